@@ -1,0 +1,39 @@
+"""Plain data: what the engine found, as frozen records that go to JSON and back without torch."""
+
+from __future__ import annotations
+
+from pytest_torchlens.records.environment import Environment
+from pytest_torchlens.records.history import HistoryRecord
+from pytest_torchlens.records.history import ModuleRecord
+from pytest_torchlens.records.json import from_json
+from pytest_torchlens.records.json import to_json
+from pytest_torchlens.records.operation import Edge
+from pytest_torchlens.records.operation import Operation
+from pytest_torchlens.records.report import ErrorRecord
+from pytest_torchlens.records.report import ModelReport
+from pytest_torchlens.records.report import Outcome
+from pytest_torchlens.records.report import RunReport
+from pytest_torchlens.records.report import Stage
+from pytest_torchlens.records.verdict import Failure
+from pytest_torchlens.records.verdict import PartVerdict
+from pytest_torchlens.records.verdict import Status
+from pytest_torchlens.records.verdict import Verdict
+
+__all__ = [
+    "Edge",
+    "Environment",
+    "ErrorRecord",
+    "Failure",
+    "HistoryRecord",
+    "ModelReport",
+    "ModuleRecord",
+    "Operation",
+    "Outcome",
+    "PartVerdict",
+    "RunReport",
+    "Stage",
+    "Status",
+    "Verdict",
+    "from_json",
+    "to_json",
+]

@@ -1,0 +1,88 @@
+"""What is known of one model, and of one run over many."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from dataclasses import field
+
+from pytest_torchlens.records.environment import Environment
+from pytest_torchlens.records.history import HistoryRecord
+from pytest_torchlens.records.verdict import Verdict
+
+SCHEMA = 1
+
+
+class Outcome(str, enum.Enum):
+    """pytest's outcome of an item."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    XFAILED = "xfailed"
+    XPASSED = "xpassed"
+
+
+class Stage(str, enum.Enum):
+    """How far a model came."""
+
+    BUILD = "build"
+    INPUTS = "inputs"
+    FORWARD = "forward"
+    RECORD = "record"
+    VALIDATE = "validate"
+    DRAW = "draw"
+    COMPARE = "compare"
+    DONE = "done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorRecord:
+    """An exception, as text."""
+
+    stage: Stage
+    type: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelReport:
+    """Everything that a person or a CI reads about one model."""
+
+    zoo: str
+    name: str
+    nodeid: str = ""
+    outcome: Outcome = Outcome.PASSED
+    stage: Stage = Stage.DONE
+    """The stage that failed, or ``done``."""
+    error: ErrorRecord | None = None
+    weights: str = ""
+    inputs: tuple[str, ...] = ()
+    """Each input as ``"x: float32[1, 3, 224, 224]"``."""
+    outputs: tuple[str, ...] = ()
+    forward_ms: float | None = None
+    """Plain untraced forward pass, in milliseconds: median of ``forward_runs`` after one warm-up."""
+    forward_runs: int = 0
+    record_ms: float | None = None
+    """The recorded forward pass, in milliseconds (one run)."""
+    seconds: float = 0.0
+    """Wall time of the item, building and drawing included."""
+    history: HistoryRecord | None = None
+    verdict: Verdict | None = None
+    graph: str = ""
+    """Path of the drawing, relative to the report's folder; empty where there is none."""
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """One run over many models."""
+
+    schema: int = SCHEMA
+    created: str = ""
+    """ISO 8601, UTC."""
+    command: str = ""
+    environment: Environment = field(default_factory=Environment)
+    models: tuple[ModelReport, ...] = ()

@@ -1,0 +1,94 @@
+"""What validation found, in counts and in words."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Status(str, enum.Enum):
+    """Words for a validation, or one part of it."""
+
+    PASSED = "passed"
+    PASSED_WITH_TOLERANCE = "passed-with-tolerance"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not-applicable"
+    NOT_RUN = "not-run"
+
+    @property
+    def ok(self) -> bool:
+        """Whether a run may go on: anything but ``failed``."""
+        return self is not Status.FAILED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One thing that did not hold.
+
+    Attributes
+    ----------
+    operation
+        Label of the operation; empty where it concerns the model (its state, its outputs).
+    message
+        One sentence: what was expected and what was found.
+    cause
+        The likely cause, where one is known.
+    advice
+        What to do about it.
+    source_line
+        ``file:line, in function`` of the model's code.
+    """
+
+    operation: str = ""
+    message: str
+    cause: str = ""
+    advice: str = ""
+    source_line: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartVerdict:
+    """One of the parts: ``observer``, ``replay``, ``perturbation``, ``invariants``, ``completeness``."""
+
+    name: str
+    status: Status
+    checked: int = 0
+    """How many things were compared (outputs and state tensors, activations, edges)."""
+    unit: str = ""
+    """What was counted, plural: ``"activations"``."""
+    exempt: dict[str, int] | None = None
+    """Named reasons for which a check does not apply, with counts."""
+    failures: tuple[Failure, ...] = ()
+    """The first ten; the first in execution order stands first."""
+    num_failures: int = 0
+    reason: str = ""
+    """Why it was not run or does not apply."""
+    tolerated: int = 0
+    """How many were equal only within tolerance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A validation of one model with one input; true when nothing failed."""
+
+    status: Status
+    parts: tuple[PartVerdict, ...] = ()
+    operations_checked: int = 0
+    edges_checked: int = 0
+    seconds: float = 0.0
+
+    def __bool__(self) -> bool:
+        """True unless a part failed."""
+        return self.status.ok and self.status is not Status.NOT_RUN
+
+    @property
+    def first_failure(self) -> Failure | None:
+        """The failure to look at first."""
+        return next((failure for part in self.parts for failure in part.failures), None)
+
+    def part(self, name: str) -> PartVerdict:
+        """Return the part of that name; `KeyError` names those there are."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise KeyError(f"no part {name!r}; there are {', '.join(part.name for part in self.parts)}")
