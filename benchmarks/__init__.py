@@ -1,0 +1,1 @@
+"""What recording and validating cost, as ratios to a plain forward pass."""

@@ -1,0 +1,104 @@
+"""One measurement in a fresh process: `python -m benchmarks.child '{...}'` prints one line of JSON.
+
+Time: the modes take turns (A, B, C, A, B, C, …), so that a machine that slows down slows all of them.
+Memory: a pass that is the first on this model in its process, since a later one finds the heap already grown.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
+
+from benchmarks.modes import MODES
+from benchmarks.workloads import build
+from benchmarks.workloads import tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIB = 2**20
+
+
+def measure_time(workload: str, modes: list[str], rounds: int, budget: float) -> dict[str, Any]:
+    """Return each mode's median time in milliseconds, wall and CPU; a mode past its budget misses turns."""
+    model, x = build(workload)
+    runs: dict[str, list[tuple[float, float]]] = {}
+    errors: dict[str, str] = {}
+    for name in modes:
+        try:
+            MODES[name](model, x)
+            runs[name] = []
+        except Exception as error:  # noqa: BLE001 - a mode that fails is a result of the benchmark
+            errors[name] = f"{type(error).__name__}: {error}"
+    for _ in range(rounds):
+        for name, taken in runs.items():
+            if sum(wall for wall, _ in taken) < budget:
+                taken.append(_timed(MODES[name], model, x))
+    return {
+        "wall_ms": {name: 1e3 * median(wall for wall, _ in taken) for name, taken in runs.items()},
+        "cpu_ms": {name: 1e3 * median(cpu for _, cpu in taken) for name, taken in runs.items()},
+        "runs": {name: len(taken) for name, taken in runs.items()},
+        "errors": errors,
+        "operations": _operations(model, x) if "fingerprints" in runs else None,
+    }
+
+
+def measure_memory(workload: str, mode: str) -> dict[str, Any]:
+    """Return by how many MiB the resident memory rose, at its highest, in a first pass."""
+    MODES[mode](*tiny())
+    model, x = build(workload)
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = _status("VmRSS")
+    result = MODES[mode](model, x)
+    peak = _status("VmHWM") - before
+    del result
+    return {"peak_mib": peak / MIB}
+
+
+def _timed(run: Callable[..., object], model: torch.nn.Module, x: torch.Tensor) -> tuple[float, float]:
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = run(model, x)
+    taken = time.perf_counter() - wall, time.process_time() - cpu
+    del result
+    return taken
+
+
+def _operations(model: torch.nn.Module, x: torch.Tensor) -> int:
+    from pytest_torchlens.capture import record
+
+    return len(record(model, (x,), {}, keep="none").calls)
+
+
+def _status(field: str) -> int:
+    text = Path("/proc/self/status").read_text(encoding="ascii")
+    found = re.search(rf"{field}:\s+(\d+) kB", text)
+    if found is None:
+        raise RuntimeError(f"/proc/self/status has no {field}")
+    return int(found[1]) * 1024
+
+
+MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"time": measure_time, "memory": measure_memory}
+
+
+def main() -> None:
+    """Do what the JSON argument asks for."""
+    request = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    measure = MEASURES[request.pop("measure")]
+    with torch.no_grad():
+        print(json.dumps(measure(**request)))
+
+
+if __name__ == "__main__":
+    main()

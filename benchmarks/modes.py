@@ -1,0 +1,93 @@
+"""The ways to run a forward pass that are compared."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import nn
+
+
+class EmptyMode(TorchFunctionMode):
+    """Does nothing but exist: what any tool built on PyTorch's function modes must pay."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function."""
+        return func(*args, **(kwargs or {}))
+
+
+def plain(model: nn.Module, x: torch.Tensor) -> object:
+    """Run the model, and nothing else."""
+    return model(x)
+
+
+def empty_mode(model: nn.Module, x: torch.Tensor) -> object:
+    """Run under an empty function mode: the floor."""
+    with EmptyMode():
+        return model(x)
+
+
+def fingerprints(model: nn.Module, x: torch.Tensor) -> object:
+    """Record every operation, with a fingerprint of every activation."""
+    from pytest_torchlens.capture import record
+
+    return record(model, (x,), {}, keep="none")
+
+
+def all_kept(model: nn.Module, x: torch.Tensor) -> object:
+    """Record every operation and keep every activation."""
+    from pytest_torchlens.capture import record
+
+    return record(model, (x,), {}, keep="all")
+
+
+def validated(model: nn.Module, x: torch.Tensor) -> object:
+    """Record, replay and perturb; a verdict that is not passed is an error."""
+    from pytest_torchlens.validate import validate
+
+    validation = validate(model, (x,), {})
+    if not validation.verdict:
+        raise RuntimeError(f"the verdict is {validation.verdict}")
+    return validation
+
+
+def torchlens_trace(model: nn.Module, x: torch.Tensor) -> object:
+    """Trace with the package torchlens."""
+    import torchlens
+
+    return torchlens.trace(model, [x])
+
+
+def torchlens_validate(model: nn.Module, x: torch.Tensor) -> object:
+    """Validate with the package torchlens."""
+    import torchlens
+
+    if not torchlens.validate(model, [x], scope="forward"):
+        raise RuntimeError("torchlens does not validate this model")
+    return None
+
+
+OURS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
+    "plain": plain,
+    "empty mode": empty_mode,
+    "fingerprints": fingerprints,
+    "all kept": all_kept,
+    "validated": validated,
+}
+PEERS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
+    "torchlens trace": torchlens_trace,
+    "torchlens validate": torchlens_validate,
+}
+MODES = {**OURS, **PEERS}
+
+
+def peers() -> list[str]:
+    """Return the peers' modes, where the peer is installed."""
+    return list(PEERS) if find_spec("torchlens") else []

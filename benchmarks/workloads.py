@@ -1,0 +1,66 @@
+"""The models that are measured: six of torchvision, one of timm, and a chain of tiny operations."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Chain(nn.Module):
+    """Two thousand operations on 16 x 16 floats: all overhead, next to no work."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run four operations five hundred times."""
+        for _ in range(500):
+            x = torch.relu(x * 0.5 + 1.0) - 1.0
+        return x
+
+
+def _image() -> torch.Tensor:
+    return torch.randn(1, 3, 224, 224)
+
+
+def _torchvision(name: str) -> tuple[nn.Module, torch.Tensor]:
+    import torchvision
+
+    return torchvision.models.get_model(name, weights=None), _image()
+
+
+def _timm(name: str) -> tuple[nn.Module, torch.Tensor]:
+    import timm
+
+    return timm.create_model(name, pretrained=False), _image()
+
+
+def _chain() -> tuple[nn.Module, torch.Tensor]:
+    return Chain(), torch.randn(16, 16)
+
+
+WORKLOADS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "alexnet": partial(_torchvision, "alexnet"),
+    "resnet18": partial(_torchvision, "resnet18"),
+    "resnet50": partial(_torchvision, "resnet50"),
+    "mobilenet_v3_large": partial(_torchvision, "mobilenet_v3_large"),
+    "swin_v2_t": partial(_torchvision, "swin_v2_t"),
+    "vit_b_16": partial(_torchvision, "vit_b_16"),
+    "timm convnext_tiny": partial(_timm, "convnext_tiny"),
+    "chain of 2,000": _chain,
+}
+
+
+def build(name: str) -> tuple[nn.Module, torch.Tensor]:
+    """Return the workload's model, in eval mode, and its input; the same values each time."""
+    torch.manual_seed(0)
+    model, x = WORKLOADS[name]()
+    return model.eval(), x
+
+
+def tiny() -> tuple[nn.Module, torch.Tensor]:
+    """Return what warms a mode up without touching a workload's memory."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(), torch.randn(1, 3, 8, 8)
