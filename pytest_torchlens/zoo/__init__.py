@@ -1,0 +1,27 @@
+"""Where models and their inputs come from."""
+
+from __future__ import annotations
+
+from pytest_torchlens.zoo.case import Inputs
+from pytest_torchlens.zoo.case import ModelCase
+from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.errors import nearest
+from pytest_torchlens.zoo.fill import fill_model
+from pytest_torchlens.zoo.fill import fill_tensor
+from pytest_torchlens.zoo.schema import Settings
+from pytest_torchlens.zoo.schema import TensorSpec
+from pytest_torchlens.zoo.zoo import Zoo
+from pytest_torchlens.zoo.zoo import load_zoo
+
+__all__ = [
+    "Inputs",
+    "ModelCase",
+    "Settings",
+    "TensorSpec",
+    "Zoo",
+    "ZooError",
+    "fill_model",
+    "fill_tensor",
+    "load_zoo",
+    "nearest",
+]

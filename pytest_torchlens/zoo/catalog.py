@@ -1,0 +1,47 @@
+"""Which zoo files there are: the user's own, and those that ship with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.errors import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ENDINGS = (".yaml", ".yml")
+FOLDER = "model_zoo_configs"
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the zoo files that ship with the package."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "zoo_configs"
+    return installed if installed.is_dir() else package.parent / FOLDER
+
+
+def zoo_files(folders: Iterable[Path]) -> dict[str, Path]:
+    """Return the zoo files by name: those of `folders`, of which the earlier win, then the shipped ones."""
+    found: dict[str, Path] = {}
+    for folder in (*folders, shipped_folder()):
+        if folder.is_dir():
+            for path in sorted(folder.iterdir()):
+                if path.suffix in ENDINGS and path.is_file():
+                    found.setdefault(path.stem, path)
+    return found
+
+
+def find_zoo_file(name: str, folders: Iterable[Path]) -> Path:
+    """Return the file of the zoo called `name`.
+
+    Raises
+    ------
+    ZooError
+        If there is none; the nearest names are given.
+    """
+    files = zoo_files(folders)
+    if name not in files:
+        raise ZooError(f"unknown zoo {name!r}: {nearest(name, files)}")
+    return files[name]

@@ -1,0 +1,117 @@
+"""Weights and inputs that are the same under every PyTorch version.
+
+PyTorch's initial values and random streams change between releases; NumPy promises the raw output of its
+bit generators.  So each tensor gets a Philox stream of its own, keyed by seed, name and shape: the order of
+filling, the other tensors and every global generator play no part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHUNK = 1 << 18
+"""Numbers drawn at a time: bounds the memory that filling a large tensor needs."""
+
+
+def fill_model(model: nn.Module, seed: int = 0) -> None:
+    """Fill parameters and running statistics of `model` in place.
+
+    Matrices and kernels are uniform with bound ``sqrt(3 / fan_in)``, which keeps the variance from layer to
+    layer; scales (norm weights) lie in 0.8 to 1.2, biases within 0.1 of zero, running means too, running
+    variances in 0.5 to 1.5.  Tied parameters are filled once, under their first name.  Other buffers, and
+    parameters of integer type, hold constants and stay.
+
+    Raises
+    ------
+    ValueError
+        If a parameter has no shape yet (lazy modules); it is named.
+    """
+    with torch.no_grad():
+        for name, tensor, (low, high) in _fillable(model):
+            _fill(tensor, low, high, seed, name)
+
+
+def fill_tensor(
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    seed: int = 0,
+    name: str = "input",
+) -> torch.Tensor:
+    """Return a tensor with values in ``[low, high)`` that depend on seed, name and shape alone.
+
+    Integers are whole numbers in that range, so that ``low=0, high=10`` gives 0 to 9.
+    """
+    tensor = torch.empty(shape, dtype=dtype)
+    _fill(tensor, low, high, seed, name)
+    return tensor
+
+
+def _fillable(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, tuple[float, float]]]:
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ValueError(
+                f"parameter {name!r} of {type(model).__name__} has no shape yet (lazy module): "
+                "give the module its sizes, or call it once before it is handed over"
+            )
+        if parameter.is_floating_point() or parameter.is_complex():
+            yield name, parameter, _parameter_range(name, tuple(parameter.shape))
+    for name, buffer in model.named_buffers():
+        if bounds := _STATISTICS.get(name.rpartition(".")[2]):
+            yield name, buffer, bounds
+
+
+_STATISTICS = {"running_mean": (-0.1, 0.1), "running_var": (0.5, 1.5)}
+
+
+def _parameter_range(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    leaf = name.rpartition(".")[2]
+    if leaf.endswith("bias"):
+        return -0.1, 0.1
+    if len(shape) <= 1 or "scale" in leaf or "gamma" in leaf:
+        return 0.8, 1.2
+    bound = math.sqrt(3 / max(1, math.prod(shape[1:])))
+    return -bound, bound
+
+
+def _fill(tensor: torch.Tensor, low: float, high: float, seed: int, name: str) -> None:
+    """Write each number at its place in logical order, whatever the strides."""
+    parts = 2 if tensor.is_complex() else 1
+    size = tensor.numel() * parts
+    values = np.empty(size, dtype=np.float32)
+    start = 0
+    for chunk in _uniform(size, seed, name, tuple(tensor.shape)):
+        values[start : start + len(chunk)] = chunk * np.float32(high - low) + np.float32(low)
+        start += len(chunk)
+    tensor.copy_(_as_dtype(torch.from_numpy(values), tensor))
+
+
+def _as_dtype(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if like.is_complex():
+        return torch.view_as_complex(values.reshape(*like.shape, 2))
+    shaped = values.reshape(like.shape)
+    return shaped if like.is_floating_point() else shaped.floor()
+
+
+def _uniform(size: int, seed: int, name: str, shape: tuple[int, ...]) -> Iterator[npt.NDArray[np.float32]]:
+    """Yield `size` numbers in [0, 1) in chunks, two from each 64-bit word, 24 bits each."""
+    key = hashlib.blake2b(json.dumps([seed, name, shape]).encode(), digest_size=16).digest()
+    generator = np.random.Philox(key=np.frombuffer(key, dtype="<u8").astype(np.uint64))
+    for start in range(0, size, CHUNK):
+        count = min(CHUNK, size - start)
+        words = generator.random_raw((count + 1) // 2).astype("<u8", copy=False).view("<u4")[:count]
+        yield (words >> 8).astype(np.float32) * np.float32(2**-24)

@@ -1,0 +1,118 @@
+"""Where models come from: the libraries that know them by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import Protocol
+from typing import cast
+
+from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.errors import nearest
+from pytest_torchlens.zoo.own import PythonProvider
+from pytest_torchlens.zoo.schema import InputSpec
+from pytest_torchlens.zoo.schema import TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import ModuleType
+
+    from torch import nn
+
+INSTALL = "pip install 'pytest-torchlens[zoo]'"
+IMAGE = TensorSpec((1, 3, 224, 224))
+
+
+class Provider(Protocol):
+    """A source of models."""
+
+    def names(self) -> list[str]:
+        """Return the names of all models."""
+
+    def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
+        """Return the model called `name`, its constructor given `kwargs`; download only if `pretrained`."""
+
+    def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
+        """Return the input that suits `model` where the zoo file names none."""
+
+
+def find_provider(text: str, folder: Path) -> Provider:
+    """Return the provider that a zoo file in `folder` names: ``"timm"``, ``"python:models.py:zoo"``.
+
+    Raises
+    ------
+    ZooError
+        If there is none of that name, or its library is not installed.
+    """
+    if text.startswith("python:"):
+        return PythonProvider(text, folder)
+    if text not in LIBRARIES:
+        raise ZooError(f"unknown provider {text!r}: {nearest(text, [*LIBRARIES, 'python:FILE.py:FUNCTION'])}")
+    return LIBRARIES[text]()
+
+
+class TorchvisionProvider:
+    """All models of ``torchvision.models.list_models()``."""
+
+    def __init__(self) -> None:
+        self._models = _library("torchvision.models")
+
+    def names(self) -> list[str]:
+        """Return what the library lists."""
+        return cast("list[str]", self._models.list_models())
+
+    def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
+        """Return the model, its backbone without downloaded weights too."""
+        # `weights_backbone` has a default of its own, and that one would be downloaded.
+        backbone = {} if pretrained or not _takes_backbone(self._models, name) else {"weights_backbone": None}
+        weights = "DEFAULT" if pretrained else None
+        return cast("nn.Module", self._models.get_model(name, weights=weights, **backbone, **kwargs))
+
+    def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
+        """Return one image."""
+        return IMAGE
+
+
+def _takes_backbone(models: ModuleType, name: str) -> bool:
+    return "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters
+
+
+class TimmProvider:
+    """All models of ``timm.list_models()``; the input size is that of the model's configuration."""
+
+    def __init__(self) -> None:
+        self._timm = _library("timm")
+
+    def names(self) -> list[str]:
+        """Return what the library lists."""
+        return cast("list[str]", self._timm.list_models())
+
+    def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
+        """Return the model."""
+        return cast("nn.Module", self._timm.create_model(name, pretrained=pretrained, **kwargs))
+
+    def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
+        """Return one image of the size in the model's configuration, or of ``img_size``."""
+        config: Any = getattr(model, "default_cfg", {})
+        channels, height, width = config.get("input_size", IMAGE.shape[1:])
+        if size := kwargs.get("img_size"):
+            height, width = (size, size) if isinstance(size, int) else size
+        return TensorSpec((1, kwargs.get("in_chans", channels), height, width))
+
+
+def _library(module: str) -> ModuleType:
+    """Import a library; where it is not installed, say how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name != package:
+            raise
+        raise ZooError(f"the package {package} is not installed: {INSTALL}") from None
+
+
+LIBRARIES: dict[str, Callable[[], Provider]] = {"torchvision": TorchvisionProvider, "timm": TimmProvider}

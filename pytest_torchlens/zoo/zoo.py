@@ -1,0 +1,124 @@
+"""A zoo file: which models there are, and how each is to be built and called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_torchlens.zoo.case import ModelCase
+from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.errors import nearest
+from pytest_torchlens.zoo.lines import LinedDict
+from pytest_torchlens.zoo.lines import read_yaml
+from pytest_torchlens.zoo.providers import Provider
+from pytest_torchlens.zoo.providers import find_provider
+from pytest_torchlens.zoo.schema import Settings
+from pytest_torchlens.zoo.schema import check_keys
+from pytest_torchlens.zoo.schema import parse_settings
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Settings of the models whose name fits one of the globs."""
+
+    globs: tuple[str, ...]
+    settings: dict[str, Any]
+
+    def fits(self, name: str) -> bool:
+        """Whether the rule speaks of the model `name`."""
+        return any(fnmatchcase(name, glob) for glob in self.globs)
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """The models of one zoo file."""
+
+    path: Path
+    provider: Provider
+    rules: tuple[Rule, ...]
+    """The defaults first; of two rules that fit, the later wins."""
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return self.path.stem
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All models, sorted."""
+        return tuple(sorted(set(self.provider.names())))
+
+    def select(self, pattern: str) -> list[str]:
+        """Return the names that fit a glob, or the one of that name.
+
+        Raises
+        ------
+        ZooError
+            If there is none; the nearest names are given.
+        """
+        if pattern in self.names:
+            return [pattern]
+        if found := [name for name in self.names if fnmatchcase(name, pattern)]:
+            return found
+        if any(sign in pattern for sign in "*?["):
+            raise ZooError(f"no model of zoo {self.name!r} fits {pattern!r}; it has {len(self.names)} models")
+        raise ZooError(f"zoo {self.name!r} has no model {pattern!r}: {nearest(pattern, self.names)}")
+
+    def case(self, name: str) -> ModelCase:
+        """Return the model `name` with the settings that the file gives it; nothing is built yet."""
+        merged: dict[str, Any] = {}
+        for rule in self.rules:
+            if rule.fits(name):
+                kwargs = {**merged.get("kwargs", {}), **rule.settings.get("kwargs", {})}
+                merged = {**merged, **rule.settings, "kwargs": kwargs}
+        return ModelCase(zoo=self.name, name=name, settings=Settings(**merged), provider=self.provider)
+
+
+def load_zoo(path: Path) -> Zoo:
+    """Read a zoo file.
+
+    Raises
+    ------
+    ZooError
+        If the file, one of its keys or a value is wrong (file and line are named), or if the provider's
+        library is not installed.
+    """
+    raw = read_yaml(path)
+    check_keys(raw, ("provider", "defaults", "rules"))
+    if not isinstance(raw.get("provider"), str):
+        raise raw.error("provider", "'provider' says where the models come from, for example: provider: timm")
+    rules = [Rule(("*",), parse_settings(_mapping(raw, "defaults")))] if raw.get("defaults") else []
+    rules += [_rule(item, raw) for item in _list(raw, "rules")]
+    try:
+        return Zoo(path, find_provider(raw["provider"], path.parent), tuple(rules))
+    except ZooError as error:
+        raise raw.error("provider", str(error)) from error.__cause__
+
+
+def _rule(item: Any, parent: LinedDict) -> Rule:
+    if not isinstance(item, LinedDict):
+        raise parent.error("rules", f"a rule is a mapping with the key 'match', not {item!r}")
+    globs = item.get("match")
+    globs = [globs] if isinstance(globs, str) else globs
+    if not isinstance(globs, list) or not globs or not all(isinstance(glob, str) for glob in globs):
+        raise item.error("match", "a rule needs 'match': a glob of model names, or a list of such")
+    settings = LinedDict((key, value) for key, value in item.items() if key != "match")
+    settings.path, settings.line, settings.lines = item.path, item.line, item.lines
+    return Rule(tuple(globs), parse_settings(settings))
+
+
+def _mapping(raw: LinedDict, key: str) -> LinedDict:
+    value = raw[key]
+    if not isinstance(value, LinedDict):
+        raise raw.error(key, f"{key!r} is a mapping of settings, not {value!r}")
+    return value
+
+
+def _list(raw: LinedDict, key: str) -> list[Any]:
+    items = raw.get(key) or []
+    if not isinstance(items, list):
+        raise raw.error(key, f"{key!r} is a list, each item with 'match', not {items!r}")
+    return items
