@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hatchling")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True
+    )
+    return zipfile.ZipFile(next(folder.glob("*.whl")))
+
+
+def test_it_holds_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    assert tops == {"pytest_torchlens", "pytest_torchlens-0.1.0.dist-info"}
+
+
+def test_every_module_is_in_it(wheel: zipfile.ZipFile) -> None:
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "pytest_torchlens").rglob("*.py")}
+    assert sources <= set(wheel.namelist())
+
+
+def test_zoo_files_are_in_it(wheel: zipfile.ZipFile) -> None:
+    shipped = {name for name in wheel.namelist() if name.startswith("pytest_torchlens/zoo_configs/")}
+    written = {path.name for path in (ROOT / "model_zoo_configs").iterdir()}
+    assert shipped == {f"pytest_torchlens/zoo_configs/{name}" for name in written}
+
+
+def test_it_says_that_it_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    assert "pytest_torchlens/py.typed" in names
+    assert "pytest_torchlens-0.1.0.dist-info/licenses/LICENSE" in names
+
+
+def test_pytest_finds_it_by_the_name_lens(wheel: zipfile.ZipFile) -> None:
+    entries = wheel.read("pytest_torchlens-0.1.0.dist-info/entry_points.txt").decode()
+    assert "[pytest11]\nlens = pytest_torchlens.plugin" in entries
+
+
+def test_the_peer_is_no_dependency(wheel: zipfile.ZipFile) -> None:
+    metadata = Parser().parsestr(wheel.read("pytest_torchlens-0.1.0.dist-info/METADATA").decode())
+    required = metadata.get_all("Requires-Dist", [])
+    assert required
+    assert not [line for line in required if line.startswith("torchlens")]
