@@ -20,7 +20,7 @@ class ModuleRecord:
     num_passes
         How often it was called.
     children
-        Addresses of its direct submodules, in order of registration.
+        Addresses of its direct submodules in the order of their first calls, those never called last.
     num_params
         Elements of the parameters directly its own, each tensor once in the model.
     """

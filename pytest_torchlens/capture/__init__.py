@@ -1,0 +1,14 @@
+"""Records what a forward pass did, with no change to the model."""
+
+from __future__ import annotations
+
+from pytest_torchlens.capture.calls import Aliased
+from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.calls import Source
+from pytest_torchlens.capture.calls import Value
+from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.record import TraceError
+from pytest_torchlens.capture.record import record
+
+__all__ = ["Aliased", "Call", "Recording", "Source", "TraceError", "Value", "fingerprint", "record"]

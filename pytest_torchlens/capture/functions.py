@@ -1,0 +1,174 @@
+"""What kind of thing a torch function is: its name, whether it is recorded whole, what it writes, whether it draws."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.overrides import resolve_name
+
+from pytest_torchlens.capture.writers import writer_of
+
+Function = Callable[..., Any]
+
+
+class Kind(enum.Enum):
+    """How the tracer treats a function."""
+
+    LEAF = "recorded as one call"
+    COMPOSITE = "run with its inner calls recorded"
+    ESCAPE = "hands a value over to Python"
+    PLAIN = "computes no tensor: run and forgotten"
+
+
+class FunctionInfo:
+    """Facts about one function, found once.
+
+    Attributes
+    ----------
+    func
+        The function as the mode was given it.
+    name
+        Its own name: ``"__getitem__"``, ``"add_"``, ``"conv2d"``.
+    layer_type
+        Name shared by operator, method, function and in-place form: ``"getitem"``, ``"add"``, ``"conv2d"``.
+    kind
+        How it is treated.
+    writer
+        Given positional and keyword arguments, the tensors that the call will overwrite; None if it never does.
+    draws
+        Whether it may draw random numbers.
+    """
+
+    __slots__ = ("draws", "func", "kind", "layer_type", "name", "writer")
+
+    def __init__(self, func: Function) -> None:
+        self.func = func
+        self.name = function_name(func)
+        self.layer_type = layer_type(self.name)
+        self.kind = _kind(func, self.name)
+        self.writer = writer_of(func, self.name) if self.kind is Kind.LEAF else None
+        self.draws = self.kind is Kind.LEAF and _may_draw(func, self.layer_type)
+
+
+_SYNONYMS = {"true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "rsub": "sub"}
+_OPERATORS = {
+    "truediv": "div",
+    "itruediv": "div",
+    "rtruediv": "div",
+    **{f"{prefix}{name}": name for prefix in "ri" for name in ("add", "sub", "mul", "div", "pow", "mod", "floordiv")},
+    **{f"{prefix}{name}": name for prefix in "ri" for name in ("and", "or", "xor", "lshift", "rshift", "matmul")},
+}
+
+
+def function_name(func: Function) -> str:
+    """Return a function's own name; for a property of tensors that of the property (``T``, ``data``)."""
+    name = getattr(func, "__name__", None) or type(func).__name__
+    if name in ("__get__", "__set__"):
+        return str(getattr(getattr(func, "__self__", None), "__name__", name))
+    if isinstance(func, torch._ops.OpOverload):
+        return func._schema.name.rpartition("::")[2]
+    return str(name)
+
+
+def layer_type(name: str) -> str:
+    """Return the name shared by an operator, its method, its function and its in-place form.
+
+    ``__radd__``, ``add_`` and ``__iadd__`` are all ``add``; inner underscores are kept.
+    """
+    bare = name.strip("_").lower()
+    return (_OPERATORS if name.startswith("__") else _SYNONYMS).get(bare, bare)
+
+
+# Python functions of torch that do several steps, each worth a record; their fellows wrap one builtin call
+_COMPOSITE = frozenset(
+    """multi_head_attention_forward gumbel_softmax gaussian_nll_loss local_response_norm lp_pool1d lp_pool2d lp_pool3d
+    normalize softsign softmin tanhshrink triplet_margin_with_distance_loss multilabel_soft_margin_loss stft
+    pca_lowrank svd_lowrank lobpcg unravel_index __rdiv__ __contains__ linear_cross_entropy""".split()
+)
+_ESCAPES = frozenset(
+    """__bool__ __float__ __int__ __index__ __complex__ __array__ item tolist numpy is_nonzero equal allclose
+    __dlpack__""".split()
+)
+_PLAIN = frozenset(
+    """size dim ndimension stride numel nelement storage_offset is_contiguous is_floating_point is_complex is_signed
+    is_conj is_neg is_inference is_pinned is_shared is_same_size is_set_to is_coalesced element_size data_ptr get_device
+    storage untyped_storage storage_type type_as_string has_names names __len__ __repr__ __format__ __hash__ __setstate__
+    __reduce_ex__ __reduce__ __dir__ __dlpack_device__ backward register_hook register_post_accumulate_grad_hook
+    retain_grad requires_grad_ share_memory_ dim_order _clear_non_serializable_cached_data result_type can_cast
+    is_tensor is_storage get_default_dtype _is_view _version _nnz _dimI _dimV qscheme q_scale q_zero_point
+    sparse_dim dense_dim _has_symbolic_sizes_strides _is_zerotensor iscomplexobj broadcast_shapes
+    _has_compatible_shallow_copy_type _grad_accumulator set_default_dtype manual_seed""".split()
+)
+_TENSOR_PROPERTIES = frozenset(["T", "mT", "H", "mH", "data", "real", "imag"])
+
+
+def _kind(func: Function, name: str) -> Kind:
+    accessor = getattr(func, "__name__", "")
+    if accessor == "__get__":
+        return Kind.LEAF if name in _TENSOR_PROPERTIES else Kind.PLAIN
+    if accessor == "__set__":
+        return Kind.LEAF if name == "data" else Kind.PLAIN
+    if name in _PLAIN:
+        return Kind.PLAIN
+    if name in _ESCAPES:
+        return Kind.ESCAPE
+    return Kind.COMPOSITE if isinstance(func, types.FunctionType) and _is_composite(func, name) else Kind.LEAF
+
+
+def _is_composite(func: types.FunctionType, name: str) -> bool:
+    body = inspect.unwrap(func)
+    if not isinstance(body, types.FunctionType):
+        return False
+    of_torch = (body.__module__ or "").partition(".")[0] == "torch"
+    return name in _COMPOSITE if of_torch else True
+
+
+_DRAWS = frozenset(
+    """lstm gru rnn_tanh rnn_relu rrelu gumbel_softmax fractional_max_pool2d fractional_max_pool3d
+    scaled_dot_product_attention multinomial""".split()
+)
+
+
+def _may_draw(func: Function, name: str) -> bool:
+    if "dropout" in name or name in _DRAWS or "fractional_max_pool" in name:
+        return True
+    tag = torch.Tag.nondeterministic_seeded
+    return any(tag in overload.tags for overload in _overloads(func, name))
+
+
+def _overloads(func: Function, name: str) -> Sequence[Any]:
+    if isinstance(func, torch._ops.OpOverload):
+        return (func,)
+    packet = func if isinstance(func, torch._ops.OpOverloadPacket) else None
+    if packet is None:
+        own = getattr(func, "__name__", name)
+        packet = getattr(torch.ops.aten, own, None) or getattr(torch.ops.aten, name, None)
+    return [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else ()
+
+
+_known: dict[Function, FunctionInfo] = {}
+
+
+def info_of(func: Function) -> FunctionInfo:
+    """Return the facts about `func`, from the cache if it was met before."""
+    try:
+        return _known[func]
+    except KeyError:
+        info = _known[func] = FunctionInfo(func)
+        return info
+    except TypeError:  # not hashable
+        return FunctionInfo(func)
+
+
+@functools.cache
+def qualified_name(func: Function) -> str:
+    """Return the name to show a person: ``torch.nn.functional.relu``, ``torch.Tensor.T``."""
+    name = resolve_name(func) or f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', func)}"
+    return str(name).removesuffix(".__get__").removesuffix(".__set__")

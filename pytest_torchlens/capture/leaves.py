@@ -1,0 +1,101 @@
+"""The tensors inside nested arguments and results, in a fixed order, and the same structure over other leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+ATOMS = frozenset(
+    [int, float, bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout]
+    + [torch.memory_format, torch.Size, torch.Generator, types.FunctionType, type]
+)
+
+
+def walk(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield ``(path, tensor)`` for each tensor in `value`, duplicates included.
+
+    Looks into lists, tuples, mappings, slices, dataclasses, other pytree nodes and objects with plain attributes; a
+    path is dotted: ``"0.keys.1"``.  An object that contains itself is entered once.
+    """
+    yield from _walk(value, path, [])
+
+
+def _walk(value: Any, path: str, above: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield path, value
+        return
+    if type(value) in ATOMS or any(value is outer for outer in above):
+        return
+    above.append(value)
+    for key, item in children(value):
+        yield from _walk(item, f"{path}.{key}" if path else str(key), above)
+    above.pop()
+
+
+def children(value: Any) -> list[tuple[Any, Any]]:
+    """Return the named parts of a container, nothing for anything else."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    if isinstance(value, slice):
+        return [("start", value.start), ("stop", value.stop), ("step", value.step)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+    if type(value) in pytree.SUPPORTED_NODES:
+        return list(enumerate(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]))
+    if isinstance(value, set | frozenset) or type(value).__module__ == "collections":
+        return list(enumerate(value))
+    return _attributes(value)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return what a plain object holds: ``__slots__`` and ``__dict__``; nothing for modules and code."""
+    if isinstance(value, torch.nn.Module | types.ModuleType | type) or callable(value):
+        return []
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
+    return [(name, getattr(value, name)) for name in slots] + list(getattr(value, "__dict__", {}).items())
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if not name.startswith("__"))
+
+
+def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
+    """Return `value` with ``swap(leaf)`` in place of each leaf of its lists, tuples, dicts and slices."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([substitute(item, swap) for item in value])
+    if kind is dict:
+        return {key: substitute(item, swap) for key, item in value.items()}
+    if kind is slice:
+        return slice(*(substitute(part, swap) for part in (value.start, value.stop, value.step)))
+    if isinstance(value, list | tuple) and kind is not torch.Size:
+        items = [substitute(item, swap) for item in value]
+        return kind(*items) if hasattr(value, "_fields") else kind(items)  # type: ignore[call-arg]
+    if isinstance(value, dict):
+        copy = value.copy()
+        copy.update((key, substitute(item, swap)) for key, item in value.items())
+        return copy
+    return swap(value)
+
+
+def tensors(value: Any) -> tuple[torch.Tensor, ...]:
+    """Return the tensors in `value`, duplicates included, in the order of `walk`."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        return (value,)
+    if kind in ATOMS:
+        return ()
+    if (kind is tuple or kind is list) and all(type(item) is torch.Tensor for item in value):
+        return tuple(value)
+    return tuple([tensor for _, tensor in walk(value)])

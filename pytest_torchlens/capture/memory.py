@@ -1,0 +1,106 @@
+"""Which tensors share memory, what was written where, and values kept by reference until a write is about to hit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pytest_torchlens.capture.calls import Value
+from pytest_torchlens.capture.fingerprint import PLAIN
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Return a number shared by all tensors over the same memory, also through numpy; 0 where there is none."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage.data_ptr() or -storage._cdata
+    except (RuntimeError, NotImplementedError):  # sparse, nested and wrapper tensors own no storage
+        return 0
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The bytes that a tensor covers: from `start` to before `stop`, in steps given by shape and strides."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    itemsize: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Extent | None:
+        """Return a tensor's extent; None where it has no address (meta, sparse, wrapper)."""
+        try:
+            start, shape, stride = tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+        except (RuntimeError, NotImplementedError):
+            return None
+        reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if 0 not in shape else -1
+        return cls(start, start + (reach + 1) * tensor.itemsize, shape, stride, tensor.itemsize)
+
+
+_EXACT_UP_TO = 1 << 20
+
+
+def overlap(one: Extent | None, other: Extent | None) -> bool:
+    """Return whether two tensors have a byte in common; yes where it cannot be told cheaply."""
+    if one is None or other is None:
+        return True
+    if one.stop <= other.start or other.stop <= one.start:
+        return False
+    if max(one.stop - one.start, other.stop - other.start) > _EXACT_UP_TO:
+        return True
+    start = min(one.start, other.start)
+    length = max(one.stop, other.stop) - start
+    return bool((_mask(one, start, length) & _mask(other, start, length)).any())
+
+
+def _mask(extent: Extent, start: int, length: int) -> torch.Tensor:
+    covered = torch.zeros(length, dtype=torch.bool, device="cpu")
+    steps = [step * extent.itemsize for step in extent.stride]
+    window = covered.as_strided((*extent.shape, extent.itemsize), (*steps, 1), extent.start - start)
+    window.fill_(True)
+    return covered
+
+
+class Retention:
+    """Values whose tensors are kept by reference, and copied only when their memory is about to be overwritten."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, list[Value]] = {}
+
+    def keep(self, value: Value, key: int) -> None:
+        """Keep ``value.tensor`` as it is now."""
+        self._kept.setdefault(key, []).append(value)
+
+    def before_write(self, key: int) -> None:
+        """Copy what is kept of that memory: one copy, over which the kept tensors stay aliases of each other."""
+        values = self._kept.pop(key, None)
+        if values is not None:
+            for value, copy in zip(values, copies_of(values), strict=True):
+                value.tensor = copy
+
+
+def copies_of(values: list[Value]) -> list[torch.Tensor]:
+    """Return copies of the kept tensors; those over the same memory are again aliases of each other."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    with torch.no_grad():
+        return [_copy(value, storages) for value in values]
+
+
+def _copy(value: Value, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    if value.tensor is None:
+        raise ValueError("a value that is not kept cannot be copied")
+    copy = _over_copied_storage(value.tensor.detach(), storages)
+    return copy.requires_grad_() if value.requires_grad else copy
+
+
+def _over_copied_storage(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    key = storage_key(tensor)
+    if type(tensor) not in PLAIN or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or not key:
+        return tensor.clone()
+    if key not in storages:
+        storages[key] = tensor.untyped_storage().clone()
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())

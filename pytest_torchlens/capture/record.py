@@ -1,0 +1,142 @@
+"""Records one forward pass."""
+
+from __future__ import annotations
+
+import random
+import time
+import weakref
+from typing import Any
+from typing import Literal
+
+import numpy as np
+import torch
+
+from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.calls import Source
+from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.patches import tracer_here
+from pytest_torchlens.capture.patches import tracing
+from pytest_torchlens.capture.tracer import Tracer
+
+
+class TraceError(RuntimeError):
+    """A recording that cannot be made, with the reason and what to do."""
+
+
+def record(
+    model: torch.nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    keep: Literal["none", "all"] = "none",
+    seed: int | None = None,
+) -> Recording:
+    """Call ``model(*args, **kwargs)`` once, as it stands, and record every operation.
+
+    The call draws the same random numbers, writes the same tensors and returns the same object as without recording.
+
+    Parameters
+    ----------
+    model
+        Any module; it is not changed.
+    args, kwargs
+        What to call it with.
+    keep
+        ``"all"`` keeps every activation (by reference; copied only before it is overwritten), ``"none"`` keeps their
+        fingerprints.
+    seed
+        Seed for the generators of torch, NumPy and Python; None leaves them alone.
+
+    Raises
+    ------
+    TraceError
+        If this thread records already, or `model` is no module.
+    Exception
+        Whatever the model raises, unchanged.
+    """
+    kwargs = {} if kwargs is None else kwargs
+    _check(model)
+    recording = _new_recording(model, seed)
+    tracer = Tracer(recording, keep == "all", _named_tensors(model), _addresses(model), Tracer.call_module.__code__)
+    for path, tensor in _inputs(model, args, kwargs):
+        tracer.add_source(tensor, "input", path)
+    if seed is not None:
+        seed_all(seed)
+    recording.started = time.time()
+    start = time.perf_counter()
+    with tracing(tracer):
+        recording.output = model(*args, **kwargs)
+    recording.elapsed = time.perf_counter() - start
+    recording.outputs = [(path, tracer.read(tensor)) for path, tensor in walk(recording.output)]
+    recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]
+    recording.slots = tracer.slots
+    return recording
+
+
+def _check(model: torch.nn.Module) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TraceError(f"expected a torch.nn.Module to record, got {type(model).__name__}: {model!r:.80}")
+    if tracer_here() is not None:
+        raise TraceError(
+            f"cannot record {type(model).__name__}: this thread is already recording a forward pass. "
+            "Finish the outer recording first; its history has the inner model's operations too."
+        )
+
+
+def _new_recording(model: torch.nn.Module, seed: int | None) -> Recording:
+    parameters = dict(model.named_parameters())
+    return Recording(
+        model_name=type(model).__name__,
+        modules={name: type(module).__name__ for name, module in model.named_modules()},
+        parameters={name: _shape(parameter) for name, parameter in parameters.items()},
+        parameter_bytes=sum(parameter.nbytes for parameter in parameters.values() if not _is_lazy(parameter)),
+        model=weakref.ref(model),
+        seed=seed,
+    )
+
+
+def _is_lazy(parameter: torch.Tensor) -> bool:
+    return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
+
+
+def _shape(parameter: torch.Tensor) -> torch.Size:
+    return torch.Size() if _is_lazy(parameter) else parameter.shape
+
+
+def _named_tensors(model: torch.nn.Module) -> dict[int, tuple[torch.Tensor, str, str]]:
+    named = {id(buffer): (buffer, "buffer", name) for name, buffer in model.named_buffers()}
+    return named | {id(param): (param, "parameter", name) for name, param in model.named_parameters()}
+
+
+def _addresses(model: torch.nn.Module) -> dict[int, str]:
+    return {id(module): name for name, module in model.named_modules()}
+
+
+def _inputs(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    """Return each input tensor once, with its path."""
+    named = _named_tensors(model)
+    seen: dict[int, tuple[str, torch.Tensor]] = {}
+    for path, tensor in [*walk(args), *walk(kwargs)]:
+        if id(tensor) not in named:
+            seen.setdefault(id(tensor), (path, tensor))
+    return list(seen.values())
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of torch, Python and NumPy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from the global generator
+
+
+def _changed_silently(source: Source) -> bool:
+    if source.written:
+        return False
+    if source.kind == "parameter":
+        return source.version >= 0 and source.live._version != source.version
+    return fingerprint(source.live) != source.value.fingerprint
+
+
+def _describe(source: Source) -> str:
+    return f"{source.kind} {source.name!r}" if source.name else source.kind

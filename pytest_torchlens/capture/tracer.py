@@ -1,0 +1,316 @@
+"""The mode that sees every torch function of a forward pass, in one thread.  Each line here is paid per operation."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from collections.abc import Iterable
+from time import perf_counter
+from time import perf_counter_ns
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pytest_torchlens.capture.calls import Aliased
+from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.calls import Escape
+from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.capture.calls import Group
+from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.calls import Source
+from pytest_torchlens.capture.calls import Value
+from pytest_torchlens.capture.expand import body_of
+from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.fingerprint import fingerprint_int
+from pytest_torchlens.capture.functions import Function
+from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import Kind
+from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.leaves import ATOMS
+from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.memory import Extent
+from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.memory import overlap
+from pytest_torchlens.capture.memory import storage_key
+from pytest_torchlens.capture.randomness import drew
+from pytest_torchlens.capture.randomness import state_before
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+Entry = tuple["weakref.ref[torch.Tensor]", Value, int, int]
+"""Tensor, its present value, its storage key, and the number of the call that made the value."""
+
+
+_CALLER_OF_MODULE = 4  # above _frames, _enter, call_module and what stands in for __call__
+
+
+class Tracer(TorchFunctionMode):
+    """Records calls into a `Recording`.
+
+    Parameters
+    ----------
+    recording
+        What to fill.
+    keep
+        Whether to keep every activation.
+    named
+        Parameters and buffers by id: the tensor, ``"parameter"`` or ``"buffer"``, its address.
+    addresses
+        Address of each registered module by id.
+    boundary
+        Code of the frame at which the walk up the stack ends: the one around each module call.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        keep: bool,
+        named: dict[int, tuple[Tensor, str, str]],
+        addresses: dict[int, str],
+        boundary: CodeType,
+    ) -> None:
+        self.recording = recording
+        self.calls = recording.calls
+        self.keep = keep
+        self.module: ModuleCall | None = None
+        self._named = named
+        self._addresses = addresses
+        self._boundary = boundary
+        self._live: dict[int, Entry] = {}
+        self._by_key: dict[int, Entry] = {}
+        self._writes: dict[int, list[tuple[int, Value, Extent | None]]] = {}
+        self._retention = Retention()
+        self._module_calls: dict[str, int] = {}
+        self._group: Group | None = None
+        self._expanding: list[Function] = []
+        self.slots = 0
+
+    # -- functions ---------------------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        info = info_of(func)
+        kind = info.kind
+        if kind is Kind.LEAF:
+            return self._leaf(info, args, kwargs or {})
+        if kind is Kind.PLAIN:
+            return func(*args, **(kwargs or {}))
+        if kind is Kind.ESCAPE:
+            return self._escape(info, args, kwargs or {})
+        if func in self._expanding or any(_overrides(kind) for kind in types):
+            return self._leaf(info, args, kwargs or {})
+        return self._expand(info, args, kwargs or {})
+
+    def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        read_args = tuple([self._template(arg) for arg in args])
+        read_kwargs = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
+        written = info.writer(args, kwargs) if info.writer is not None else ()
+        if "out" in kwargs:
+            written += tuple(tensors(kwargs["out"]))
+        for target in written:
+            self._retention.before_write(storage_key(target))
+        random = state_before(args, kwargs) if info.draws else None
+        ambient = self.recording.ambient.number()
+        start = perf_counter_ns()
+        result = info.func(*args, **kwargs)
+        elapsed = perf_counter_ns() - start
+        kind = type(result)
+        outputs = (result,) if kind is Tensor else written if result is None else tensors(result)
+        if outputs:
+            call = Call(info, read_args, read_kwargs, self.module, self._frames(), ambient, elapsed, self._group)
+            self._finish(call, outputs, written)
+            call.returned = result is not None
+            if random is not None and drew(random):
+                call.random = random
+        return result
+
+    def _finish(self, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> None:
+        number = len(self.calls)
+        self.calls.append(call)
+        call.outputs = tuple([self._made(tensor, number, place) for place, tensor in enumerate(outputs)])
+        if written:
+            self._log_writes(call, number, written)
+
+    def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outer = self._group
+        self._group = Group(info.name, outer)
+        self._expanding.append(info.func)
+        try:
+            with self:
+                return body_of(info.func)(*args, **kwargs)  # type: ignore[arg-type]
+        finally:
+            self._expanding.pop()
+            self._group = outer
+
+    def _escape(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = info.func(*args, **kwargs)
+        read = self.read(args[0]) if args and isinstance(args[0], Tensor) else None
+        value = read.value if isinstance(read, Aliased) else read
+        plain = result if isinstance(result, bool | int | float | complex) else None
+        escape = Escape(info.name, value, len(self.calls), plain, self.module, self._frames())
+        self.recording.escapes.append(escape)
+        return result
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def _template(self, arg: Any) -> Any:
+        kind = type(arg)
+        if kind is Tensor or kind is Parameter:
+            return self.read(arg)
+        if kind in ATOMS:
+            return arg
+        return substitute(arg, self._swap)
+
+    def _swap(self, leaf: Any) -> Any:
+        return self.read(leaf) if isinstance(leaf, Tensor) else leaf
+
+    def read(self, tensor: Tensor) -> Value | Aliased:
+        """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
+        entry = self._live.get(id(tensor))
+        if entry is None or entry[0]() is not tensor:
+            entry = self._register(tensor)
+        if self._writes:
+            log = self._writes.get(entry[2])
+            if log is not None and log[-1][0] > entry[3]:
+                return self._with_writes(tensor, entry, log)
+        return entry[1]
+
+    def known(self, value: Any) -> tuple[Value, ...]:
+        """Return the present values of the tensors in a module's arguments or result, as far as they have one."""
+        found = (value,) if type(value) is Tensor else tensors(value)
+        entries = [(self._live.get(id(tensor)), tensor) for tensor in found]
+        return tuple([entry[1] for entry, tensor in entries if entry is not None and entry[0]() is tensor])
+
+    def _made(self, tensor: Tensor, number: int, place: int) -> Value:
+        old = self._live.get(id(tensor))
+        if old is not None and old[0]() is tensor:
+            ref, slot = old[0], old[1].slot
+        else:
+            ref, slot = weakref.ref(tensor), self._new_slot()
+        digest = fingerprint_int(tensor)
+        kept = tensor if self.keep else None
+        value = Value(slot, number, place, tensor, fingerprint(tensor) if digest is None else digest, kept)
+        key = storage_key(tensor)
+        self._live[id(tensor)] = self._by_key[key] = (ref, value, key, number)
+        if kept is not None:
+            self._retention.keep(value, key)
+        return value
+
+    def _new_slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    def _with_writes(
+        self, tensor: Tensor, entry: Entry, log: list[tuple[int, Value, Extent | None]]
+    ) -> Value | Aliased:
+        extent = Extent.of(tensor)
+        later = [value for number, value, written in log if number > entry[3] and overlap(extent, written)]
+        return Aliased(entry[1], tuple(later)) if later else entry[1]
+
+    def _log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:
+        by_slot = {value.slot: value for value in call.outputs}
+        slots = []
+        for target in written:
+            entry = self._live[id(target)]
+            slots.append(entry[1].slot)
+            value = by_slot.get(entry[1].slot, call.outputs[0])
+            self._writes.setdefault(storage_key(target), []).append((number, value, Extent.of(target)))
+        call.writes = tuple(slots)
+
+    # -- sources -----------------------------------------------------------------------------------------------
+
+    def _register(self, tensor: Tensor) -> Entry:
+        """Find out where a tensor that no recorded call made comes from."""
+        named = self._named.get(id(tensor))
+        if named is not None and named[0] is tensor:
+            return self.add_source(tensor, named[1], named[2])
+        key = storage_key(tensor)
+        base = self._by_key.get(key) if key else None
+        if base is not None and self._is_view_of(base[0](), tensor):
+            return self._alias(tensor, base)
+        return self.add_source(tensor, "constant", "")
+
+    def add_source(self, tensor: Tensor, kind: str, name: str) -> Entry:
+        """Enter a tensor as one that comes from outside, with the value it has now."""
+        key = storage_key(tensor)
+        digest: int | str = "" if kind == "parameter" else fingerprint_int(tensor) or fingerprint(tensor)
+        value = Value(self._new_slot(), -1, len(self.recording.sources), tensor, digest, tensor)
+        self._retention.keep(value, key)
+        version = -1 if tensor.is_inference() else tensor._version
+        self.recording.sources.append(Source(kind, name, value, tensor, version))
+        entry = (weakref.ref(tensor), value, key, len(self.calls) - 1)
+        self._live[id(tensor)] = self._by_key[key] = entry
+        return entry
+
+    @staticmethod
+    def _is_view_of(base: Tensor | None, tensor: Tensor) -> bool:
+        plain = (Tensor, Parameter)
+        return base is not None and type(base) in plain and type(tensor) in plain and base.dtype == tensor.dtype
+
+    def _alias(self, tensor: Tensor, base: Entry) -> Entry:
+        """Record a tensor that shares memory with a known one, though no call was seen to make it, as a view."""
+        owner = base[0]()
+        assert owner is not None  # noqa: S101 - `_is_view_of` held
+        offset = (tensor.data_ptr() - owner.data_ptr()) // tensor.itemsize + owner.storage_offset()
+        args = (self.read(owner), tuple(tensor.shape), tensor.stride(), offset)
+        info = info_of(torch.as_strided)
+        ambient = self.recording.ambient.number()
+        call = Call(info, args, {}, self.module, self._frames(), ambient, 0, Group("alias", self._group))
+        self._finish(call, (tensor,), ())
+        return self._live[id(tensor)]
+
+    # -- modules -----------------------------------------------------------------------------------------------
+
+    def call_module(
+        self,
+        original: Callable[..., Any],
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call a module with its place in the stack of module calls noted."""
+        outer = self.module
+        call = self._enter(module, outer)
+        call.entered = self.known((args, kwargs) if kwargs else args)
+        self.module = call
+        start = perf_counter()
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            self.module = outer
+            call.last = len(self.calls)
+            call.seconds = perf_counter() - start
+        call.exited = self.known(result)
+        return result
+
+    def _enter(self, module: torch.nn.Module, outer: ModuleCall | None) -> ModuleCall:
+        kind = type(module).__name__
+        address = self._addresses.get(id(module), f"<{kind}>")
+        number = self._module_calls[address] = self._module_calls.get(address, 0) + 1
+        frames = self._frames(_CALLER_OF_MODULE) if outer is not None else ()
+        call = ModuleCall(address, kind, number, outer, frames, len(self.calls))
+        self.recording.module_calls.append(call)
+        return call
+
+    # -- code positions ----------------------------------------------------------------------------------------
+
+    def _frames(self, depth: int = 3) -> Frames:
+        """Return code and instruction of the frames from `depth` calls up to the innermost module call."""
+        boundary = self._boundary
+        frame = sys._getframe(depth)
+        frames = []
+        while frame is not None and frame.f_code is not boundary:
+            frames.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back  # type: ignore[assignment]
+        return tuple(frames)
+
+
+def _overrides(kind: type) -> bool:
+    """Return whether a tensor class has a ``__torch_function__`` of its own."""
+    return kind is not Tensor and kind is not Parameter and "__torch_function__" in kind.__dict__

@@ -1,0 +1,194 @@
+"""The graph: a node for each tensor that has a part in the result, with its parents and children."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.leaves import children
+
+
+class Node:
+    """An operation, an input, an output, a buffer or a constant.
+
+    Attributes
+    ----------
+    kind
+        ``"operation"``, ``"input"``, ``"output"``, ``"buffer"`` or ``"constant"``.
+    value
+        The tensor's state; that of the parent for an output.
+    number, call
+        The call that made it; -1 and None for all but operations.
+    source
+        Where it comes from; None for operations and outputs.
+    parents
+        Node, argument path, and whether it is reached through a write to shared memory.
+    parameters
+        Parameters among the arguments.
+    children
+        Nodes that read it, each once, in order.
+    from_input, to_output
+        Whether it descends from an input, and leads to an output.
+    entered, exited
+        Module calls that its value goes into and comes out of, in the order of the calls.
+    """
+
+    __slots__ = (
+        "call",
+        "children",
+        "entered",
+        "exited",
+        "from_input",
+        "kind",
+        "layer_label",
+        "layer_total_num",
+        "layer_type",
+        "layer_type_num",
+        "number",
+        "operation_num",
+        "parameters",
+        "parents",
+        "source",
+        "to_output",
+        "value",
+    )
+
+    def __init__(
+        self, kind: str, value: Value, number: int = -1, call: Call | None = None, source: Source | None = None
+    ) -> None:
+        self.kind = kind
+        self.value = value
+        self.number = number
+        self.call = call
+        self.source = source
+        self.parents: list[tuple[Node, str, bool]] = []
+        self.parameters: list[Source] = []
+        self.children: list[Node] = []
+        self.from_input = kind == "input"
+        self.to_output = kind == "output"
+        self.entered: list[ModuleCall] = []
+        self.exited: list[ModuleCall] = []
+        self.layer_type = ""
+        self.layer_label = ""
+        self.layer_type_num = 0
+        self.layer_total_num = -1
+        self.operation_num = -1
+
+
+def build_nodes(recording: Recording) -> list[Node]:
+    """Return the nodes in execution order, inputs first, outputs last, other sources before their first use.
+
+    Operations that neither descend from an input nor lead to an output are left out, as are sources that nothing
+    left reads.
+    """
+    graph = _Graph(recording)
+    nodes = graph.sources("input")
+    for number, call in enumerate(recording.calls):
+        nodes.extend(graph.add_call(number, call))
+    nodes.extend(graph.add_output(path, value) for path, value in recording.outputs)
+    _mark_output_ancestors(nodes)
+    kept = [node for node in nodes if node.kind in ("input", "output") or node.from_input or node.to_output]
+    _link_children(kept)
+    kept = [node for node in kept if node.children or node.kind not in ("buffer", "constant")]
+    _note_modules(recording, kept)
+    return kept
+
+
+class _Graph:
+    def __init__(self, recording: Recording) -> None:
+        self._sources = recording.sources
+        self._by_value: dict[int, Node] = {}
+        self._parameters: dict[int, Source] = {}
+        for source in recording.sources:
+            if source.kind == "parameter":
+                self._parameters[id(source.value)] = source
+        self._new: list[Node] = []
+
+    def sources(self, kind: str) -> list[Node]:
+        return [self._add(Node(kind, source.value, source=source)) for source in self._sources if source.kind == kind]
+
+    def add_call(self, number: int, call: Call) -> list[Node]:
+        """Return the call's nodes, after those of sources that it is the first to read."""
+        self._new = []
+        edges = list(edges_in(call.args, "")) + list(edges_in(call.kwargs, ""))
+        made = [Node("operation", value, number, call) for value in call.outputs]
+        for node in made:
+            self._connect(node, edges)
+        for node in made:
+            self._add(node)
+        return self._new + made
+
+    def add_output(self, path: str, value: Value | Aliased) -> Node:
+        node = Node("output", value.value if isinstance(value, Aliased) else value)
+        self._connect(node, [("", value)])
+        return node
+
+    def _connect(self, node: Node, edges: list[tuple[str, Value | Aliased]]) -> None:
+        for path, read in edges:
+            value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
+            if id(value) in self._parameters:
+                node.parameters.append(self._parameters[id(value)])
+            else:
+                node.parents.append((self._node_of(value), path, False))
+            node.parents.extend((self._node_of(write), path, True) for write in writes)
+        node.from_input = node.from_input or any(parent.from_input for parent, _, _ in node.parents)
+
+    def _node_of(self, value: Value) -> Node:
+        node = self._by_value.get(id(value))
+        if node is None:
+            source = self._sources[value.position]
+            node = self._add(Node(source.kind, value, source=source))
+            self._new.append(node)
+        return node
+
+    def _add(self, node: Node) -> Node:
+        self._by_value[id(node.value)] = node
+        return node
+
+
+def edges_in(template: Any, path: str) -> Iterator[tuple[str, Value | Aliased]]:
+    """Yield path and value of each tensor in an argument template."""
+    if isinstance(template, Value | Aliased):
+        yield path, template
+    elif isinstance(template, list | tuple | dict | slice):
+        for key, item in children(template):
+            yield from edges_in(item, f"{path}.{key}" if path else str(key))
+
+
+def _mark_output_ancestors(nodes: list[Node]) -> None:
+    for node in reversed(nodes):
+        if node.to_output:
+            for parent, _, _ in node.parents:
+                parent.to_output = True
+
+
+def _link_children(nodes: list[Node]) -> None:
+    for node in nodes:
+        for parent, _, _ in node.parents:
+            if not parent.children or parent.children[-1] is not node:
+                parent.children.append(node)
+
+
+def _note_modules(recording: Recording, nodes: list[Node]) -> None:
+    by_value = {id(node.value): node for node in nodes if node.kind != "output"}
+    for call in recording.module_calls:
+        if call.parent is None:
+            continue
+        for value in dict.fromkeys(call.entered):
+            if (node := by_value.get(id(value))) is not None:
+                node.entered.append(call)
+        for value in dict.fromkeys(call.exited):
+            if (node := by_value.get(id(value))) is not None:
+                node.exited.append(call)
+    for node in nodes:
+        node.exited.sort(key=_depth, reverse=True)
+
+
+def _depth(call: ModuleCall) -> int:
+    return sum(1 for _ in call.stack())

@@ -1,0 +1,96 @@
+"""Finding a layer by label, short label, module address or place; with help where nothing is found."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.modules import Modules
+
+
+class LookupKeyError(KeyError):
+    """A key that names no layer; the message has the nearest valid ones."""
+
+    def __str__(self) -> str:
+        """Return the message itself, not its repr as `KeyError` does."""
+        return str(self.args[0])
+
+
+class Lookup:
+    """Keys of the nodes; places count over `saved`, as a list's do."""
+
+    def __init__(self, nodes: list[Node], saved: list[Node], modules: Modules) -> None:
+        self._nodes = nodes
+        self._saved = saved
+        self._by_key: dict[str, Node] = {}
+        self._several: dict[str, list[str]] = {}
+        for node in nodes:
+            short = f"{node.layer_type}_{node.layer_type_num}"
+            for key in (node.layer_label, f"{node.layer_label}:1", short, f"{short}:1"):
+                self._by_key[key] = node
+            if node.kind == "buffer" and node.source is not None:
+                self._enter(node.source.name, node)
+        for node in nodes:
+            for call in node.exited:
+                self._enter(call.label, node)
+                self._enter(call.address, node)
+        self._modules = modules
+
+    def _enter(self, key: str, node: Node) -> None:
+        if key in self._several or (key in self._by_key and self._by_key[key] is not node):
+            first = self._by_key.get(key)
+            several = self._several.setdefault(key, [first.layer_label] if first is not None else [])
+            several.append(node.layer_label)
+        else:
+            self._by_key[key] = node
+
+    def find(self, key: str | int) -> Node:
+        """Return the node that `key` names.
+
+        Raises
+        ------
+        LookupKeyError
+            If there is none, or if it names several.
+        IndexError
+            If a place is beyond the saved layers.
+        """
+        if isinstance(key, int):
+            if not -len(self._saved) <= key < len(self._saved):
+                raise IndexError(f"layer {key} is out of range: {len(self._saved)} layers are saved")
+            return self._saved[key]
+        if key in self._several:
+            raise LookupKeyError(f"{key!r} stands for several layers; name one of {', '.join(self._several[key])}")
+        if key not in self._by_key:
+            raise LookupKeyError(f"no layer {key!r}; {self._help(key)}")
+        return self._by_key[key]
+
+    def select(self, keys: Iterable[str | int]) -> list[Node]:
+        """Return the nodes that `keys` name, in execution order; text that is no key selects labels that contain it."""
+        chosen = {id(node) for key in keys for node in self._matching(key)}
+        return [node for node in self._nodes if id(node) in chosen]
+
+    def _matching(self, key: str | int) -> list[Node]:
+        if isinstance(key, int) or key in self._by_key:
+            return [self.find(key)]
+        found = [node for node in self._nodes if key in node.layer_label]
+        if not found:
+            raise LookupKeyError(f"no layer has {key!r} in its label; {self._help(key)}")
+        return found
+
+    def _help(self, key: str) -> str:
+        near = difflib.get_close_matches(key, self._by_key, n=3, cutoff=0.5)
+        if near:
+            return f"did you mean {', '.join(map(repr, near))}?"
+        return "keys are labels (conv2d_3_7 or conv2d_3), module addresses (features.6) and places (7, -5)"
+
+    def keys_of(self, node: Node, place: int | None) -> tuple[str | int, ...]:
+        """Return the keys that find a node: places first, then names in alphabetical order."""
+        names = {node.layer_label, f"{node.layer_label}:1"}
+        for call in node.exited:
+            names |= {key for key in (call.address, call.label) if self._by_key.get(key) is node}
+        if node.kind == "buffer" and node.source is not None:
+            names.add(node.source.name)
+        places = () if place is None else (place - len(self._saved), place)
+        several = set(self._several)
+        return (*places, *sorted(names - several))

@@ -1,0 +1,258 @@
+"""ModelHistory: everything known about one forward pass."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.graph import build_nodes
+from pytest_torchlens.history.labels import assign_labels
+from pytest_torchlens.history.lookup import Lookup
+from pytest_torchlens.history.modules import Modules
+from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.history.records import arguments_with_labels
+from pytest_torchlens.history.records import fields_of
+from pytest_torchlens.history.source_lines import source_line
+from pytest_torchlens.history.summary import summary
+from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Operation
+
+LayersToSave = str | int | Sequence[str | int] | None
+
+
+class ModelHistory:
+    """The record of one forward pass, indexed by label, module address or place.
+
+    Made by `pytest_torchlens.log_forward_pass`.  The graph is built when it is first asked for.
+
+    Parameters
+    ----------
+    recording
+        What `pytest_torchlens.capture.record` returned.
+    layers_to_save
+        ``"all"``, None, or keys: labels, module addresses, places, or parts of labels.
+
+    Examples
+    --------
+    >>> history["conv2d_3_7"].tensor_contents  # doctest: +SKIP
+    >>> history["features.6"].parent_layers  # doctest: +SKIP
+    """
+
+    def __init__(self, recording: Recording, layers_to_save: LayersToSave = "all") -> None:
+        self.recording = recording
+        self._layers_to_save = layers_to_save
+
+    # -- the graph ---------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def nodes(self) -> list[Node]:
+        """Inputs, operations and outputs in execution order, with the buffers and constants that they read."""
+        nodes = build_nodes(self.recording)
+        assign_labels(nodes)
+        return nodes
+
+    @functools.cached_property
+    def _modules(self) -> Modules:
+        return Modules(self.recording, self.nodes)
+
+    @functools.cached_property
+    def _layers(self) -> list[Node]:
+        return [node for node in self.nodes if node.layer_total_num >= 0]
+
+    @functools.cached_property
+    def _saved(self) -> list[Node]:
+        if self._layers_to_save is None:
+            return []
+        if self._layers_to_save == "all":
+            return self._layers
+        wanted = self._layers_to_save
+        keys = [wanted] if isinstance(wanted, str | int) else wanted
+        saved = Lookup(self.nodes, self._layers, self._modules).select(keys)
+        self._forget_others(saved)
+        return saved
+
+    def _forget_others(self, saved: list[Node]) -> None:
+        kept = {id(node.value) for node in saved}
+        for node in self.nodes:
+            if node.kind == "operation" and id(node.value) not in kept:
+                node.value.tensor = None
+
+    @functools.cached_property
+    def _lookup(self) -> Lookup:
+        return Lookup(self.nodes, self._saved or self._layers, self._modules)
+
+    # -- layers ------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: str | int) -> LoggedOperation:
+        """Return the layer that `key` names: a label, a short label, a module address or a place."""
+        return self._operation(self._lookup.find(key))
+
+    def __len__(self) -> int:
+        """Return the number of layers: inputs, operations and outputs."""
+        return len(self._layers)
+
+    def __iter__(self) -> Iterator[LoggedOperation]:
+        """Yield the layers in execution order."""
+        return (self._operation(node) for node in self._layers)
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether `key` names a layer."""
+        try:
+            return isinstance(key, str | int) and self._lookup.find(key) is not None
+        except (KeyError, IndexError):
+            return False
+
+    @functools.cached_property
+    def operations(self) -> list[LoggedOperation]:
+        """All layers, buffers and constants included, in execution order."""
+        return [self._operation(node) for node in self.nodes]
+
+    @functools.cached_property
+    def _places(self) -> dict[int, int]:
+        return {id(node): place for place, node in enumerate(self._saved or self._layers)}
+
+    def _operation(self, node: Node) -> LoggedOperation:
+        made = self._made.get(id(node))
+        if made is None:
+            made = self._made[id(node)] = self._make(node)
+        return made
+
+    @functools.cached_property
+    def _made(self) -> dict[int, LoggedOperation]:
+        return {}
+
+    def _make(self, node: Node) -> LoggedOperation:
+        keys = self._lookup.keys_of(node, self._places.get(id(node)))
+        args, kwargs = arguments_with_labels(node)
+        return LoggedOperation(
+            **fields_of(node, self._modules, keys),
+            tensor_contents=node.value.tensor,
+            func_applied=node.call.info.func if node.call is not None else None,
+            creation_args=args,
+            creation_kwargs=kwargs,
+            func_rng_states=node.call.random.state if node.call is not None and node.call.random else None,
+            operations_total=len(self._layers),
+        )
+
+    # -- the model ---------------------------------------------------------------------------------------------
+
+    @property
+    def model_name(self) -> str:
+        """Class name of the model."""
+        return self.recording.model_name
+
+    @property
+    def random_seed_used(self) -> int | None:
+        """The seed that was set before the pass; None if none was."""
+        return self.recording.seed
+
+    @property
+    def layer_list(self) -> list[str]:
+        """Labels of inputs, operations and outputs in execution order."""
+        return [node.layer_label for node in self._layers]
+
+    @property
+    def layer_labels(self) -> list[str]:
+        """Labels of the saved layers in execution order; of all where none are saved."""
+        return [node.layer_label for node in self._saved or self._layers]
+
+    @property
+    def input_layers(self) -> list[str]:
+        """Labels of the model's input tensors."""
+        return self._of_kind("input")
+
+    @property
+    def output_layers(self) -> list[str]:
+        """Labels of the model's output tensors."""
+        return self._of_kind("output")
+
+    @property
+    def buffer_layers(self) -> list[str]:
+        """Labels of the buffers that operations read."""
+        return self._of_kind("buffer")
+
+    @property
+    def constant_layers(self) -> list[str]:
+        """Labels of tensors of unknown origin."""
+        return self._of_kind("constant")
+
+    def _of_kind(self, kind: str) -> list[str]:
+        return [node.layer_label for node in self.nodes if node.kind == kind]
+
+    @property
+    def model_is_branching(self) -> bool:
+        """Whether some layer has more than one child layer."""
+        return any(len(node.children) > 1 for node in self.nodes)
+
+    def label(self, number: int) -> str:
+        """Return the label of call `number`; one without part in the result goes by its function."""
+        labels = self._labels_by_call
+        call = self.recording.calls[number]
+        return labels.get(number) or f"{call.info.name} (call {number}, without part in the result)"
+
+    @functools.cached_property
+    def _labels_by_call(self) -> dict[int, str]:
+        return {node.number: node.layer_label for node in reversed(self.nodes) if node.number >= 0}
+
+    def source_line(self, number: int) -> str:
+        """Return ``file:line, in function`` of the model's line that made call `number`."""
+        return source_line(self.recording.calls[number])
+
+    def record(self) -> HistoryRecord:
+        """Return everything plain about this pass, ready for JSON."""
+        return HistoryRecord(operations=tuple(map(_plain, self.operations)), **self._totals)
+
+    @functools.cached_property
+    def _totals(self) -> dict[str, Any]:
+        recording, nodes = self.recording, self.nodes
+        among = nodes if self._layers_to_save == "all" else self._saved
+        saved = [node for node in among if node.value.tensor is not None]
+        used = [node for node in nodes if node.parameters]
+        seconds = sum(call.elapsed for call in recording.calls) / 1e9
+        return {
+            "model_name": self.model_name,
+            "random_seed_used": self.random_seed_used,
+            "model_is_branching": self.model_is_branching,
+            "num_operations": len(recording.calls),
+            "num_layers": len(self._layers),
+            "num_tensors_total": len(nodes),
+            "tensor_fsize_total": sum(node.value.nbytes for node in nodes),
+            "num_tensors_saved": len(saved),
+            "tensor_fsize_saved": sum(node.value.nbytes for node in saved),
+            "total_param_tensors": len(recording.parameters),
+            "total_param_layers": len(used),
+            "total_params": sum(shape.numel() for shape in recording.parameters.values()),
+            "total_params_fsize": recording.parameter_bytes,
+            "elapsed_time_total": recording.elapsed,
+            "elapsed_time_function_calls": seconds,
+            "elapsed_time_logging": max(0.0, recording.elapsed - seconds),
+            "layer_list": tuple(self.layer_list),
+            "modules": self._modules.records(),
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the model's other metadata: totals, times and modules, as in `records.HistoryRecord`."""
+        if not name.startswith("_") and name in HistoryRecord.__dataclass_fields__:
+            totals = self._totals
+            return totals.get(name, HistoryRecord.__dataclass_fields__[name].default)
+        raise AttributeError(f"ModelHistory has no attribute {name!r}")
+
+    def __str__(self) -> str:
+        """Return the summary: structure, tensors, parameters, seed, time, modules, layers."""
+        return summary(self.record_without_operations())
+
+    def record_without_operations(self) -> HistoryRecord:
+        """Return the model's side of the record alone."""
+        return HistoryRecord(**self._totals)
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        return f"<ModelHistory of {self.model_name}: {len(self)} layers>"
+
+
+def _plain(operation: LoggedOperation) -> Operation:
+    return Operation(**{name: getattr(operation, name) for name in Operation.__dataclass_fields__})

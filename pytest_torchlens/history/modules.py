@@ -1,0 +1,72 @@
+"""Modules: how often each was called, what they contain, and what comes out of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.records import ModuleRecord
+
+
+class Modules:
+    """The module calls of a recording, under the names that people use.
+
+    A call is named by its address alone where the module was called once, else ``address:number``.
+    """
+
+    def __init__(self, recording: Recording, nodes: list[Node]) -> None:
+        self._recording = recording
+        self._passes = Counter(call.address for call in recording.module_calls)
+        self._operations: Counter[int] = Counter()
+        for node in nodes:
+            if node.call is not None and node.call.module is not None:
+                for call in node.call.module.stack():
+                    self._operations[id(call)] += 1
+
+    def name(self, call: ModuleCall) -> str:
+        """Return the name of a module call."""
+        return call.address if self._passes[call.address] == 1 else call.label
+
+    def passes(self, address: str) -> int:
+        """Return how often the module at an address was called."""
+        return self._passes[address]
+
+    def around(self, node: Node) -> tuple[str, ...]:
+        """Return the names of the module calls around an operation, outermost first, without the model itself."""
+        if node.call is None or node.call.module is None:
+            return ()
+        inside_out = [self.name(call) for call in node.call.module.stack() if call.parent is not None]
+        return tuple(reversed(inside_out))
+
+    def bottom_level(self, node: Node) -> str | None:
+        """Return the name of the module call that did nothing but this operation and handed it out."""
+        for call in node.exited:
+            if self._operations[id(call)] == 1 and node.call is not None and call is node.call.module:
+                return self.name(call)
+        return None
+
+    def records(self) -> tuple[ModuleRecord, ...]:
+        """Return a record of each module, the model first; in order of first calls, those never called last."""
+        own = Counter[str]()
+        for name, shape in self._recording.parameters.items():
+            own[name.rpartition(".")[0]] += shape.numel()
+        called = dict.fromkeys(call.address for call in self._recording.module_calls)
+        order = {address: place for place, address in enumerate(called)}
+        modules = self._recording.modules
+        names = {name: modules[name] for name in sorted(modules, key=lambda name: order.get(name, len(order)))}
+        children: dict[str, list[str]] = {name: [] for name in names}
+        for name in names:
+            if name:
+                children.setdefault(name.rpartition(".")[0], []).append(name)
+        return tuple(
+            ModuleRecord(
+                address=name,
+                module_type=kind,
+                num_passes=self._passes[name],
+                children=tuple(children[name]),
+                num_params=own[name],
+            )
+            for name, kind in names.items()
+        )

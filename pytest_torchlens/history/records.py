@@ -1,0 +1,159 @@
+"""Makes the record of one operation from its node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.modules import Modules
+from pytest_torchlens.history.source_lines import source_line
+from pytest_torchlens.records import Edge
+
+LookupKeys = tuple[str | int, ...]
+
+
+def fields_of(node: Node, modules: Modules, lookup_keys: LookupKeys) -> dict[str, Any]:
+    """Return the fields of a node's `Operation` by name."""
+    return {
+        **_identity(node, lookup_keys),
+        **_tensor(node),
+        **_call(node),
+        **_parameters(node),
+        **_graph(node),
+        **_modules(node, modules),
+    }
+
+
+def _identity(node: Node, lookup_keys: LookupKeys) -> dict[str, Any]:
+    return {
+        "layer_label": node.layer_label,
+        "layer_label_w_pass": f"{node.layer_label}:1",
+        "layer_label_short": f"{node.layer_type}_{node.layer_type_num}",
+        "operation_num": node.operation_num,
+        "layer_type": node.layer_type,
+        "layer_type_num": node.layer_type_num,
+        "layer_total_num": node.layer_total_num,
+        "lookup_keys": lookup_keys,
+        "call_id": node.number,
+    }
+
+
+def _tensor(node: Node) -> dict[str, Any]:
+    value = node.value
+    return {
+        "tensor_shape": tuple(value.shape),
+        "tensor_dtype": str(value.dtype),
+        "tensor_device": str(value.device),
+        "tensor_stride": value.stride,
+        "tensor_fsize": value.nbytes,
+        "fingerprint": value.fingerprint,
+        "has_saved_activations": value.tensor is not None,
+    }
+
+
+def _call(node: Node) -> dict[str, Any]:
+    call = node.call
+    if call is None:
+        return {}
+    several = len(call.outputs) > 1
+    return {
+        "func_applied_name": call.info.name,
+        "func_time_elapsed": call.elapsed / 1e9,
+        "func_args_non_tensor": _texts(enumerate(call.args)),
+        "func_kwargs_non_tensor": _texts(call.kwargs.items()),
+        "function_is_inplace": node.value.slot in call.writes,
+        "function_is_random": call.random is not None,
+        "gradfunc_name": node.value.gradfunc,
+        "is_part_of_iterable_output": several,
+        "iterable_output_index": node.value.position if several else None,
+        "composite": call.group.path if call.group is not None else "",
+        "source_line": source_line(call),
+    }
+
+
+_LONGEST_TEXT = 200
+
+
+def _texts(arguments: Any) -> tuple[str, ...]:
+    """Return each argument that holds something besides tensors as ``"name=value"``; tensors in it show as ``~``."""
+    shown = ((name, arg) for name, arg in arguments if not isinstance(arg, Value | Aliased))
+    return tuple(f"{name}={_text(arg)}"[:_LONGEST_TEXT] for name, arg in shown)
+
+
+class _Tilde:
+    def __repr__(self) -> str:
+        return "~"
+
+
+def _text(template: Any) -> str:
+    tilde = _Tilde()
+    return repr(substitute(template, lambda leaf: tilde if isinstance(leaf, Value | Aliased) else leaf))
+
+
+def _parameters(node: Node) -> dict[str, Any]:
+    sources = list({source.name: source for source in node.parameters}.values())
+    return {
+        "computed_with_params": bool(sources),
+        "parent_param_addresses": tuple(source.name for source in sources),
+        "parent_param_shapes": tuple(tuple(source.value.shape) for source in sources),
+        "num_params_total": sum(source.value.shape.numel() for source in sources),
+        "parent_params_fsize": sum(source.value.nbytes for source in sources),
+    }
+
+
+def _graph(node: Node) -> dict[str, Any]:
+    labels = dict.fromkeys(parent.layer_label for parent, _, _ in node.parents)
+    return {
+        "edges": tuple(Edge(parent.layer_label, path, write) for parent, path, write in node.parents),
+        "parent_layers": tuple(labels),
+        "child_layers": tuple(child.layer_label for child in node.children),
+        "is_input_layer": node.kind == "input",
+        "has_input_ancestor": node.from_input,
+        "is_output_layer": node.kind == "output",
+        "is_output_ancestor": node.to_output,
+        "is_buffer_layer": node.kind == "buffer",
+        "buffer_address": node.source.name if node.source is not None and node.kind == "buffer" else None,
+        "is_constant": node.kind == "constant",
+        "constant_origin": node.source.name if node.source is not None and node.kind == "constant" else "",
+        "initialized_inside_model": node.kind == "operation" and not (node.parents or node.parameters),
+        "terminated_inside_model": node.kind == "operation" and not node.children,
+        "is_terminal_bool_layer": _is_terminal_bool(node),
+    }
+
+
+def _is_terminal_bool(node: Node) -> bool:
+    is_bool = str(node.value.dtype) == "torch.bool" and node.value.shape.numel() == 1
+    return node.kind == "operation" and is_bool and not node.children
+
+
+def _modules(node: Node, modules: Modules) -> dict[str, Any]:
+    around = modules.around(node)
+    bottom = modules.bottom_level(node)
+    return {
+        "containing_module_origin": around[-1] if around else None,
+        "containing_modules_origin_nested": around,
+        "modules_entered": tuple(modules.name(call) for call in node.entered),
+        "modules_exited": tuple(modules.name(call) for call in node.exited),
+        "is_submodule_output": bool(node.exited),
+        "is_bottom_level_submodule_output": bottom is not None,
+        "bottom_level_submodule_exited": bottom,
+    }
+
+
+def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a call's arguments with a label or parameter address in place of each tensor."""
+    if node.call is None:
+        return (), {}
+    names = {id(parent.value): parent.layer_label for parent, _, write in node.parents if not write}
+    names |= {id(source.value): source.name for source in node.parameters}
+
+    def name(leaf: Any) -> Any:
+        value = leaf.value if isinstance(leaf, Aliased) else leaf
+        return names.get(id(value), "?") if isinstance(value, Value) else leaf
+
+    return substitute(node.call.args, name), substitute(node.call.kwargs, name)
+
+

@@ -1,0 +1,52 @@
+"""The line of the model's code that made a call."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from types import CodeType
+
+import torch
+
+from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.calls import Frames
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NOT_THE_MODEL = (_TORCH, _OURS, os.path.dirname(functools.__file__) + os.sep + "contextlib", "<")
+
+
+def source_line(call: Call) -> str:
+    """Return ``file:line, in function`` of the innermost frame that belongs neither to PyTorch nor to us."""
+    return next((describe(code, at) for code, at in frames(call) if is_model_code(code)), "")
+
+
+def frames(call: Call) -> Iterator[tuple[CodeType, int]]:
+    """Yield code and instruction of each frame from the call out to the outermost forward."""
+    yield from _own(call.frames)
+    if call.module is not None:
+        for module_call in call.module.stack():
+            yield from _own(module_call.frames)
+
+
+def _own(recorded: Frames) -> Iterator[tuple[CodeType, int]]:
+    return (frame for frame in recorded if not frame[0].co_filename.startswith(_OURS))
+
+
+def is_model_code(code: CodeType) -> bool:
+    """Return whether code is the model's (or a library's other than PyTorch)."""
+    return not code.co_filename.startswith(_NOT_THE_MODEL)
+
+
+def describe(code: CodeType, at: int) -> str:
+    """Return ``file:line, in function`` for an instruction."""
+    return f"{code.co_filename}:{line_of(code, at)}, in {code.co_name}"
+
+
+def line_of(code: CodeType, at: int) -> int:
+    """Return the line number of the instruction at byte offset `at`."""
+    lines = (line for start, end, line in code.co_lines() if start <= at < end and line is not None)
+    return next(lines, code.co_firstlineno)
+
+

@@ -1,0 +1,139 @@
+"""Runs recorded calls one by one over real tensors, freeing each after its last use."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import ambient
+from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.memory import copies_of
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Player:
+    """Replays a recording: ``for number, call in player`` with `arguments`, `run` and `store` for each call.
+
+    Views stay views and in-place calls write where they wrote, so every value is had as it was.  Sources that a call
+    overwrites are copied first: nothing of the user's is changed.  Use as a context manager: global settings and
+    generators are put back at the end.
+
+    Parameters
+    ----------
+    recording
+        Whose model and inputs must still hold the values that they had before the recorded call, but for what the
+        recorded calls overwrote.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._tensors: dict[int, torch.Tensor] = _source_tensors(recording.sources)
+        self._free_after = _last_uses(recording)
+        self._ambient = -1
+        self._settings = contextlib.ExitStack()
+        self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._settings.close()
+        for generator, state in self._generators.values():
+            generator.set_state(state)
+        self._tensors.clear()
+
+    def at(self, slot: int) -> torch.Tensor:
+        """Return the tensor that is in a slot now."""
+        return self._tensors[slot]
+
+    def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
+        """Return a call's arguments with tensors in their places, those of ``swap(value)`` if given."""
+        tensor_of = swap or (lambda value: self._tensors[value.slot])
+
+        def fill(leaf: Any) -> Any:
+            if type(leaf) is Value:
+                return tensor_of(leaf)
+            return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
+
+        return substitute(call.args, fill), substitute(call.kwargs, fill)
+
+    def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
+        """Call the function under the recorded settings and random state; return the tensors that it returned.
+
+        For a call that returned none, nothing is returned: look at what it overwrote.
+        """
+        self._adopt(call.ambient)
+        if call.random is not None:
+            generator = call.random.generator
+            self._generators.setdefault(id(generator), (generator, generator.get_state()))
+            generator.set_state(call.random.state)
+        args, kwargs = arguments
+        return tensors(call.info.func(*args, **kwargs))
+
+    def store(self, number: int, call: Call, returned: tuple[torch.Tensor, ...]) -> None:
+        """Keep what call `number` returned for later calls, and free what is not used again."""
+        if call.returned:
+            for value, tensor in zip(call.outputs, returned, strict=True):
+                self._tensors[value.slot] = tensor
+        for slot in self._free_after.get(number, ()):
+            self._tensors.pop(slot, None)
+
+    def outputs(self, call: Call, returned: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Return the tensors that stand for ``call.outputs``: what it returned, or what it overwrote."""
+        return returned if call.returned else tuple([self._tensors[value.slot] for value in call.outputs])
+
+    def _adopt(self, number: int) -> None:
+        if number != self._ambient:
+            self._settings.close()
+            self._settings.enter_context(ambient.restored(self.recording.ambient.rows[number]))
+            self._ambient = number
+
+
+def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:
+    untouched = {source.value.slot: source.live for source in sources if not source.written}
+    written = [source.value for source in sources if source.written]
+    return untouched | dict(zip((value.slot for value in written), copies_of(written), strict=True))
+
+
+def _last_uses(recording: Recording) -> dict[int, list[int]]:
+    """Return, for each call, the slots whose last use it is; the model's outputs stay to the end."""
+    last: dict[int, int] = {}
+    for number, call in enumerate(recording.calls):
+        for value in (*values_in((call.args, call.kwargs)), *call.outputs):
+            last[value.slot] = number
+    for _, output in recording.outputs:
+        last.pop((output.value if isinstance(output, Aliased) else output).slot, None)
+    for source in recording.sources:
+        if source.kind == "buffer":  # their final state is looked at
+            last.pop(source.value.slot, None)
+    free: dict[int, list[int]] = {}
+    for slot, number in last.items():
+        free.setdefault(number, []).append(slot)
+    return free
+
+
+def values_in(template: Any) -> list[Value]:
+    """Return the values in an argument template, in order."""
+    found: list[Value] = []
+
+    def note(leaf: Any) -> None:
+        if type(leaf) is Value:
+            found.append(leaf)
+        elif type(leaf) is Aliased:
+            found.append(leaf.value)
+
+    substitute(template, note)
+    return found

@@ -1,0 +1,113 @@
+"""The metadata must agree with each other and with the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Iterator
+
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.graph import edges_in
+from pytest_torchlens.history.labels import label_of
+from pytest_torchlens.history.labels import type_of
+from pytest_torchlens.records import Failure
+from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.validate.score import Score
+
+Finding = tuple[Node, str]
+
+
+def check_invariants(history: ModelHistory) -> PartVerdict:
+    """Return the verdict on labels, numbers, edges, shapes and modules of a history."""
+    score = Score("invariants", "facts")
+    for check in _CHECKS:
+        score.checked += len(history.nodes)
+        for node, message in check(history):
+            score.fail(
+                Failure(
+                    operation=node.layer_label,
+                    message=message,
+                    cause="the history was changed after it was made, or this is a fault of pytest-torchlens",
+                    advice="make the history again; if it stays, please report the model",
+                    source_line=history.source_line(node.number) if node.number >= 0 else "",
+                )
+            )
+    return score.verdict()
+
+
+def _labels(history: ModelHistory) -> Iterator[Finding]:
+    """Labels are unique and say type and numbers, which count up in execution order."""
+    of_type: Counter[str] = Counter()
+    total = 0
+    for node in history.nodes:
+        of_type[type_of(node)] += 1
+        numbered = node.kind not in ("buffer", "constant")
+        expected = (type_of(node), of_type[type_of(node)], total if numbered else -1)
+        if (node.layer_type, node.layer_type_num, node.layer_total_num) != expected:
+            yield node, f"its type and numbers should be {expected}"
+        elif node.layer_label != label_of(node):
+            yield node, f"its label should be {label_of(node)!r}"
+        total += numbered
+
+
+def _edges(history: ModelHistory) -> Iterator[Finding]:
+    """Each parent lists the child, each child the parent, and parents come first."""
+    place = {id(node): index for index, node in enumerate(history.nodes)}
+    for node in history.nodes:
+        for parent, argument, _ in node.parents:
+            if id(parent) not in place:
+                yield node, f"its parent by argument {argument} is no layer of the history"
+            elif place[id(parent)] >= place[id(node)]:
+                yield node, f"its parent {parent.layer_label} comes after it"
+            elif not any(child is node for child in parent.children):
+                yield node, f"its parent {parent.layer_label} does not list it as a child"
+        for child in node.children:
+            if not any(parent is node for parent, _, _ in child.parents):
+                yield node, f"its child {child.layer_label} does not list it as a parent"
+
+
+def _arguments(history: ModelHistory) -> Iterator[Finding]:
+    """The parents of an operation are what its call was given."""
+    for node in history.nodes:
+        if node.call is None:
+            continue
+        given = [path for path, _ in edges_in(node.call.args, "")] + [path for path, _ in edges_in(node.call.kwargs, "")]
+        known = sum(1 for _, _, write in node.parents if not write) + len(node.parameters)
+        if known != len(given):
+            yield node, f"its call was given {len(given)} tensors, but {known} parents and parameters are listed"
+
+
+def _tensors(history: ModelHistory) -> Iterator[Finding]:
+    """A saved activation has the recorded shape and dtype."""
+    for node in history.nodes:
+        saved = node.value.tensor
+        if saved is not None and (saved.shape != node.value.shape or saved.dtype != node.value.dtype):
+            yield node, f"its saved activation is {saved.dtype} {list(saved.shape)}, the record says otherwise"
+
+
+def _modules(history: ModelHistory) -> Iterator[Finding]:
+    """Module calls around an operation are registered, and ran while it did."""
+    for node in history.nodes:
+        if node.call is None or node.call.module is None:
+            continue
+        for call in node.call.module.stack():
+            if not call.first <= node.number < max(call.last, call.first + 1):
+                yield node, f"it is said to run in module {call.label!r}, which had ended or not begun"
+
+
+def _lookups(history: ModelHistory) -> Iterator[Finding]:
+    """Every label finds its own layer."""
+    for node in history.nodes:
+        if node.layer_label not in history or history[node.layer_label].call_id != node.number:
+            yield node, "its label finds another layer, or none"
+
+
+_CHECKS: tuple[Callable[[ModelHistory], Iterator[Finding]], ...] = (
+    _labels,
+    _edges,
+    _arguments,
+    _tensors,
+    _modules,
+    _lookups,
+)

@@ -1,0 +1,79 @@
+"""For every edge of a call: other values in place of the parent must change what comes out."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.records import Failure
+from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.validate.noise import Noise
+from pytest_torchlens.validate.reasons import Probe
+from pytest_torchlens.validate.reasons import reason
+from pytest_torchlens.validate.score import Score
+from pytest_torchlens.validate.score import Where
+from pytest_torchlens.validate.trial import Trial
+
+# these do not check indices: values out of range would read foreign memory
+_GENTLE = frozenset(["roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d", "nms"])
+
+
+class Perturbation:
+    """Perturbs call after call during a replay and keeps the score."""
+
+    def __init__(self, recording: Recording, where: Where) -> None:
+        self._noise = Noise()
+        self._where = where
+        self._parameters = {id(source.value) for source in recording.sources if source.kind == "parameter"}
+        self._exempt: Counter[str] = Counter()
+        self._score = Score("perturbation", "edges")
+
+    def check(self, number: int, trial: Trial) -> None:
+        """Perturb each parent of a call; its parameters go together, for one more run in all."""
+        parameters = [place for place, (_, value) in enumerate(trial.edges) if id(value) in self._parameters]
+        others = [[place] for place in range(len(trial.edges)) if place not in parameters]
+        for places in others + ([parameters] if parameters else []):
+            self._score.checked += len(places)
+            if not self._reacts(trial, places):
+                self._explain(number, trial, places)
+
+    def _reacts(self, trial: Trial, places: list[int]) -> bool:
+        arguments = [trial.argument(place) for place in places]
+        if not all(_can_be_perturbed(tensor) for tensor in arguments):
+            return False
+        gentle = trial.call.info.layer_type in _GENTLE
+        streams = [self._noise.variants(tensor.detach(), gentle) for tensor in arguments]
+        variants = zip(*streams, strict=False)
+        return any(trial.reacts(dict(zip(places, tensors, strict=True))) for tensors in variants)
+
+    def _explain(self, number: int, trial: Trial, places: list[int]) -> None:
+        for place in places:
+            tensor = trial.argument(place)
+            others = tuple(trial.argument(other) for other in range(len(trial.edges)) if other != place)
+            argument = trial.edges[place][0]
+            named = reason(Probe(trial.call, argument, tensor, others, trial.outputs))
+            if not _can_be_perturbed(tensor):
+                named = named or "no noise for this kind of tensor"
+            if named is not None:
+                self._exempt[named] += 1
+            else:
+                self._score.fail(self._failure(number, trial, argument))
+
+    def _failure(self, number: int, trial: Trial, argument: str) -> Failure:
+        return Failure(
+            operation=self._where.label(number),
+            message=f"other values for argument {argument} of {trial.call.info.name} leave its result unchanged",
+            cause="the recorded parent is not what the operation read, or the operation ignores it",
+            advice="compare the operation's parents with the source line; if they are right, report the model to us",
+            source_line=self._where.source_line(number),
+        )
+
+    def verdict(self) -> PartVerdict:
+        """Return the score so far."""
+        return self._score.verdict(exempt=dict(self._exempt.most_common()))
+
+
+def _can_be_perturbed(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_meta or tensor.itemsize == 0)

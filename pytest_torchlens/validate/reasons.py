@@ -1,0 +1,135 @@
+"""Named reasons for which a changed input may leave an output as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pytest_torchlens.capture import Call
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An edge whose perturbation had no effect.
+
+    Attributes
+    ----------
+    call
+        The call.
+    argument
+        Path of the argument: ``"0"``, ``"weight"``.
+    tensor
+        The argument's real value.
+    others
+        The other tensor arguments.
+    outputs
+        The call's outputs.
+    """
+
+    call: Call
+    argument: str
+    tensor: torch.Tensor
+    others: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+
+    @property
+    def name(self) -> str:
+        """The function's name, the same for its in-place form."""
+        return self.call.info.layer_type
+
+
+def reason(probe: Probe) -> str | None:
+    """Return why the output need not change; None where nothing explains it."""
+    return next((name for name, holds in _REASONS.items() if holds(probe)), None)
+
+
+def _empty_input(probe: Probe) -> bool:
+    return probe.tensor.numel() == 0
+
+
+def _empty_output(probe: Probe) -> bool:
+    return all(output.numel() == 0 for output in probe.outputs)
+
+
+_SHAPE_OF_FIRST = frozenset(
+    """zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
+    new_empty_strided new_tensor new""".split()
+)
+_SHAPE_OF_SECOND = frozenset(["expand_as", "view_as", "reshape_as", "type_as", "resize_as", "to"])
+
+
+def _shape_only(probe: Probe) -> bool:
+    if probe.name in _SHAPE_OF_FIRST:
+        return probe.argument in ("0", "input", "self")
+    return probe.name in _SHAPE_OF_SECOND and probe.argument in ("1", "other")
+
+
+_FILLS = frozenset(
+    """copy fill zero uniform normal bernoulli exponential geometric cauchy log_normal random data set trunc_normal
+    constant ones zeros kaiming_uniform kaiming_normal xavier_uniform xavier_normal""".split()
+)
+
+
+def _overwritten(probe: Probe) -> bool:
+    """The first argument of a function that replaces all of it, a full assignment, or an ``out=``."""
+    if probe.argument == "out" or probe.argument.startswith("out."):
+        return True
+    if probe.argument not in ("0", "input", "self", "tensor"):
+        return False
+    if probe.name in _FILLS:
+        return probe.call.info.writer is not None
+    return probe.name in ("setitem", "masked_fill", "index_put", "index_copy", "index_fill") and bool(probe.call.writes)
+
+
+_PRODUCTS = frozenset(
+    """mul matmul mm bmm baddbmm addmm addmv mv dot conv1d conv2d conv3d linear einsum bilinear conv_transpose1d
+    conv_transpose2d conv_transpose3d addcmul outer tensordot scaled_dot_product_attention div grid_sample""".split()
+)
+
+
+def _multiplied_by_zero(probe: Probe) -> bool:
+    return probe.name in _PRODUCTS and any(other.numel() and not other.any() for other in probe.others)
+
+
+_CHOICES = frozenset(["where", "masked_fill", "maximum", "minimum", "max", "min", "clamp", "masked_scatter"])
+
+
+def _not_selected(probe: Probe) -> bool:
+    """Another argument won at every place."""
+    return probe.name in _CHOICES and bool(probe.others)
+
+
+def _discrete_result(probe: Probe) -> bool:
+    """A comparison, rounding, ranking or index came out the same."""
+    return all(not (output.is_floating_point() or output.is_complex()) for output in probe.outputs)
+
+
+_NORMALISING = frozenset(["softmax", "log_softmax", "layer_norm", "group_norm", "instance_norm", "rms_norm"])
+
+
+def _single_element(probe: Probe) -> bool:
+    """Softmax or normalisation over one element forgets its value; attention over one key forgets query and key."""
+    if probe.name == "scaled_dot_product_attention":
+        keys = probe.others[0] if probe.argument in ("0", "query") else probe.tensor
+        return probe.argument in ("0", "1", "query", "key") and keys.shape[-2] == 1
+    return probe.name in _NORMALISING and 1 in probe.tensor.shape
+
+
+def _constant_output(probe: Probe) -> bool:
+    """Every output is one number repeated, as a saturated, masked or zeroed function gives."""
+    return all(output.numel() == 0 or bool((output == output.flatten()[0]).all()) for output in probe.outputs)
+
+
+_REASONS: dict[str, Callable[[Probe], bool]] = {
+    "empty input": _empty_input,
+    "empty output": _empty_output,
+    "shape only": _shape_only,
+    "overwritten": _overwritten,
+    "multiplied by zero": _multiplied_by_zero,
+    "not selected": _not_selected,
+    "discrete result unchanged": _discrete_result,
+    "single element": _single_element,
+    "saturated": _constant_output,
+}

@@ -1,0 +1,50 @@
+"""Counting what was checked and what failed, and saying where."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pytest_torchlens.records import Failure
+from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import Status
+
+_MOST_FAILURES = 10
+
+
+class Where(Protocol):
+    """Names calls for people."""
+
+    def label(self, number: int) -> str:
+        """Return the label of the first operation of call `number`."""
+
+    def source_line(self, number: int) -> str:
+        """Return the model's line that made call `number`."""
+
+
+class Score:
+    """How many things one part of a validation checked, and the first that failed."""
+
+    def __init__(self, name: str, unit: str) -> None:
+        self.name = name
+        self.unit = unit
+        self.checked = 0
+        self.failed = 0
+        self._failures: list[Failure] = []
+
+    def fail(self, failure: Failure) -> None:
+        """Count a failure, and keep it if it is among the first ten."""
+        self.failed += 1
+        if len(self._failures) < _MOST_FAILURES:
+            self._failures.append(failure)
+
+    def verdict(self, exempt: dict[str, int] | None = None) -> PartVerdict:
+        """Return the part's verdict."""
+        return PartVerdict(
+            name=self.name,
+            status=Status.FAILED if self.failed else Status.PASSED,
+            checked=self.checked,
+            unit=self.unit,
+            exempt=exempt,
+            failures=tuple(self._failures),
+            num_failures=self.failed,
+        )

@@ -1,0 +1,91 @@
+"""Everything that a forward pass may change: a snapshot, its restoration, and its digest."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+
+from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import fingerprint
+
+_CONTAINERS = (dict, list, set, deque)
+
+
+class ModelState:
+    """A model as it is now: attributes of every module, their plain containers, and the contents of buffers."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._attributes = [(module, dict(module.__dict__)) for module in model.modules()]
+        held = [value for _, attributes in self._attributes for value in attributes.values()]
+        self._containers = [(value, value.copy()) for value in held if isinstance(value, _CONTAINERS)]
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not _is_lazy(buffer)]
+
+    def restore(self) -> None:
+        """Put attributes and containers back by assignment, and buffers that changed by copying."""
+        for module, attributes in self._attributes:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+        for container, contents in self._containers:
+            _refill(container, contents)
+        for buffer, contents in self._buffers:
+            if fingerprint(buffer) != fingerprint(contents):
+                overwrite(buffer, contents)
+
+
+def _refill(container: Any, contents: Any) -> None:
+    container.clear()
+    container.extend(contents) if isinstance(container, list | deque) else container.update(contents)
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+
+
+def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
+    """Copy `contents` into `tensor` without autograd's notice."""
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        tensor.copy_(contents)
+
+
+def restore_sources(sources: list[Source]) -> None:
+    """Give parameters, buffers and inputs that recorded calls overwrote their former contents."""
+    for source in sources:
+        if source.written and source.kind != "constant" and source.value.tensor is not None:
+            overwrite(source.live, source.value.tensor)
+
+
+def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Return the fingerprint of every parameter, buffer and input, by a name for people."""
+    tensors = {f"parameter {name}": parameter for name, parameter in model.named_parameters()}
+    tensors |= {f"buffer {name}": buffer for name, buffer in model.named_buffers()}
+    tensors |= {f"input {path}": tensor for path, tensor in inputs.items()}
+    digests = {name: fingerprint(tensor) for name, tensor in tensors.items() if not _is_lazy(tensor)}
+    return digests | {f"mode of {name or 'the model'}": str(m.training) for name, m in model.named_modules()}
+
+
+class Generators:
+    """The global random generators as they are now: torch on all devices, NumPy, Python."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self._numpy = np.random.get_state()  # noqa: NPY002 - models draw from the global generator
+        self._python = random.getstate()
+
+    def restore(self) -> None:
+        """Put all of them back."""
+        torch.set_rng_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+        np.random.set_state(self._numpy)  # noqa: NPY002 - as above
+        random.setstate(self._python)
+
+    def digests(self) -> dict[str, str]:
+        """Return each generator's state in short."""
+        states = {"random state of torch": fingerprint(self._torch), "random state of Python": str(hash(self._python))}
+        states["random state of NumPy"] = str(hash(str(self._numpy)))
+        return states | {f"random state of cuda:{i}": fingerprint(state) for i, state in enumerate(self._cuda)}

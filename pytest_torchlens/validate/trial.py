@@ -1,0 +1,97 @@
+"""One call run again with other values for some of its tensor arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.leaves import children
+from pytest_torchlens.replay import Player
+
+Edge = tuple[str, Value]
+
+
+class Trial:
+    """A call that has just been replayed, ready to be run with changed arguments; the replay itself is not touched.
+
+    Parameters
+    ----------
+    player
+        The replay, after it ran the call and before it stored the result.
+    call
+        The call.
+    outputs
+        What it gave.
+    originals
+        What it overwrote, as it was before, by slot (see `originals_of`).
+    """
+
+    def __init__(
+        self, player: Player, call: Call, outputs: tuple[torch.Tensor, ...], originals: dict[int, torch.Tensor]
+    ) -> None:
+        self.call = call
+        self.outputs = outputs
+        self.edges = edges_of(call)
+        self._player = player
+        self._originals = originals
+        self._reference = [value.fingerprint for value in call.outputs]
+
+    def argument(self, place: int) -> torch.Tensor:
+        """Return the tensor of the edge at `place` as the call read it."""
+        slot = self.edges[place][1].slot
+        return self._originals[slot] if slot in self._originals else self._player.at(slot)
+
+    def reacts(self, changed: dict[int, torch.Tensor]) -> bool:
+        """Return whether the call gives another result with ``changed[place]`` for the edges at these places."""
+        overwritten = {slot: copied(tensor) for slot, tensor in self._originals.items()}
+        places = iter(range(len(self.edges)))
+
+        def swap(value: Value) -> torch.Tensor:
+            place = next(places)
+            if place not in changed:
+                return overwritten[value.slot] if value.slot in overwritten else self._player.at(value.slot)
+            if value.slot in overwritten:
+                overwritten[value.slot] = changed[place]
+            return changed[place]
+
+        try:
+            returned = self._player.run(self.call, self._player.arguments(self.call, swap))
+        except Exception:  # noqa: BLE001 - values that the function refuses are values that it reads
+            return True
+        outputs = returned if self.call.returned else tuple([overwritten[value.slot] for value in self.call.outputs])
+        return [fingerprint(output) for output in outputs] != self._reference
+
+
+def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:
+    """Return copies of the tensors that a call is about to overwrite, by slot."""
+    return {slot: copied(player.at(slot)) for slot in call.writes}
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a detached copy with the same strides."""
+    with torch.no_grad():
+        tensor = tensor.detach()
+        if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.numel():
+            return tensor.clone()
+        size = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        block = tensor.as_strided((size,), (1,), tensor.storage_offset()).clone()
+        return block.as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def edges_of(call: Call) -> list[Edge]:
+    """Return path and value of each tensor argument, positional ones first, in the order of the template."""
+    return [*_edges(call.args, ""), *_edges(call.kwargs, "")]
+
+
+def _edges(template: Any, path: str) -> Iterator[Edge]:
+    if isinstance(template, Value | Aliased):
+        yield path, template.value if isinstance(template, Aliased) else template
+    elif isinstance(template, list | tuple | dict | slice):
+        for key, item in children(template):
+            yield from _edges(item, f"{path}.{key}" if path else str(key))

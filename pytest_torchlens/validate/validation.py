@@ -1,0 +1,205 @@
+"""Validates one model with one input: records, replays, perturbs, and compares with a plain run."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture import record
+from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.record import seed_all
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import Status
+from pytest_torchlens.records import Verdict
+from pytest_torchlens.replay import Player
+from pytest_torchlens.validate.invariants import check_invariants
+from pytest_torchlens.validate.observer import Observation
+from pytest_torchlens.validate.observer import compare
+from pytest_torchlens.validate.perturbation import Perturbation
+from pytest_torchlens.validate.replay_check import ReplayCheck
+from pytest_torchlens.validate.state import Generators
+from pytest_torchlens.validate.state import ModelState
+from pytest_torchlens.validate.state import overwrite
+from pytest_torchlens.validate.state import restore_sources
+from pytest_torchlens.validate.trial import Trial
+from pytest_torchlens.validate.trial import originals_of
+
+PARTS = ("observer", "replay", "perturbation", "invariants")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A verdict and the history it is about; true when the verdict is."""
+
+    verdict: Verdict
+    history: ModelHistory
+
+    def __bool__(self) -> bool:
+        """Return whether nothing failed."""
+        return bool(self.verdict)
+
+
+def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
+    """Return the parts to run, in order; all of them for None.
+
+    Raises
+    ------
+    ValueError
+        If a name is no part of a validation; the message has the nearest one.
+    """
+    for name in parts or ():
+        if name not in PARTS:
+            near = difflib.get_close_matches(name, PARTS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"parts are {', '.join(PARTS)}"
+            raise ValueError(f"no validation part {name!r}; {hint}")
+    return PARTS if parts is None else tuple(name for name in PARTS if name in parts)
+
+
+def validate(
+    model: torch.nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    parts: Collection[str] | None = None,
+    seed: int | None = None,
+) -> Validation:
+    """Record ``model(*args, **kwargs)`` and prove the record right.
+
+    The model, the inputs and the random generators are left as they were found.
+
+    Parameters
+    ----------
+    model, args, kwargs
+        What to call, and with what.
+    parts
+        Any of ``"observer"``, ``"replay"``, ``"perturbation"``, ``"invariants"``; None for all.
+    seed
+        Seed set before each run; None runs from the generators as they are.
+
+    Raises
+    ------
+    ValueError
+        If a part is unknown.
+    Exception
+        Whatever the model raises.
+    """
+    chosen = check_parts(parts)
+    start = time.perf_counter()
+    run = _Run(model, args, {} if kwargs is None else kwargs, seed)
+    try:
+        history, verdicts = run.validate(chosen)
+    finally:
+        run.restore()
+    return Validation(_verdict(verdicts, time.perf_counter() - start), history)
+
+
+def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
+    """Return the verdicts on a recording by itself: replay, perturbation and invariants, as far as asked for.
+
+    The model and the inputs must hold the values that they had before the recorded call.
+    """
+    verdicts = _replay(recording, history, parts, [fingerprint(t) for _, t in walk(recording.output)])
+    return [*verdicts, check_invariants(history)] if "invariants" in parts else verdicts
+
+
+class _Run:
+    """The model, its inputs, and what they were before."""
+
+    def __init__(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None
+    ) -> None:
+        self.model = model
+        self.args = args
+        self.kwargs = kwargs
+        self.seed = seed
+        self._state = ModelState(model)
+        self._generators = Generators()
+        self._inputs = dict([*walk(args), *walk(kwargs)])
+        self._contents = {path: tensor.detach().clone() for path, tensor in self._inputs.items()}
+        self._recording: Recording | None = None
+
+    def validate(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
+        recording = self._recording = record(self.model, self.args, self.kwargs, seed=self.seed)
+        observed = Observation.of(self.model, self._inputs, recording.output) if "observer" in parts else None
+        returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
+        recording.output = None
+        self.restore()
+        history = ModelHistory(recording, layers_to_save=None)
+        verdicts = _replay(recording, history, parts, returned)
+        if observed is not None:
+            verdicts.insert(0, compare(observed, self._plain_run()))
+        if "invariants" in parts:
+            verdicts.append(check_invariants(history))
+        return history, verdicts
+
+    def _plain_run(self) -> Observation:
+        if self.seed is not None:
+            seed_all(self.seed)
+        output = self.model(*self.args, **self.kwargs)
+        return Observation.of(self.model, self._inputs, output)
+
+    def restore(self) -> None:
+        """Put the model, the inputs and the generators back as they were."""
+        if self._recording is not None:
+            restore_sources(self._recording.sources)
+        self._state.restore()
+        for path, tensor in self._inputs.items():
+            if fingerprint(tensor) != fingerprint(self._contents[path]):
+                overwrite(tensor, self._contents[path])
+        self._generators.restore()
+
+
+def _replay(
+    recording: Recording, history: ModelHistory, parts: Collection[str], returned: list[str]
+) -> list[PartVerdict]:
+    check = ReplayCheck(recording, history)
+    perturbation = Perturbation(recording, history)
+    wanted = "perturbation" in parts
+    if not wanted and "replay" not in parts:
+        return []
+    check.sources()
+    with Player(recording) as player:
+        complete = _play(recording, player, check, perturbation if wanted else None)
+        if complete:
+            check.outputs(player, returned)
+    verdicts = [check.verdict()] if "replay" in parts else []
+    return [*verdicts, perturbation.verdict()] if wanted else verdicts
+
+
+def _play(recording: Recording, player: Player, check: ReplayCheck, perturbation: Perturbation | None) -> bool:
+    """Replay call after call; False if one could not be run again."""
+    for number, call in enumerate(recording.calls):
+        originals = originals_of(player, call) if perturbation is not None else {}
+        try:
+            returned = player.run(call, player.arguments(call))
+        except Exception as error:  # noqa: BLE001 - reported as that call's failure
+            check.raised(number, error)
+            return False
+        outputs = player.outputs(call, returned)
+        check.check(number, call, outputs)
+        if len(outputs) != len(call.outputs):
+            return False
+        if perturbation is not None:
+            perturbation.check(number, Trial(player, call, outputs, originals))
+        player.store(number, call, returned)
+    return True
+
+
+def _verdict(parts: list[PartVerdict], seconds: float) -> Verdict:
+    failed = any(part.status is Status.FAILED for part in parts)
+    counts = {part.name: part.checked for part in parts}
+    return Verdict(
+        status=Status.FAILED if failed else Status.PASSED if parts else Status.NOT_RUN,
+        parts=tuple(parts),
+        operations_checked=counts.get("replay", 0),
+        edges_checked=counts.get("perturbation", 0),
+        seconds=seconds,
+    )
