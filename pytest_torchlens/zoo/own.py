@@ -45,9 +45,7 @@ class PythonProvider:
 
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
         """Refuse: what a user's own model takes, only the user knows."""
-        raise ZooError(
-            f"{self.text}: no 'input' is named for this model, in 'defaults' or in a rule"
-        )
+        raise ZooError(f"{self.text}: no 'input' is named for this model, in 'defaults' or in a rule")
 
     @cached_property
     def _builders(self) -> Mapping[str, Callable[..., nn.Module]]:

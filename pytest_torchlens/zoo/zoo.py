@@ -51,6 +51,18 @@ class Zoo:
         """All models, sorted."""
         return tuple(sorted(set(self.provider.names())))
 
+    def exactly(self, name: str) -> str:
+        """Return `name` if there is a model of that name.
+
+        Raises
+        ------
+        ZooError
+            If there is none; the nearest names are given.
+        """
+        if name not in self.names:
+            raise ZooError(f"zoo {self.name!r} has no model {name!r}: {nearest(name, self.names)}")
+        return name
+
     def select(self, pattern: str) -> list[str]:
         """Return the names that fit a glob, or the one of that name.
 
@@ -59,13 +71,11 @@ class Zoo:
         ZooError
             If there is none; the nearest names are given.
         """
-        if pattern in self.names:
-            return [pattern]
+        if not any(sign in pattern for sign in "*?["):
+            return [self.exactly(pattern)]
         if found := [name for name in self.names if fnmatchcase(name, pattern)]:
             return found
-        if any(sign in pattern for sign in "*?["):
-            raise ZooError(f"no model of zoo {self.name!r} fits {pattern!r}; it has {len(self.names)} models")
-        raise ZooError(f"zoo {self.name!r} has no model {pattern!r}: {nearest(pattern, self.names)}")
+        raise ZooError(f"no model of zoo {self.name!r} fits {pattern!r}; it has {len(self.names)} models")
 
     def case(self, name: str) -> ModelCase:
         """Return the model `name` with the settings that the file gives it; nothing is built yet."""

@@ -1,0 +1,35 @@
+"""pytest's side: options, fixtures, and the zoo's models as items.
+
+pytest imports this module in every run, also where nothing of ours is asked for: it costs nothing but itself.
+Torch, the engine and all libraries are imported when a model is named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_torchlens.plugin.fixtures import lens_trace
+from pytest_torchlens.plugin.fixtures import lens_validate
+from pytest_torchlens.plugin.options import add_options
+from pytest_torchlens.plugin.options import is_wanted
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["lens_trace", "lens_validate", "pytest_addoption", "pytest_configure"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options and ini keys."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker, and all that is needed for models where some are named."""
+    config.addinivalue_line(
+        "markers", "lens: a model that pytest-torchlens audits; set by itself on the items of a zoo"
+    )
+    if is_wanted(config):
+        from pytest_torchlens.plugin.session import LensSession
+
+        config.pluginmanager.register(LensSession(config), "lens-session")

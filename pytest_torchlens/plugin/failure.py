@@ -1,0 +1,67 @@
+"""What a person reads when a model fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    import pytest
+    from _pytest._code.code import ExceptionRepr
+    from _pytest._code.code import Traceback
+
+    from pytest_torchlens.records import ErrorRecord
+    from pytest_torchlens.records import Failure
+    from pytest_torchlens.records import ModelReport
+    from pytest_torchlens.records import PartVerdict
+
+SHOWN = 3
+"""Failures of a part that are told; the report has ten."""
+
+
+def failure_text(report: ModelReport) -> str:
+    """Return what a failed validation found, in a few lines; empty where it did not fail."""
+    if report.verdict is None or report.verdict:
+        return ""
+    failed = [part for part in report.verdict.parts if not part.status.ok]
+    names = " and ".join(part.name for part in failed)
+    lines = [f"{report.zoo}:{report.name}: validation failed in {names}"]
+    for part in failed:
+        lines += ["", *_part(part)]
+    return "\n".join(lines)
+
+
+def _part(part: PartVerdict) -> list[str]:
+    lines = [f"{part.name}: {part.num_failures} of {part.checked} {part.unit} failed"]
+    for failure in part.failures[:SHOWN]:
+        lines += _failure(failure)
+    if part.num_failures > SHOWN:
+        lines.append(f"  and {part.num_failures - SHOWN} more; the first in execution order stands first")
+    return lines
+
+
+def _failure(failure: Failure) -> list[str]:
+    facts = {"at": failure.source_line, "likely cause": failure.cause, "what to do": failure.advice}
+    head = f"{failure.operation}: {failure.message}" if failure.operation else failure.message
+    return [f"  {head}", *(f"      {name}: {text}" for name, text in facts.items() if text)]
+
+
+def represent(
+    excinfo: pytest.ExceptionInfo[BaseException], error: ErrorRecord, config: pytest.Config
+) -> ExceptionRepr:
+    """Return a model's exception with its own frames, and the stage it came up in."""
+    style: Any = config.getoption("tbstyle", "auto")
+    text = excinfo.getrepr(
+        style="short" if style == "auto" else style,
+        showlocals=config.getoption("showlocals", False),
+        tbfilter=False if config.getoption("fulltrace", False) else _own_frames,
+    )
+    text.addsection("lens", f"raised in stage {error.stage.value!r}")
+    return text
+
+
+def _own_frames(excinfo: pytest.ExceptionInfo[BaseException]) -> Traceback:
+    from pytest_torchlens.run.errors import is_noise
+
+    innermost = str(excinfo.traceback[-1].path)
+    return excinfo.traceback.filter(lambda entry: not is_noise(str(entry.path), innermost))

@@ -1,0 +1,91 @@
+"""A zoo file as a collector, and each of its models as an item."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
+
+from pytest_torchlens.plugin.failure import failure_text
+from pytest_torchlens.plugin.failure import represent
+from pytest_torchlens.plugin.progress import Progress
+from pytest_torchlens.plugin.properties import junit_properties
+from pytest_torchlens.zoo import ZooError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_torchlens.plugin.session import LensSession
+    from pytest_torchlens.records import ModelReport
+    from pytest_torchlens.zoo import ModelCase
+
+
+class ZooFile(pytest.File):
+    """A zoo's YAML file; its items are the models that were asked for."""
+
+    lens: LensSession
+
+    @classmethod
+    def of(cls, parent: pytest.Collector, path: Path, lens: LensSession) -> ZooFile:
+        """Return the collector of a zoo file that the run is about."""
+        file: ZooFile = cls.from_parent(parent, path=path, nodeid=lens.selection.choices[path].nodeid)
+        file.lens = lens
+        return file
+
+    def collect(self) -> Iterator[ModelItem]:
+        """Yield the models in the order of their names, the same in every process."""
+        choice = self.lens.selection.choices[self.path]
+        for name in sorted(choice.names):
+            yield ModelItem.of(self, choice.zoo.case(name), self.lens)
+
+
+class ModelItem(pytest.Item):
+    """One model of a zoo, run and recorded; with ``--lens-validate`` it fails if its graph does not hold."""
+
+    lens: LensSession
+    case: ModelCase
+    report: ModelReport | None = None
+
+    @classmethod
+    def of(cls, parent: ZooFile, case: ModelCase, lens: LensSession) -> ModelItem:
+        """Return the item of a model, with the marks that its settings ask for."""
+        item: ModelItem = cls.from_parent(parent, name=case.name)
+        item.case, item.lens = case, lens
+        item.add_marker("lens")
+        if case.settings.skip:
+            item.add_marker(pytest.mark.skip(reason=case.settings.skip))
+        if case.settings.xfail:
+            item.add_marker(pytest.mark.xfail(reason=case.settings.xfail, strict=True))
+        return item
+
+    def runtest(self) -> None:
+        """Run the model through all stages."""
+        from dataclasses import replace
+
+        from pytest_torchlens.run import run_case
+
+        with Progress(self.config, self.name) as progress:
+            result = run_case(self.case, self.lens.run_options, progress)
+        self.report = replace(result.report, nodeid=self.nodeid)
+        self.lens.gathered.write(self.report)
+        if self.lens.options.junit_properties:
+            self.user_properties.extend(junit_properties(self.report))
+        if result.exception:
+            raise result.exception
+        if text := failure_text(self.report):
+            pytest.fail(text, pytrace=False)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Return the model's own traceback, or what a validation found."""
+        if isinstance(excinfo.value, ZooError):
+            return str(excinfo.value)
+        if self.report and self.report.error:
+            return represent(excinfo, self.report.error, self.config)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
+        """Return the zoo file and the model's name."""
+        return self.path, None, f"{self.case.zoo}:{self.name}"

@@ -1,0 +1,61 @@
+"""What pytest said of each model, gathered from its reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_torchlens.records import ErrorRecord
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Stage
+
+if TYPE_CHECKING:
+    import pytest
+
+
+@dataclass(frozen=True)
+class Said:
+    """pytest's last word on an item, and the reason it gave."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+def outcome_of(report: pytest.TestReport) -> Said | None:
+    """Return what a report of one phase says of its item; None where it says nothing new."""
+    excused = getattr(report, "wasxfail", None)
+    if report.failed:
+        return Said(Outcome.FAILED, report.longreprtext)
+    if report.skipped:
+        return (
+            Said(Outcome.SKIPPED, _skip_reason(report)) if excused is None else Said(Outcome.XFAILED, excused)
+        )
+    if report.when != "call":
+        return None
+    return Said(Outcome.PASSED) if excused is None else Said(Outcome.XPASSED, excused)
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    """Return the reason alone: pytest's representation of a skip is (file, line, "Skipped: reason")."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    return text.removeprefix("Skipped: ")
+
+
+def with_outcome(report: ModelReport, said: Said) -> ModelReport:
+    """Return the report of a model with pytest's outcome and the reason, where one was given, as a note."""
+    excused = said.outcome in (Outcome.SKIPPED, Outcome.XFAILED, Outcome.XPASSED)
+    notes = (*report.notes, f"{said.outcome.value}: {said.reason}") if excused else report.notes
+    return replace(report, outcome=said.outcome, notes=notes)
+
+
+def without_report(nodeid: str, zoo: str, said: Said) -> ModelReport:
+    """Return the report of a model that came to none of its own: skipped, or its process died."""
+    report = ModelReport(zoo=zoo, name=nodeid.rpartition("::")[2], nodeid=nodeid, stage=Stage.BUILD)
+    if said.outcome is Outcome.FAILED:
+        error = ErrorRecord(
+            stage=Stage.BUILD, type="NoReport", message=said.reason.strip() or "no report was left"
+        )
+        report = replace(report, error=error)
+    return with_outcome(report, said)

@@ -1,0 +1,65 @@
+"""A line that tells how far the running model is."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+    from typing_extensions import Self
+
+    from pytest_torchlens.records import Stage
+
+SAVE, RESTORE, CLEAR, DIM, PLAIN = "\x1b7", "\x1b8", "\x1b[K", "\x1b[2m", "\x1b[0m"
+LEAST = 12
+"""Columns that must be left on the line."""
+
+
+class Progress:
+    """Shows the stage of the running model, and takes it away again.
+
+    On a terminal the text stands after what pytest has written and leaves no trace.  In a log with ``-v`` the
+    stages stay as words on the item's line.  With ``-q``, in a plain log and in an xdist worker there is nothing.
+    """
+
+    def __init__(self, config: pytest.Config, name: str) -> None:
+        self._name = name
+        self._capture = config.pluginmanager.getplugin("capturemanager")
+        reporter = config.pluginmanager.getplugin("terminalreporter")
+        verbosity = config.get_verbosity()
+        self._writer = reporter and verbosity >= 0 and config.get_terminal_writer()
+        self._transient = bool(self._writer and self._writer.hasmarkup and reporter.isatty())
+        self._words = bool(self._writer and not self._transient and verbosity == 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._transient:
+            self._write("")
+
+    def __call__(self, stage: Stage) -> None:
+        """Show that `stage` has begun."""
+        if self._transient:
+            self._write(f"{self._name}: {stage.value}")
+        elif self._words:
+            with self._uncaptured():
+                self._writer.write(f"{stage.value} ", flush=True)
+
+    def _write(self, text: str) -> None:
+        """Write past pytest's writer, which would count the columns; the cursor ends where it was."""
+        room = self._writer.fullwidth - self._writer.width_of_current_line - 2
+        shown = f" {DIM}{text[:room]}{PLAIN}" if room >= LEAST else ""
+        with self._uncaptured():
+            self._writer.flush()
+            sys.stdout.write(f"{SAVE}{CLEAR}{shown}{RESTORE}")
+            sys.stdout.flush()
+
+    def _uncaptured(self) -> AbstractContextManager[None]:
+        if self._capture is None:
+            return nullcontext()
+        disabled: AbstractContextManager[None] = self._capture.global_and_fixture_disabled()
+        return disabled

@@ -1,0 +1,133 @@
+"""A run that is about models: collects them, gathers what was found, and tells it at the end."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from datetime import timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
+
+from pytest_torchlens.plugin.gather import Gathered
+from pytest_torchlens.plugin.options import LensOptions
+from pytest_torchlens.plugin.outcomes import Said
+from pytest_torchlens.plugin.outcomes import outcome_of
+from pytest_torchlens.plugin.outcomes import with_outcome
+from pytest_torchlens.plugin.outcomes import without_report
+from pytest_torchlens.plugin.selection import Selection
+from pytest_torchlens.records import RunReport
+
+if TYPE_CHECKING:
+    from pytest_torchlens.plugin.items import ZooFile
+    from pytest_torchlens.records import ModelReport
+    from pytest_torchlens.run import RunOptions
+
+
+class LensSession:
+    """Holds the state of the run; registered as a plugin only where models are named."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.options = LensOptions.of(config)
+        self.selection = Selection(config, self.options)
+        worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+        self.is_worker = worker is not None
+        self.gathered = Gathered(Path(worker["lens_folder"]) if worker else None)
+        self._said: dict[str, Said] = {}
+        self._report: RunReport | None = None
+        self._trouble = ""
+
+    @property
+    def run_options(self) -> RunOptions:
+        """What is done with each model."""
+        from pytest_torchlens.run import RunOptions
+
+        return RunOptions(
+            validate=self.options.validate, parts=self.options.parts, folder=self.options.report
+        )
+
+    # -- before ------------------------------------------------------------------------------------------------
+
+    def pytest_report_header(self) -> str | None:
+        """Say what the run is about."""
+        if not self.selection:
+            return "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"
+        import torch
+
+        parts = ", ".join(self.options.parts or ("all parts",))
+        what = (
+            f"validate: {parts}"
+            if self.options.validate
+            else "record only (--lens-validate proves the graphs)"
+        )
+        return f"lens: {len(self.selection)} models, torch {torch.__version__}, {what}"
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> ZooFile | None:
+        """Collect the zoo files that were named, whichever way pytest comes to them."""
+        if file_path not in self.selection.choices:
+            return None
+        from pytest_torchlens.plugin.items import ZooFile
+
+        return ZooFile.of(parent, file_path, self)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell an xdist worker where to leave its reports."""
+        node.workerinput["lens_folder"] = str(self.gathered.folder)
+
+    # -- after -------------------------------------------------------------------------------------------------
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what pytest says of each model; under xdist all reports come to the controller."""
+        if not self.is_worker and self.selection.zoo_of(report.nodeid) and (said := outcome_of(report)):
+            self._said[report.nodeid] = said
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Gather the reports of all models that ran, also where the run was cut short, and write the pages."""
+        if self.is_worker or not self._said:
+            return
+        from pytest_torchlens.run import find_environment
+
+        self._report = RunReport(
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            command=" ".join(["pytest", *map(str, self.config.invocation_params.args)]),
+            environment=find_environment(),
+            models=tuple(self._model_report(nodeid, said) for nodeid, said in self._said.items()),
+        )
+        if self.options.report:
+            self._write(self._report, self.options.report, session)
+
+    def _model_report(self, nodeid: str, said: Said) -> ModelReport:
+        if report := self.gathered.read(nodeid):
+            return with_outcome(report, said)
+        return without_report(nodeid, self.selection.zoo_of(nodeid) or "", said)
+
+    def _write(self, report: RunReport, folder: Path, session: pytest.Session) -> None:
+        from pytest_torchlens.report import write_site
+
+        try:
+            write_site(report, folder)
+        except OSError as error:
+            self._trouble = f"the report could not be written: {error}"
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print one table, and where the report is."""
+        if self._report is None:
+            return
+        from pytest_torchlens.report import terminal_table
+
+        terminalreporter.section("lens")
+        terminalreporter.write_line(terminal_table(self._report))
+        if self._trouble:
+            terminalreporter.write_line(self._trouble, red=True)
+        elif self.options.report:
+            terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
+
+    def pytest_unconfigure(self) -> None:
+        """Leave no temporary folder."""
+        self.gathered.remove()

@@ -1,0 +1,48 @@
+"""A model's exception as the model's author wants to see it."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import torch
+
+from pytest_torchlens.records import ErrorRecord
+from pytest_torchlens.records import Stage
+
+PACKAGE = Path(__file__).resolve().parent.parent
+ALWAYS_NOISE = tuple(f"{PACKAGE / folder}/" for folder in ("plugin", "run", "zoo"))
+CALLING = (torch.nn.modules.module.__file__, torch.utils._contextlib.__file__)
+"""How PyTorch calls a module: three frames for each, which say nothing."""
+
+
+def is_noise(filename: str, innermost: str) -> bool:
+    """Whether a frame of the file `filename` says nothing of a model, the error having come up in `innermost`.
+
+    Noise are PyTorch's way of calling a module and this package; but where the engine itself broke, its frames
+    are what is wanted.
+    """
+    if filename.startswith(ALWAYS_NOISE) or filename in CALLING:
+        return True
+    ours = f"{PACKAGE}/"
+    return filename.startswith(ours) and not innermost.startswith(ours)
+
+
+def error_record(stage: Stage, error: BaseException) -> ErrorRecord:
+    """Return `error` as text, its traceback cut to the model's own frames."""
+    text = traceback.TracebackException.from_exception(error)
+    chained: traceback.TracebackException | None = text
+    while chained:
+        _cut(chained.stack)
+        chained = chained.__cause__ or chained.__context__
+    return ErrorRecord(
+        stage=stage,
+        type=type(error).__name__,
+        message=str(error),
+        traceback="".join(text.format()),
+    )
+
+
+def _cut(stack: traceback.StackSummary) -> None:
+    innermost = stack[-1].filename if stack else ""
+    stack[:] = [frame for frame in stack if not is_noise(frame.filename, innermost)]

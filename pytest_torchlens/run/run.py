@@ -1,0 +1,156 @@
+"""One model as one job: built, called, recorded, validated, drawn, in this process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_torchlens.draw import DrawingUnavailable
+from pytest_torchlens.draw import dot_source
+from pytest_torchlens.draw import render
+from pytest_torchlens.functions import log_forward_pass
+from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Stage
+from pytest_torchlens.run.describe import describe
+from pytest_torchlens.run.describe import describe_arguments
+from pytest_torchlens.run.errors import error_record
+from pytest_torchlens.validate import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_torchlens.zoo import Inputs
+    from pytest_torchlens.zoo import ModelCase
+
+RUNS = 3
+"""Timed forward passes, at least."""
+BUDGET = 0.1
+"""Seconds in which a small model's pass is timed more often."""
+MOST_RUNS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What is done with each model."""
+
+    validate: bool = False
+    parts: tuple[str, ...] | None = None
+    """Parts of the validation; None for all."""
+    folder: Path | None = None
+    """The report's folder; None where no report is asked for, and then nothing is drawn."""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What came of one model."""
+
+    report: ModelReport
+    exception: Exception | None = None
+    """What the model, or the engine, raised; its text stands in the report as well."""
+
+
+def run_case(
+    case: ModelCase, options: RunOptions, progress: Callable[[Stage], None] = lambda stage: None
+) -> CaseResult:
+    """Run one model through all stages, up to the first that fails.
+
+    Parameters
+    ----------
+    case
+        The model; it is built here, and let go of at the end.
+    options
+        What is to be done.
+    progress
+        Called with each stage as it begins.
+
+    Returns
+    -------
+    CaseResult
+        The report, and the exception where one was raised.  Exceptions that are no `Exception` (Ctrl-C, a
+        test runner's skip) pass through.
+    """
+    job = _Job(case, options, progress)
+    start = time.perf_counter()
+    exception = None
+    try:
+        job.run()
+    except Exception as error:  # noqa: BLE001: a model may raise anything, and the others still have to run
+        exception = error
+        job.found.update(outcome=Outcome.FAILED, stage=job.stage, error=error_record(job.stage, error))
+    seconds = time.perf_counter() - start
+    report = ModelReport(zoo=case.zoo, name=case.name, seconds=seconds, **job.found)
+    return CaseResult(report, exception)
+
+
+class _Job:
+    """The stages of one model; `found` holds the fields of its report that are known so far."""
+
+    def __init__(self, case: ModelCase, options: RunOptions, progress: Callable[[Stage], None]) -> None:
+        self.case = case
+        self.options = options
+        self.progress = progress
+        self.stage = Stage.BUILD
+        self.found: dict[str, Any] = {"weights": case.settings.weights}
+
+    def run(self) -> None:
+        self.enter(Stage.BUILD)
+        model = self.case.build()
+        self.enter(Stage.INPUTS)
+        inputs = self.case.make_inputs(model)
+        self.found["inputs"] = describe_arguments(model, *inputs)
+        self.enter(Stage.FORWARD)
+        self.forward(model, inputs)
+        # Made anew: the model may have written into those it was called with.
+        history = self.record(model, self.case.make_inputs(model))
+        self.found.update(history=history, record_ms=history.elapsed_time_total * 1e3)
+        if self.options.folder:
+            self.enter(Stage.DRAW)
+            self.draw(history, self.options.folder)
+
+    def enter(self, stage: Stage) -> None:
+        self.stage = stage
+        self.progress(stage)
+
+    @torch.no_grad()
+    def forward(self, model: nn.Module, inputs: Inputs) -> None:
+        """Time plain passes, before anything of ours is near them."""
+        output = model(*inputs.args, **inputs.kwargs)
+        self.found["outputs"] = describe(output)
+        times: list[float] = []
+        while len(times) < RUNS or (sum(times) < BUDGET and len(times) < MOST_RUNS):
+            start = time.perf_counter()
+            model(*inputs.args, **inputs.kwargs)
+            times.append(time.perf_counter() - start)
+        self.found.update(forward_ms=statistics.median(times) * 1e3, forward_runs=len(times))
+
+    @torch.no_grad()
+    def record(self, model: nn.Module, inputs: Inputs) -> HistoryRecord:
+        if not self.options.validate:
+            self.enter(Stage.RECORD)
+            return log_forward_pass(model, inputs.args, inputs.kwargs, layers_to_save=None).record()
+        self.enter(Stage.VALIDATE)
+        validation = validate(model, inputs.args, inputs.kwargs, parts=self.options.parts)
+        self.found["verdict"] = validation.verdict
+        if not validation.verdict:
+            self.found.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)
+        return validation.history.record()
+
+    def draw(self, history: HistoryRecord, folder: Path) -> None:
+        try:
+            picture = render(dot_source(history), "svg")
+        except DrawingUnavailable as reason:
+            self.found["notes"] = (str(reason),)
+            return
+        path = Path("models", self.case.zoo, f"{self.case.name}.svg")
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(picture)
+        self.found["graph"] = path.as_posix()
