@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-ZOO_FOLDER = "model_zoo_configs"
-ENDINGS = (".yaml", ".yml")
+from pytest_torchlens.plugin.arguments import ZOO_FOLDER
+from pytest_torchlens.plugin.arguments import names_zoo
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -67,14 +67,11 @@ def is_wanted(config: pytest.Config) -> bool:
         or option.lens_validate
         or option.lens_parts
         or option.lens_report
-        or (config.args_source is config.ArgsSource.ARGS and any(may_be_zoo(arg) for arg in config.args))
+        or (
+            config.args_source is config.ArgsSource.ARGS
+            and any(names_zoo(config, arg) for arg in config.args)
+        )
     )
-
-
-def may_be_zoo(arg: str) -> bool:
-    """Whether a command-line argument could name a zoo file or a folder of such."""
-    path = Path(arg.partition("::")[0])
-    return path.suffix in ENDINGS or path.is_dir()
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,6 @@ class LensOptions:
     parts: tuple[str, ...] | None
     """Parts of the validation; None for all."""
     report: Path | None
-    zoo_paths: tuple[Path, ...]
     junit_properties: bool
 
     @classmethod
@@ -106,7 +102,6 @@ class LensOptions:
             validate=option.lens_validate,
             parts=_parts(option.lens_parts or config.getini("lens_parts")),
             report=_report_folder(config),
-            zoo_paths=tuple(config.getini("lens_zoo_paths") or [config.rootpath / ZOO_FOLDER]),
             junit_properties=config.getini("lens_junit_properties"),
         )
 
@@ -123,7 +118,7 @@ def _parts(values: list[str]) -> tuple[str, ...] | None:
 
 
 def _report_folder(config: pytest.Config) -> Path | None:
-    """Return the report's folder; the option's is relative to where pytest was started, the ini's to rootdir."""
+    """Return the report's folder: the option's from where pytest was started, the ini key's from rootdir."""
     if option := config.option.lens_report:
         folder = config.invocation_params.dir / option
     elif ini := config.getini("lens_report"):

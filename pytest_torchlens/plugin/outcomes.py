@@ -55,7 +55,7 @@ def without_report(nodeid: str, zoo: str, said: Said) -> ModelReport:
     report = ModelReport(zoo=zoo, name=nodeid.rpartition("::")[2], nodeid=nodeid, stage=Stage.BUILD)
     if said.outcome is Outcome.FAILED:
         error = ErrorRecord(
-            stage=Stage.BUILD, type="NoReport", message=said.reason.strip() or "no report was left"
+            stage=Stage.BUILD, type="NoReport", message=said.reason.strip() or "its process left no report"
         )
         report = replace(report, error=error)
     return with_outcome(report, said)

@@ -6,6 +6,7 @@ import sys
 from contextlib import AbstractContextManager
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
+from typing import Any
 
 if TYPE_CHECKING:
     import pytest
@@ -22,7 +23,7 @@ class Progress:
     """Shows the stage of the running model, and takes it away again.
 
     On a terminal the text stands after what pytest has written and leaves no trace.  In a log with ``-v`` the
-    stages stay as words on the item's line.  With ``-q``, in a plain log and in an xdist worker there is nothing.
+    stages stay as words on the item's line.  With ``-q``, in a plain log and in an xdist worker: nothing.
     """
 
     def __init__(self, config: pytest.Config, name: str) -> None:
@@ -30,9 +31,9 @@ class Progress:
         self._capture = config.pluginmanager.getplugin("capturemanager")
         reporter = config.pluginmanager.getplugin("terminalreporter")
         verbosity = config.get_verbosity()
-        self._writer = reporter and verbosity >= 0 and config.get_terminal_writer()
-        self._transient = bool(self._writer and self._writer.hasmarkup and reporter.isatty())
-        self._words = bool(self._writer and not self._transient and verbosity == 1)
+        self._writer: Any = reporter and config.get_terminal_writer()
+        self._transient = bool(reporter and verbosity >= 0 and self._writer.hasmarkup and reporter.isatty())
+        self._words = bool(reporter and verbosity == 1 and not self._transient)
 
     def __enter__(self) -> Self:
         return self

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_torchlens.plugin.options import ENDINGS
-from pytest_torchlens.plugin.options import ZOO_FOLDER
-from pytest_torchlens.plugin.options import may_be_zoo
+from pytest_torchlens.plugin.arguments import ZOO_FOLDER
+from pytest_torchlens.plugin.arguments import argument_path
+from pytest_torchlens.plugin.arguments import names_zoo
+from pytest_torchlens.plugin.arguments import zoo_folders
 from pytest_torchlens.zoo import Zoo
+from pytest_torchlens.zoo import ZooError
+from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.catalog import find_zoo_file
 from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.catalog import zoo_files
-from pytest_torchlens.zoo.errors import ZooError
 
 if TYPE_CHECKING:
-    from pytest_torchlens.plugin.options import LensOptions
+    from pathlib import Path
 
 
 @dataclass
@@ -34,15 +33,21 @@ class Choice:
 
 
 class Selection:
-    """The models that options and arguments name, by zoo file."""
+    """The models that options and arguments name, by zoo file.
 
-    def __init__(self, config: pytest.Config, options: LensOptions) -> None:
+    Raises
+    ------
+    pytest.UsageError
+        If a zoo or a model is unknown, a zoo file is wrong, or a zoo's library is not installed.
+    """
+
+    def __init__(self, config: pytest.Config, zoos: tuple[str, ...]) -> None:
         self.choices: dict[Path, Choice] = {}
         self._config = config
-        self._folders = options.zoo_paths
         try:
-            self._read_arguments()
-            for text in options.zoos:
+            if config.args_source is config.ArgsSource.ARGS:
+                config.args = [self._read_argument(arg) for arg in config.args]
+            for text in zoos:
                 self._read_option(text)
         except ZooError as error:
             raise pytest.UsageError(str(error)) from error.__cause__
@@ -59,59 +64,45 @@ class Selection:
         return None
 
     def _read_option(self, text: str) -> None:
-        """Take one value of ``--lens-zoo``; where the user named no path, its file is all that is collected."""
+        """Take one value of ``--lens-zoo``; if the user named no path, its file is all that is collected."""
         name, _, patterns = text.partition(":")
-        path = find_zoo_file(name.strip(), self._folders)
+        config = self._config
+        path = find_zoo_file(name.strip(), zoo_folders(config))
         choice = self._choose(path)
         for pattern in patterns.split(",") if patterns.strip() else ["*"]:
             choice.names.update(choice.zoo.select(pattern.strip()))
-        config = self._config
         if config.args_source is not config.ArgsSource.ARGS:
             config.args, config.args_source = [], config.ArgsSource.ARGS
-        # The file alone: its collector yields the chosen models, and pytest compares no name with each of 1,400.
+        # The file alone: its collector yields the chosen models, and pytest need not match 1,400 names.
         config.args = [*config.args, str(path)]
 
-    def _read_arguments(self) -> None:
-        """Take the zoo files that the user named as paths, and those whose node ids were given back."""
-        config = self._config
-        if config.args_source is not config.ArgsSource.ARGS:
-            return
-        config.args = [self._existing(arg) for arg in config.args]
-        for arg in config.args:
-            if may_be_zoo(arg):
-                self._read_argument(arg)
-
-    def _read_argument(self, arg: str) -> None:
-        text, _, name = arg.partition("::")
-        path = _absolute(self._config.invocation_params.dir / text)
-        if path.is_dir() and self._is_zoo_folder(path):
-            for file in zoo_files([path]).values():
-                if file.parent == path:
-                    choice = self._choose(file)
-                    choice.names.update(choice.zoo.names)
-        elif path.is_file() and (self._is_zoo_folder(path.parent) or _names_a_provider(path)):
-            choice = self._choose(path)
-            choice.names.update([choice.zoo.exactly(name)] if name else choice.zoo.names)
-
-    def _existing(self, arg: str) -> str:
-        """Return the argument, with the shipped file in place of ``model_zoo_configs/<zoo>.yaml`` if it has to be."""
-        text, colons, name = arg.partition("::")
-        path = Path(text)
-        shipped = shipped_folder() / path.name
-        if path.parent.name != ZOO_FOLDER or (self._config.invocation_params.dir / path).exists():
+    def _read_argument(self, arg: str) -> str:
+        """Take an argument if it names a zoo; return what pytest shall make of it."""
+        if not names_zoo(self._config, arg):
             return arg
-        return f"{shipped}{colons}{name}" if shipped.is_file() else arg
+        path, name = argument_path(self._config, arg), arg.partition("::")[2]
+        if path.is_dir():
+            for file in zoo_files([path]):
+                self._choose(file, every=True)
+            return arg
+        # A node id of a shipped zoo, given back.
+        if not path.exists() and (shipped := shipped_folder() / path.name).is_file():
+            path = shipped
+        if not path.exists():
+            return arg
+        choice = self._choose(path, every=not name)
+        if not name:
+            return str(path)
+        choice.names.add(choice.zoo.exactly(name))
+        return f"{path}::{name}"
 
-    def _is_zoo_folder(self, path: Path) -> bool:
-        return path.name == ZOO_FOLDER or path in (*self._folders, shipped_folder())
-
-    def _choose(self, path: Path) -> Choice:
-        from pytest_torchlens.zoo import load_zoo
-
-        path = _absolute(path)
-        if path not in self.choices:
-            self.choices[path] = Choice(load_zoo(path), self._nodeid(path))
-        return self.choices[path]
+    def _choose(self, path: Path, *, every: bool = False) -> Choice:
+        choice = self.choices.get(path)
+        if choice is None:
+            choice = self.choices[path] = Choice(load_zoo(path), self._nodeid(path))
+        if every:
+            choice.names.update(choice.zoo.names)
+        return choice
 
     def _nodeid(self, path: Path) -> str:
         if path.parent == shipped_folder():
@@ -119,15 +110,3 @@ class Selection:
         if path.is_relative_to(self._config.rootpath):
             return path.relative_to(self._config.rootpath).as_posix()
         return path.as_posix()
-
-
-def _names_a_provider(path: Path) -> bool:
-    """Whether a YAML file, named by the user, is a zoo file and not something of another plugin's."""
-    if path.suffix not in ENDINGS:
-        return False
-    return bool(re.search(r"^provider\s*:", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))
-
-
-def _absolute(path: Path) -> Path:
-    """Return the path as pytest forms those of its nodes: absolute, links not followed."""
-    return Path(os.path.abspath(path))  # noqa: PTH100: Path.resolve would follow links

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from datetime import timezone
 from pathlib import Path
@@ -31,7 +32,7 @@ class LensSession:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.options = LensOptions.of(config)
-        self.selection = Selection(config, self.options)
+        self.selection = Selection(config, self.options.zoos)
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         self.is_worker = worker is not None
         self.gathered = Gathered(Path(worker["lens_folder"]) if worker else None)
@@ -44,11 +45,8 @@ class LensSession:
         """What is done with each model."""
         from pytest_torchlens.run import RunOptions
 
-        return RunOptions(
-            validate=self.options.validate, parts=self.options.parts, folder=self.options.report
-        )
-
-    # -- before ------------------------------------------------------------------------------------------------
+        options = self.options
+        return RunOptions(validate=options.validate, parts=options.parts, folder=options.report)
 
     def pytest_report_header(self) -> str | None:
         """Say what the run is about."""
@@ -56,13 +54,11 @@ class LensSession:
             return "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"
         import torch
 
-        parts = ", ".join(self.options.parts or ("all parts",))
-        what = (
-            f"validate: {parts}"
-            if self.options.validate
-            else "record only (--lens-validate proves the graphs)"
-        )
-        return f"lens: {len(self.selection)} models, torch {torch.__version__}, {what}"
+        what = "record only (--lens-validate proves the graphs)"
+        if self.options.validate:
+            what = f"validate {', '.join(self.options.parts or ['all parts'])}"
+        models = f"{len(self.selection)} model{'s' * (len(self.selection) != 1)}"
+        return f"lens: {models}, torch {torch.__version__}, {what}"
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> ZooFile | None:
         """Collect the zoo files that were named, whichever way pytest comes to them."""
@@ -77,8 +73,6 @@ class LensSession:
         """Tell an xdist worker where to leave its reports."""
         node.workerinput["lens_folder"] = str(self.gathered.folder)
 
-    # -- after -------------------------------------------------------------------------------------------------
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what pytest says of each model; under xdist all reports come to the controller."""
         if not self.is_worker and self.selection.zoo_of(report.nodeid) and (said := outcome_of(report)):
@@ -86,7 +80,7 @@ class LensSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Gather the reports of all models that ran, also where the run was cut short, and write the pages."""
+        """Gather the reports of all models that ran, also if the run was cut short, and write the pages."""
         if self.is_worker or not self._said:
             return
         from pytest_torchlens.run import find_environment
@@ -122,7 +116,9 @@ class LensSession:
         from pytest_torchlens.report import terminal_table
 
         terminalreporter.section("lens")
-        terminalreporter.write_line(terminal_table(self._report))
+        ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+        width = self.config.get_terminal_writer().fullwidth
+        terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only))
         if self._trouble:
             terminalreporter.write_line(self._trouble, red=True)
         elif self.options.report:

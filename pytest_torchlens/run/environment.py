@@ -25,7 +25,7 @@ def find_environment() -> Environment:
             "default_dtype": str(torch.get_default_dtype()),
             "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "mkldnn": str(torch.backends.mkldnn.is_available()),
+            "mkldnn": str(torch.backends.mkldnn.enabled),
         },
     )
 

@@ -17,10 +17,10 @@ CALLING = (torch.nn.modules.module.__file__, torch.utils._contextlib.__file__)
 
 
 def is_noise(filename: str, innermost: str) -> bool:
-    """Whether a frame of the file `filename` says nothing of a model, the error having come up in `innermost`.
+    """Whether a frame of the file `filename` says nothing of a model whose error came up in `innermost`.
 
-    Noise are PyTorch's way of calling a module and this package; but where the engine itself broke, its frames
-    are what is wanted.
+    Noise is PyTorch's way of calling a module, and this package; but where the engine itself broke, its
+    frames are what is wanted.
     """
     if filename.startswith(ALWAYS_NOISE) or filename in CALLING:
         return True

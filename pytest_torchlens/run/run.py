@@ -12,14 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_torchlens.draw import DrawingUnavailable
-from pytest_torchlens.draw import dot_source
-from pytest_torchlens.draw import render
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
+from pytest_torchlens.report import save_drawing
 from pytest_torchlens.run.describe import describe
 from pytest_torchlens.run.describe import describe_arguments
 from pytest_torchlens.run.errors import error_record
@@ -83,7 +81,7 @@ def run_case(
     exception = None
     try:
         job.run()
-    except Exception as error:  # noqa: BLE001: a model may raise anything, and the others still have to run
+    except Exception as error:  # noqa: BLE001 - a model may raise anything
         exception = error
         job.found.update(outcome=Outcome.FAILED, stage=job.stage, error=error_record(job.stage, error))
     seconds = time.perf_counter() - start
@@ -122,7 +120,7 @@ class _Job:
 
     @torch.no_grad()
     def forward(self, model: nn.Module, inputs: Inputs) -> None:
-        """Time plain passes, before anything of ours is near them."""
+        """Time plain passes; what raises here is the model's own, with nothing of ours near it."""
         output = model(*inputs.args, **inputs.kwargs)
         self.found["outputs"] = describe(output)
         times: list[float] = []
@@ -145,12 +143,6 @@ class _Job:
         return validation.history.record()
 
     def draw(self, history: HistoryRecord, folder: Path) -> None:
-        try:
-            picture = render(dot_source(history), "svg")
-        except DrawingUnavailable as reason:
-            self.found["notes"] = (str(reason),)
-            return
-        path = Path("models", self.case.zoo, f"{self.case.name}.svg")
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(picture)
-        self.found["graph"] = path.as_posix()
+        report = ModelReport(zoo=self.case.zoo, name=self.case.name, history=history)
+        drawn = save_drawing(report, folder)
+        self.found.update(graph=drawn.graph, notes=drawn.notes)

@@ -22,26 +22,27 @@ def shipped_folder() -> Path:
     return installed if installed.is_dir() else package.parent / FOLDER
 
 
-def zoo_files(folders: Iterable[Path]) -> dict[str, Path]:
-    """Return the zoo files by name: those of `folders`, of which the earlier win, then the shipped ones."""
-    found: dict[str, Path] = {}
-    for folder in (*folders, shipped_folder()):
-        if folder.is_dir():
-            for path in sorted(folder.iterdir()):
-                if path.suffix in ENDINGS and path.is_file():
-                    found.setdefault(path.stem, path)
-    return found
+def zoo_files(folders: Iterable[Path]) -> list[Path]:
+    """Return the zoo files in folders, sorted in each."""
+    return [
+        path
+        for folder in folders
+        if folder.is_dir()
+        for path in sorted(folder.iterdir())
+        if path.suffix in ENDINGS and path.is_file()
+    ]
 
 
 def find_zoo_file(name: str, folders: Iterable[Path]) -> Path:
-    """Return the file of the zoo called `name`.
+    """Return the file of the zoo called `name`: the first in `folders`, or the one that ships.
 
     Raises
     ------
     ZooError
         If there is none; the nearest names are given.
     """
-    files = zoo_files(folders)
-    if name not in files:
-        raise ZooError(f"unknown zoo {name!r}: {nearest(name, files)}")
-    return files[name]
+    files = zoo_files([*folders, shipped_folder()])
+    for path in files:
+        if path.stem == name:
+            return path
+    raise ZooError(f"unknown zoo {name!r}: {nearest(name, {path.stem for path in files})}")
