@@ -11,9 +11,9 @@ import json
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
@@ -21,9 +21,6 @@ import torch
 from benchmarks.modes import MODES
 from benchmarks.workloads import build
 from benchmarks.workloads import tiny
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MIB = 2**20
 

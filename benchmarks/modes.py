@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 from typing import Any
 
+import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-    from torch import nn
 
 
 class EmptyMode(TorchFunctionMode):

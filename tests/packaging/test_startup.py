@@ -1,0 +1,30 @@
+"""A pytest run that does not use the plugin pays nothing for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+HEAVY = {"executing", "graphviz", "jinja2", "numpy", "safetensors", "tabulate", "torch", "xxhash", "yaml"}
+LAYERS = ("capture", "history", "replay", "validate", "draw", "zoo", "report", "run")
+ENGINE = {f"pytest_torchlens.{layer}" for layer in LAYERS}
+SPY = """
+import json, pathlib, sys
+
+def pytest_unconfigure():
+    pathlib.Path("modules.json").write_text(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--co"], []], ids=" ".join)
+def test_nothing_heavy_is_imported(
+    arguments: list[str], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeconftest(SPY)
+    pytester.makepyfile("def test_it(): pass")
+    pytester.runpytest_subprocess("-p", "pytest_torchlens.plugin", *arguments)
+    modules = set(json.loads((pytester.path / "modules.json").read_text(encoding="utf-8")))
+    assert "pytest_torchlens.plugin" in modules
+    assert modules & (HEAVY | ENGINE) == set()
