@@ -1,0 +1,84 @@
+"""Words, sizes and ids, as the picture and the report show them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from pytest_torchlens.records import Operation
+
+_STEP = 1024
+_LONGEST_NAME = 80
+
+
+def byte_size(count: int) -> str:
+    """Return a number of bytes for people: ``100 B``, ``1.7 KB``, ``233.1 MB``; 1 KB is 1,024 bytes."""
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < _STEP:
+            return f"{count:,} B" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= _STEP
+    return f"{size:,.1f} TB"
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Return a shape as the paper writes it: ``1x3x224x224``, ``x10`` for a vector, ``scalar`` for none."""
+    if not shape:
+        return "scalar"
+    return "x".join(map(str, shape)) if len(shape) > 1 else f"x{shape[0]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 tensor``, ``1,024 tensors``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def shortened(text: str, limit: int = _LONGEST_NAME, gap: str = "…") -> str:
+    """Return `text` with its middle left out where it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    kept = limit - len(gap)
+    tail = kept // 2
+    return text[: kept - tail] + gap + text[len(text) - tail :]
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with what XML cannot hold, and line breaks, written as escapes (``\x1b``, ``\n``)."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def display_label(operation: Operation) -> str:
+    """Return the label that stands for one operation: with its pass where its layer has several."""
+    if operation.layer_passes_total > 1:
+        return operation.layer_label_w_pass
+    return operation.layer_label
+
+
+def node_id(operation: Operation) -> str:
+    """Return the id of an operation's node in the drawing: safe in SVG, HTML and a URL's fragment."""
+    return "op-" + id_part(display_label(operation))
+
+
+def module_id(call: str) -> str:
+    """Return the id of a module call (``"features"``, ``"cell:2"``) in the drawing."""
+    return "module-" + id_part(call)
+
+
+def address_of(call: str, known: Container[str]) -> str:
+    """Return the address in a module call's name, ``"cell"`` or ``"cell:2"``; an address may hold a colon."""
+    return call if call in known else call.rpartition(":")[0] or call
+
+
+def id_part(text: str) -> str:
+    """Return `text` in letters, digits, ``_``, ``.`` and ``-``; two texts never give the same."""
+    return "".join(map(_id_char, text))
+
+
+def _id_char(char: str) -> str:
+    if char == ":":
+        return "."
+    if char == "_" or (char.isascii() and char.isalnum()):
+        return char
+    return f"-{ord(char):x}-"

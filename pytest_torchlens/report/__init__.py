@@ -1,0 +1,10 @@
+"""What a person or a CI reads about a run, made from its record alone."""
+
+from __future__ import annotations
+
+from pytest_torchlens.report.drawing import save_drawing
+from pytest_torchlens.report.paths import page_path
+from pytest_torchlens.report.site import write_site
+from pytest_torchlens.report.terminal import terminal_table
+
+__all__ = ["page_path", "save_drawing", "terminal_table", "write_site"]

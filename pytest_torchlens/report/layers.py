@@ -1,0 +1,123 @@
+"""Rows of the table of layers, and the tree of modules with their totals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_torchlens.draw import module_id
+from pytest_torchlens.draw import node_id
+from pytest_torchlens.draw.text import address_of
+from pytest_torchlens.draw.text import display_label
+from pytest_torchlens.report.drawing import row_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_torchlens.records import HistoryRecord
+    from pytest_torchlens.records import ModuleRecord
+    from pytest_torchlens.records import Operation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One row."""
+
+    id: str
+    label: str
+    node: str
+    """Id of what stands for it in the drawing; empty where nothing does."""
+    operation: Operation
+    parents: tuple[tuple[str, str], ...]
+    """Label and row id of each tensor it was made from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """One module in the tree."""
+
+    module: ModuleRecord
+    level: int
+    num_params: int
+    """Of the module and all below it."""
+    num_operations: int
+    seconds: float
+    """Sum over its operations."""
+    num_closing: int
+    """How many lists end after it."""
+
+
+def layers(history: HistoryRecord, drawn: frozenset[str]) -> Iterator[Layer]:
+    """Yield a row for each operation and source; `drawn` are the ids in the drawing."""
+    labels = {key: op for op in history.operations for key in (op.layer_label_w_pass, display_label(op))}
+    for operation in history.operations:
+        parents = (labels[label] for label in operation.parent_layers if label in labels)
+        yield Layer(
+            id=row_id(operation),
+            label=display_label(operation),
+            node=_node(operation, drawn),
+            operation=operation,
+            parents=tuple((display_label(parent), row_id(parent)) for parent in parents),
+        )
+
+
+def module_tree(history: HistoryRecord) -> list[Branch]:
+    """Return the modules in the order of the tree, each before those below it."""
+    modules = {module.address: module for module in history.modules}
+    if "" not in modules:
+        return []
+    order = list(_walk(modules))
+    operations, seconds = _work(history, modules)
+    params = _params(order)
+    following = [level for _, level in order[1:]] + [0]
+    return [
+        Branch(
+            module=module,
+            level=level,
+            num_params=params[module.address],
+            num_operations=operations[module.address],
+            seconds=seconds[module.address],
+            num_closing=max(level - next_level, 0),
+        )
+        for (module, level), next_level in zip(order, following, strict=True)
+    ]
+
+
+def _node(operation: Operation, drawn: frozenset[str]) -> str:
+    outward = [module_id(call) for call in reversed(operation.containing_modules_origin_nested)]
+    return next((id_ for id_ in (node_id(operation), *outward) if id_ in drawn), "")
+
+
+def _walk(modules: dict[str, ModuleRecord]) -> Iterator[tuple[ModuleRecord, int]]:
+    waiting = [("", 0)]
+    while waiting:
+        address, level = waiting.pop()
+        module = modules[address]
+        yield module, level
+        waiting += [(child, level + 1) for child in reversed(module.children) if child in modules]
+
+
+def _work(history: HistoryRecord, modules: dict[str, ModuleRecord]) -> tuple[Counter[str], Counter[str]]:
+    """Count operations and seconds of each module; an operation's time is that of its call, counted once."""
+    operations: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    seen: set[int] = set()
+    for operation in history.operations:
+        if operation.call_id < 0 or operation.call_id in seen:
+            continue
+        seen.add(operation.call_id)
+        around = {address_of(call, modules) for call in operation.containing_modules_origin_nested} | {""}
+        operations.update(around)
+        seconds.update(dict.fromkeys(around, operation.func_time_elapsed))
+    return operations, seconds
+
+
+def _params(order: list[tuple[ModuleRecord, int]]) -> Counter[str]:
+    """Add each module's own parameters to all that contain it."""
+    totals: Counter[str] = Counter()
+    path: list[str] = []
+    for module, level in order:
+        path[level:] = [module.address]
+        totals.update(dict.fromkeys(path, module.num_params))
+    return totals

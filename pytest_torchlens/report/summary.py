@@ -1,0 +1,87 @@
+"""A model's line in a table, and what to say where it failed; the same on every medium."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_torchlens.records import Failure
+from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Stage
+
+if TYPE_CHECKING:
+    from pytest_torchlens.records import ErrorRecord
+    from pytest_torchlens.records import ModelReport
+
+_ADVICE = {
+    Stage.BUILD: "build the model alone, with the arguments its zoo gives it; its own traceback tells the line",
+    Stage.INPUTS: "give this model its inputs in the zoo's configuration",
+    Stage.FORWARD: "the model raised by itself, before anything was recorded: check its inputs and its versions",
+    Stage.RECORD: "the plain forward pass worked, so recording is at fault: please report it with the traceback",
+    Stage.VALIDATE: "the recording worked, so validation is at fault: please report it with the traceback",
+    Stage.DRAW: "all but the drawing is in the report",
+    Stage.COMPARE: "check that the baseline is whole, or make it anew",
+}
+_FRAME = re.compile(r'^ *File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$', re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What broke, where, and what to do."""
+
+    what: str
+    where: str = ""
+    cause: str = ""
+    advice: str = ""
+
+
+def is_bad(report: ModelReport) -> bool:
+    """Tell whether a model fails the run."""
+    return report.outcome is Outcome.FAILED
+
+
+def status(report: ModelReport) -> str:
+    """Return the word for a model: that of its verdict, else of its outcome."""
+    if report.outcome is not Outcome.PASSED:
+        return report.outcome.value
+    return report.verdict.status.value if report.verdict is not None else "not-validated"
+
+
+def failed_at(report: ModelReport) -> str:
+    """Return where a failed model failed: ``"forward"``, ``"replay at conv2d_2_4"``."""
+    if report.error is not None or report.verdict is None:
+        return report.stage.value
+    part = next((part for part in report.verdict.parts if not part.status.ok), None)
+    if part is None:
+        return report.stage.value
+    operation = next((failure.operation for failure in part.failures if failure.operation), "")
+    return f"{part.name} at {operation}" if operation else part.name
+
+
+def trouble(report: ModelReport) -> Trouble | None:
+    """Return what to tell about a failed model; None where nothing failed."""
+    if not is_bad(report):
+        return None
+    if report.error is not None:
+        return _of_error(report.error)
+    failure = report.verdict.first_failure if report.verdict is not None else None
+    return _of_failure(failure) if failure else Trouble(what=f"failed in stage {report.stage.value}")
+
+
+def _of_failure(failure: Failure) -> Trouble:
+    where = ", ".join(filter(None, (failure.operation, failure.source_line)))
+    return Trouble(what=failure.message, where=where, cause=failure.cause, advice=failure.advice)
+
+
+def _of_error(error: ErrorRecord) -> Trouble:
+    what = f"{error.type}: {error.message}" if error.message else error.type
+    return Trouble(what=what, where=_last_frame(error.traceback), advice=_ADVICE.get(error.stage, ""))
+
+
+def _last_frame(traceback: str) -> str:
+    frames = list(_FRAME.finditer(traceback))
+    if not frames:
+        return ""
+    file, line, function = frames[-1].group("file", "line", "function")
+    return f"{file}:{line}" + (f", in {function}" if function else "")

@@ -1,0 +1,142 @@
+"""The table at the end of a run, and what to do about the models that failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tabulate import tabulate
+
+from pytest_torchlens.draw.text import printable
+from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.report.summary import failed_at
+from pytest_torchlens.report.summary import is_bad
+from pytest_torchlens.report.summary import status
+from pytest_torchlens.report.summary import trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Iterable
+    from collections.abc import Sequence
+
+    from pytest_torchlens.records import HistoryRecord
+    from pytest_torchlens.records import ModelReport
+    from pytest_torchlens.records import Verdict
+
+_MEBIBYTE = 2**20
+_SHORTEST_NAME = 12
+_COMFORTABLE_NAME = 24
+_LONGEST_LINE = 240
+# Given up in this order where the terminal is narrow.
+_DISPENSABLE = ("layers", "act. MB", "fwd ms", "edges", "params")
+
+
+def terminal_table(
+    models: Iterable[ModelReport], width: int = 100, ascii: bool = False, *, top: int | None = None  # noqa: A002
+) -> str:
+    """Return one line a model, and under the table what broke, where and what to do for each that failed.
+
+    Parameters
+    ----------
+    models
+        In the order of the run.
+    width
+        Columns of the terminal: where they are few, names are shortened and columns left out.
+    ascii
+        Whether only ASCII may be written.
+    top
+        At most so many lines of models that did not fail; None for all.  Failed models are always shown.
+    """
+    every = list(models)
+    shown, hidden = _most_important(every, top)
+    writer = _Writer(width, ascii)
+    parts = [writer.table(shown), *(writer.hidden(hidden) if hidden else ())]
+    parts += [writer.trouble(report) for report in every if is_bad(report)]
+    text = "\n".join(parts)
+    return text.encode("ascii", "backslashreplace").decode() if ascii else text
+
+
+def _most_important(models: list[ModelReport], top: int | None) -> tuple[list[ModelReport], int]:
+    good = [report for report in models if not is_bad(report)]
+    kept = {id(report) for report in good[:top]}
+    shown = [report for report in models if is_bad(report) or id(report) in kept]
+    return shown, len(models) - len(shown)
+
+
+class _Writer:
+    def __init__(self, width: int, ascii_only: bool) -> None:
+        self.width = width
+        self.none = "-" if ascii_only else "–"  # noqa: RUF001 - the dash of an empty cell
+        self.gap = "..." if ascii_only else "…"
+
+    def table(self, models: Sequence[ModelReport]) -> str:
+        """Return the widest table that fits: names are shortened first, then columns left out."""
+        columns = self._columns()
+        longest = max((len(_name(report)) for report in models), default=0)
+        for given_up in (None, *_DISPENSABLE):
+            columns.pop(given_up or "", None)
+            room = longest - (_width(self._tabulate(models, columns)) - self.width)
+            if room >= min(longest, _COMFORTABLE_NAME):
+                break
+        columns["model"] = lambda report: shortened(_name(report), max(room, _SHORTEST_NAME), self.gap)
+        return self._tabulate(models, columns)
+
+    def hidden(self, count: int) -> list[str]:
+        return [f"{self.gap} and {count:,} more, none of which failed"]
+
+    def trouble(self, report: ModelReport) -> str:
+        """Return two to four lines about a failed model."""
+        found = trouble(report)
+        if found is None:
+            return ""
+        lines = [f"\n{_name(report)} FAILED in {failed_at(report)}: {self._line(found.what)}"]
+        told = {"where": found.where, "cause": found.cause, "to do": found.advice}
+        lines += [f"  {word}: {self._line(text)}" for word, text in told.items() if text]
+        return "\n".join(lines)
+
+    def _line(self, text: str) -> str:
+        first, *rest = text.strip().splitlines() or [""]
+        return shortened(printable(first), _LONGEST_LINE, self.gap) + (f" {self.gap}" if rest else "")
+
+    def _tabulate(self, models: Sequence[ModelReport], columns: dict[str, Callable[[ModelReport], str]]) -> str:
+        rows = [[cell(report) for cell in columns.values()] for report in models]
+        align = ["left" if header in {"model", "verdict"} else "right" for header in columns]
+        return tabulate(rows, list(columns), tablefmt="simple", colalign=align, disable_numparse=True)
+
+    def _columns(self) -> dict[str, Callable[[ModelReport], str]]:
+        return {
+            "model": _name,
+            "params": self._of_history(lambda history: _magnitude(history.total_params)),
+            "ops": self._of_history(lambda history: f"{history.num_operations:,}"),
+            "layers": self._of_history(lambda history: f"{history.num_layers:,}"),
+            "fwd ms": lambda report: self.none if report.forward_ms is None else f"{report.forward_ms:,.1f}",
+            "act. MB": self._of_history(lambda history: f"{history.tensor_fsize_total / _MEBIBYTE:,.1f}"),
+            "verdict": _verdict,
+            "checked": self._of_verdict(lambda verdict: f"{verdict.operations_checked:,}"),
+            "edges": self._of_verdict(lambda verdict: f"{verdict.edges_checked:,}"),
+        }
+
+    def _of_history(self, cell: Callable[[HistoryRecord], str]) -> Callable[[ModelReport], str]:
+        return lambda report: self.none if report.history is None else cell(report.history)
+
+    def _of_verdict(self, cell: Callable[[Verdict], str]) -> Callable[[ModelReport], str]:
+        # A verdict that failed is false.
+        return lambda report: self.none if report.verdict is None else cell(report.verdict)
+
+
+def _name(report: ModelReport) -> str:
+    return printable(f"{report.zoo}:{report.name}" if report.zoo else report.name)
+
+
+def _verdict(report: ModelReport) -> str:
+    return f"FAILED {failed_at(report)}" if is_bad(report) else status(report)
+
+
+def _magnitude(count: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
+
+
+def _width(table: str) -> int:
+    return max(map(len, table.splitlines()), default=0)

@@ -1,0 +1,102 @@
+"""Made-up reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pytest_torchlens.records import Environment
+from pytest_torchlens.records import ErrorRecord
+from pytest_torchlens.records import Failure
+from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import RunReport
+from pytest_torchlens.records import Stage
+from pytest_torchlens.records import Status
+from pytest_torchlens.records import Verdict
+from tests.draw.samples import alexnet
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/models/zoo/net.py", line 31, in forward
+    return self.head(x.flatten(1))
+  File "/models/zoo/head.py", line 12, in forward
+    return self.linear(x)
+RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x512 and 256x10)
+"""
+
+
+def passed(name: str = "alexnet", zoo: str = "torchvision", history: HistoryRecord | None = None) -> ModelReport:
+    """Return the report of a model that holds."""
+    record = history or alexnet()
+    return ModelReport(
+        zoo=zoo,
+        name=name,
+        nodeid=f"model_zoo_configs/{zoo}.yaml::{name}",
+        inputs=("x: float32[1, 3, 224, 224]",),
+        outputs=("float32[1, 1000]",),
+        weights="deterministic",
+        forward_ms=12.34,
+        forward_runs=5,
+        record_ms=20.0,
+        seconds=1.5,
+        history=record,
+        verdict=verdict(len(record.operations)),
+    )
+
+
+def verdict(count: int) -> Verdict:
+    """Return a verdict that passed."""
+    parts = (
+        part("observer", 17, "output and state tensors"),
+        part("replay", count, "activations"),
+        part("perturbation", count, "edges", exempt={"comparison: the result stayed the same": 2, "shape only": 1}),
+        part("invariants", 12, "rules"),
+        PartVerdict(name="completeness", status=Status.NOT_RUN, reason="needs torch 2.6 or later"),
+    )
+    return Verdict(status=Status.PASSED, parts=parts, operations_checked=count, edges_checked=count, seconds=0.8)
+
+
+def part(name: str, checked: int, unit: str, **fields: Any) -> PartVerdict:
+    """Return a part that passed unless told otherwise."""
+    return PartVerdict(**({"name": name, "status": Status.PASSED, "checked": checked, "unit": unit} | fields))
+
+
+def refuted(name: str = "swapped") -> ModelReport:
+    """Return the report of a model whose replay gave other values."""
+    failure = Failure(
+        operation="conv2d_2_4",
+        message="replay gave other values: 3 of 139,968 elements differ, by at most 1.2e-3",
+        cause="the model reads a counter that each forward pass raises",
+        advice="set model.counter = 0 in the zoo's `prepare`, or mark the model as stateful",
+        source_line="zoo/net.py:48, in forward",
+    )
+    broken = part("replay", 24, "activations", status=Status.FAILED, failures=(failure,), num_failures=14)
+    good = passed(name)
+    assert good.verdict is not None
+    parts = tuple(broken if each.name == "replay" else each for each in good.verdict.parts)
+    bad = replace(good.verdict, status=Status.FAILED, parts=parts)
+    return replace(good, outcome=Outcome.FAILED, stage=Stage.VALIDATE, verdict=bad)
+
+
+def raised(name: str = "broken", stage: Stage = Stage.FORWARD) -> ModelReport:
+    """Return the report of a model that raised."""
+    message = "mat1 and mat2 shapes cannot be multiplied (1x512 and 256x10)"
+    error = ErrorRecord(stage=stage, type="RuntimeError", message=message, traceback=TRACEBACK)
+    return ModelReport(zoo="torchvision", name=name, outcome=Outcome.FAILED, stage=stage, error=error)
+
+
+def run(*models: ModelReport) -> RunReport:
+    """Return a run over some models."""
+    environment = Environment(
+        python="3.11.9",
+        platform="Linux-6.1-x86_64",
+        torch="2.14.1",
+        packages={"torchvision": "0.29.1", "numpy": "2.1.0"},
+        cpu_capability="AVX512",
+        num_threads=2,
+        settings={"default dtype": "torch.float32"},
+    )
+    command = "pytest --lens-zoo torchvision:alexnet --lens-validate --lens-report=lens-report"
+    return RunReport(created="2026-11-28T01:02:03Z", command=command, environment=environment, models=models)
