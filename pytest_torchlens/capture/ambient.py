@@ -11,6 +11,11 @@ from typing import Any
 import torch
 
 _C = torch._C
+_deterministic = _C._get_deterministic_algorithms
+_math, _flash, _efficient = _C._get_math_sdp_enabled, _C._get_flash_sdp_enabled, _C._get_mem_efficient_sdp_enabled
+_precision = _C._get_float32_matmul_precision
+_any_autocast = _C._is_any_autocast_enabled
+_grad, _inference, _dtype = torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype
 
 Key = tuple[Any, ...]
 
@@ -18,15 +23,15 @@ Key = tuple[Any, ...]
 def current() -> Key:
     """Return the settings in force in this thread; cheap, for it is asked at every call."""
     return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        _C._get_deterministic_algorithms(),
-        _C._get_math_sdp_enabled(),
-        _C._get_flash_sdp_enabled(),
-        _C._get_mem_efficient_sdp_enabled(),
-        _C._get_float32_matmul_precision(),
-        _autocast() if _C._is_any_autocast_enabled() else None,
+        _grad(),
+        _inference(),
+        _dtype(),
+        _deterministic(),
+        _math(),
+        _flash(),
+        _efficient(),
+        _precision(),
+        _autocast() if _any_autocast() else None,
     )
 
 

@@ -57,31 +57,23 @@ class Value:
         "tensor",
     )
 
-    def __init__(
-        self,
-        slot: int,
-        call: int,
-        position: int,
-        tensor: torch.Tensor,
-        digest: int | str,
-        kept: torch.Tensor | None,
-    ) -> None:
+    def __init__(self, slot: int, call: int, position: int, tensor: torch.Tensor) -> None:
         self.slot = slot
         self.call = call
         self.position = position
-        self.shape = tensor.shape
         self.dtype = tensor.dtype
         self.device = tensor.device
-        self.requires_grad = tensor.requires_grad
-        self.gradfunc = type(tensor.grad_fn).__name__ if self.requires_grad else ""
+        self.requires_grad = requires_grad = tensor.requires_grad
+        self.gradfunc = type(tensor.grad_fn).__name__ if requires_grad else ""
+        self.stride: tuple[int, ...] | None = None
         try:
-            self.stride: tuple[int, ...] | None = tensor.stride()
+            self.shape = tensor.shape
             self.nbytes = tensor.nbytes
-        except RuntimeError:  # sparse and nested tensors have no strides
-            self.stride = None
-            self.nbytes = _storage_bytes(tensor)
-        self.digest = digest
-        self.tensor = kept
+            self.stride = tensor.stride()
+        except RuntimeError:  # sparse and nested tensors lack some of these
+            self.shape, self.nbytes = _shape_and_bytes(tensor)
+        self.digest: int | str = ""
+        self.tensor: torch.Tensor | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -89,12 +81,22 @@ class Value:
         return f"{self.digest:016x}" if isinstance(self.digest, int) else self.digest
 
 
-def _storage_bytes(tensor: torch.Tensor) -> int:
-    if tensor.is_nested or tensor.layout is torch.jagged:
-        return int(tensor.values().nbytes if tensor.layout is torch.jagged else tensor.numel() * tensor.itemsize)
+def _shape_and_bytes(tensor: torch.Tensor) -> tuple[torch.Size, int]:
+    if tensor.is_nested:
+        return torch.Size([tensor.size(0)]), tensor.numel() * tensor.itemsize
+    parts = sparse_parts(tensor)
+    return tensor.shape, sum(part.nbytes for part in parts)
+
+
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the tensors that a sparse tensor is made of; none for other layouts."""
     if tensor.layout is torch.sparse_coo:
-        return int(tensor._indices().nbytes + tensor._values().nbytes)
-    return int(tensor.numel() * tensor.itemsize)
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return ()
 
 
 @dataclass(frozen=True)

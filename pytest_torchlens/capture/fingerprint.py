@@ -7,7 +7,14 @@ import ctypes
 import torch
 import xxhash
 
+from pytest_torchlens.capture.calls import Value
+from pytest_torchlens.capture.calls import sparse_parts
+
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+_CPU = torch.device("cpu")
+# complex tensors may be lazily conjugated, quantized ones have a scale beside their bytes
+_UNUSUAL = frozenset([torch.complex32, torch.complex64, torch.complex128])
+_UNUSUAL |= frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
 
 _digest = xxhash.xxh3_64_intdigest
 _arrays: dict[int, type[ctypes.Array[ctypes.c_char]]] = {}
@@ -20,23 +27,24 @@ def fingerprint(tensor: torch.Tensor) -> str:
     tensors by indices and values, quantized ones by integers, scale and zero point, nested and wrapper tensors by
     their parts, meta tensors by shape.  Shape and dtype are no part of a dense digest: records keep them beside it.
     """
-    digest = fingerprint_int(tensor)
-    if digest is not None:
-        return f"{digest:016x}"
+    if type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device.type == "cpu":
+        if not (tensor.is_nested or tensor.dtype in _UNUSUAL):
+            return f"{_strided(tensor):016x}"
     return _special(tensor)
 
 
-def fingerprint_int(tensor: torch.Tensor) -> int | None:
-    """Return the digest of a dense CPU tensor as a 64-bit number, None for any other tensor."""
-    if type(tensor) not in PLAIN or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
+    """Return digest and storage key of a contiguous dense CPU tensor, None for any other: the quick way.
+
+    `value` has the tensor's facts, which are costly to ask for twice.
+    """
+    if value.stride is None or value.dtype in _UNUSUAL or value.device != _CPU or not tensor.is_contiguous():
         return None
-    if tensor.is_contiguous():
-        if tensor.is_conj() or tensor.is_neg() or tensor.is_nested or tensor.is_quantized:
-            return None
-        return digest_memory(tensor.data_ptr(), tensor.nbytes)
-    if tensor.is_nested or tensor.is_quantized:
+    offset = tensor.storage_offset()
+    if offset and tensor.is_neg():
         return None
-    return _strided(tensor)
+    address = tensor.data_ptr()
+    return digest_memory(address, value.nbytes), address - offset * value.dtype.itemsize
 
 
 def digest_memory(address: int, size: int) -> int:
@@ -48,6 +56,8 @@ def digest_memory(address: int, size: int) -> int:
 
 
 def _strided(tensor: torch.Tensor) -> int:
+    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        return digest_memory(tensor.data_ptr(), tensor.nbytes)
     with torch._C.DisableTorchFunction(), torch.no_grad():
         dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
         return digest_memory(dense.data_ptr(), dense.nbytes)
@@ -72,12 +82,8 @@ def _parts(tensor: torch.Tensor) -> str:
         return _join("nested", *(fingerprint(part) for part in tensor.unbind()))
     if tensor.is_quantized:
         return _quantized(tensor)
-    if tensor.layout is torch.sparse_coo:
-        return _join("coo", fingerprint(tensor._indices()), fingerprint(tensor._values()))
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return _compressed(tensor.crow_indices(), tensor.col_indices(), tensor.values())
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return _compressed(tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    if parts := sparse_parts(tensor):
+        return _join("sparse", *(fingerprint(part) for part in parts))
     dense = tensor.resolve_conj().resolve_neg().cpu().contiguous().as_subclass(torch.Tensor)
     if dense.layout is not torch.strided:
         return ""
@@ -89,10 +95,6 @@ def _quantized(tensor: torch.Tensor) -> str:
         return _join("quantized", fingerprint(tensor.int_repr()), tensor.q_scale().hex(), tensor.q_zero_point())
     scales, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
     return _join("quantized", *(fingerprint(part) for part in (tensor.int_repr(), scales, zeros)))
-
-
-def _compressed(*parts: torch.Tensor) -> str:
-    return _join("compressed", *(fingerprint(part) for part in parts))
 
 
 def _join(kind: str, *parts: object) -> str:

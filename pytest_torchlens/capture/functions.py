@@ -146,10 +146,10 @@ def _may_draw(func: Function, name: str) -> bool:
 def _overloads(func: Function, name: str) -> Sequence[Any]:
     if isinstance(func, torch._ops.OpOverload):
         return (func,)
-    packet = func if isinstance(func, torch._ops.OpOverloadPacket) else None
-    if packet is None:
-        own = getattr(func, "__name__", name)
-        packet = getattr(torch.ops.aten, own, None) or getattr(torch.ops.aten, name, None)
+    own = getattr(func, "__name__", name)
+    candidates = [func, getattr(torch.ops.aten, own, None), getattr(torch.ops.aten, name, None)]
+    packets = (candidate for candidate in candidates if isinstance(candidate, torch._ops.OpOverloadPacket))
+    packet = next(packets, None)
     return [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else ()
 
 

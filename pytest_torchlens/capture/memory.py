@@ -70,8 +70,9 @@ class Retention:
     def __init__(self) -> None:
         self._kept: dict[int, list[Value]] = {}
 
-    def keep(self, value: Value, key: int) -> None:
-        """Keep ``value.tensor`` as it is now."""
+    def keep(self, value: Value, tensor: torch.Tensor, key: int) -> None:
+        """Keep `tensor` as ``value.tensor``, with the contents that it has now."""
+        value.tensor = tensor
         self._kept.setdefault(key, []).append(value)
 
     def before_write(self, key: int) -> None:

@@ -58,7 +58,7 @@ def record(
     kwargs = {} if kwargs is None else kwargs
     _check(model)
     recording = _new_recording(model, seed)
-    tracer = Tracer(recording, keep == "all", _named_tensors(model), _addresses(model), Tracer.call_module.__code__)
+    tracer = Tracer(recording, keep == "all", _named_tensors(model), _addresses(model))
     for path, tensor in _inputs(model, args, kwargs):
         tracer.add_source(tensor, "input", path)
     if seed is not None:

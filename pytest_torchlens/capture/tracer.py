@@ -8,7 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from time import perf_counter
 from time import perf_counter_ns
-from types import CodeType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,8 +24,8 @@ from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.calls import Source
 from pytest_torchlens.capture.calls import Value
 from pytest_torchlens.capture.expand import body_of
+from pytest_torchlens.capture.fingerprint import dense_digest
 from pytest_torchlens.capture.fingerprint import fingerprint
-from pytest_torchlens.capture.fingerprint import fingerprint_int
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
@@ -62,8 +62,6 @@ class Tracer(TorchFunctionMode):
         Parameters and buffers by id: the tensor, ``"parameter"`` or ``"buffer"``, its address.
     addresses
         Address of each registered module by id.
-    boundary
-        Code of the frame at which the walk up the stack ends: the one around each module call.
     """
 
     def __init__(
@@ -72,15 +70,14 @@ class Tracer(TorchFunctionMode):
         keep: bool,
         named: dict[int, tuple[Tensor, str, str]],
         addresses: dict[int, str],
-        boundary: CodeType,
     ) -> None:
         self.recording = recording
         self.calls = recording.calls
         self.keep = keep
+        self._ambient = recording.ambient
         self.module: ModuleCall | None = None
         self._named = named
         self._addresses = addresses
-        self._boundary = boundary
         self._live: dict[int, Entry] = {}
         self._by_key: dict[int, Entry] = {}
         self._writes: dict[int, list[tuple[int, Value, Extent | None]]] = {}
@@ -116,7 +113,7 @@ class Tracer(TorchFunctionMode):
         for target in written:
             self._retention.before_write(storage_key(target))
         random = state_before(args, kwargs) if info.draws else None
-        ambient = self.recording.ambient.number()
+        ambient = self._ambient.number()
         start = perf_counter_ns()
         result = info.func(*args, **kwargs)
         elapsed = perf_counter_ns() - start
@@ -193,13 +190,15 @@ class Tracer(TorchFunctionMode):
             ref, slot = old[0], old[1].slot
         else:
             ref, slot = weakref.ref(tensor), self._new_slot()
-        digest = fingerprint_int(tensor)
-        kept = tensor if self.keep else None
-        value = Value(slot, number, place, tensor, fingerprint(tensor) if digest is None else digest, kept)
-        key = storage_key(tensor)
+        value = Value(slot, number, place, tensor)
+        dense = dense_digest(tensor, value) if type(tensor) is Tensor else None
+        if dense is not None:
+            value.digest, key = dense
+        else:
+            value.digest, key = fingerprint(tensor), storage_key(tensor)
         self._live[id(tensor)] = self._by_key[key] = (ref, value, key, number)
-        if kept is not None:
-            self._retention.keep(value, key)
+        if self.keep:
+            self._retention.keep(value, tensor, key)
         return value
 
     def _new_slot(self) -> int:
@@ -239,9 +238,10 @@ class Tracer(TorchFunctionMode):
     def add_source(self, tensor: Tensor, kind: str, name: str) -> Entry:
         """Enter a tensor as one that comes from outside, with the value it has now."""
         key = storage_key(tensor)
-        digest: int | str = "" if kind == "parameter" else fingerprint_int(tensor) or fingerprint(tensor)
-        value = Value(self._new_slot(), -1, len(self.recording.sources), tensor, digest, tensor)
-        self._retention.keep(value, key)
+        value = Value(self._new_slot(), -1, len(self.recording.sources), tensor)
+        if kind != "parameter":  # large, and their version counters tell
+            value.digest = fingerprint(tensor)
+        self._retention.keep(value, tensor, key)
         version = -1 if tensor.is_inference() else tensor._version
         self.recording.sources.append(Source(kind, name, value, tensor, version))
         entry = (weakref.ref(tensor), value, key, len(self.calls) - 1)
@@ -260,7 +260,7 @@ class Tracer(TorchFunctionMode):
         offset = (tensor.data_ptr() - owner.data_ptr()) // tensor.itemsize + owner.storage_offset()
         args = (self.read(owner), tuple(tensor.shape), tensor.stride(), offset)
         info = info_of(torch.as_strided)
-        ambient = self.recording.ambient.number()
+        ambient = self._ambient.number()
         call = Call(info, args, {}, self.module, self._frames(), ambient, 0, Group("alias", self._group))
         self._finish(call, (tensor,), ())
         return self._live[id(tensor)]
@@ -302,13 +302,17 @@ class Tracer(TorchFunctionMode):
 
     def _frames(self, depth: int = 3) -> Frames:
         """Return code and instruction of the frames from `depth` calls up to the innermost module call."""
-        boundary = self._boundary
-        frame = sys._getframe(depth)
+        frame: FrameType | None = sys._getframe(depth)
         frames = []
-        while frame is not None and frame.f_code is not boundary:
-            frames.append((frame.f_code, frame.f_lasti))
-            frame = frame.f_back  # type: ignore[assignment]
+        while frame is not None and (code := frame.f_code) is not _MODULE_CALL and code is not _BOUNDARY:
+            frames.append((code, frame.f_lasti))
+            frame = frame.f_back
         return tuple(frames)
+
+
+# the walk up the stack ends at the frame around a module's forward
+_MODULE_CALL = torch.nn.Module._call_impl.__code__
+_BOUNDARY = Tracer.call_module.__code__
 
 
 def _overrides(kind: type) -> bool:

@@ -40,13 +40,12 @@ class Perturbation:
                 self._explain(number, trial, places)
 
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
-        arguments = [trial.argument(place) for place in places]
-        if not all(_can_be_perturbed(tensor) for tensor in arguments):
-            return False
+        arguments = {place: trial.argument(place) for place in places}
+        movable = [place for place, tensor in arguments.items() if _can_be_perturbed(tensor)]
         gentle = trial.call.info.layer_type in _GENTLE
-        streams = [self._noise.variants(tensor.detach(), gentle) for tensor in arguments]
+        streams = [self._noise.variants(arguments[place].detach(), gentle) for place in movable]
         variants = zip(*streams, strict=False)
-        return any(trial.reacts(dict(zip(places, tensors, strict=True))) for tensors in variants)
+        return any(trial.reacts(dict(zip(movable, tensors, strict=True))) for tensors in variants)
 
     def _explain(self, number: int, trial: Trial, places: list[int]) -> None:
         for place in places:
@@ -54,8 +53,8 @@ class Perturbation:
             others = tuple(trial.argument(other) for other in range(len(trial.edges)) if other != place)
             argument = trial.edges[place][0]
             named = reason(Probe(trial.call, argument, tensor, others, trial.outputs))
-            if not _can_be_perturbed(tensor):
-                named = named or "no noise for this kind of tensor"
+            if named is None and not _can_be_perturbed(tensor):
+                named = "no noise for this kind of tensor"
             if named is not None:
                 self._exempt[named] += 1
             else:
@@ -76,4 +75,4 @@ class Perturbation:
 
 
 def _can_be_perturbed(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_meta or tensor.itemsize == 0)
+    return tensor.layout is torch.strided and tensor.numel() > 0 and not (tensor.is_quantized or tensor.is_meta)
