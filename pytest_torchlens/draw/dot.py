@@ -88,7 +88,7 @@ class _Writer:
     def write(self, nesting_depth: int | None, max_nodes: int) -> str:
         picture = compose(self.history, nesting_depth, max_nodes)
         graph = Digraph("model", graph_attr=_GRAPH, node_attr=_NODE, edge_attr=_EDGE)
-        graph.attr(label=look.title(self.history, picture), tooltip=" ")
+        graph.attr(label=look.title(self.history, picture))
         self._write_box(graph, _nested(picture.nodes))
         for arrow in picture.arrows:
             label = look.arrow_label(arrow).replace("&", "&amp;")

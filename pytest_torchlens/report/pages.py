@@ -13,6 +13,7 @@ import jinja2
 from pytest_torchlens.draw.text import byte_size
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import shape_text
+from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.report import summary
 from pytest_torchlens.report.drawing import inline_drawing
 from pytest_torchlens.report.layers import layers
@@ -33,7 +34,6 @@ _MARKS = {
     "failed": "✕",
     "xpassed": "✓",
     "xfailed": "✕",
-    "skipped": "○",
 }
 
 
@@ -49,7 +49,8 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "mark": lambda word: _MARKS.get(word, "–")}  # noqa: RUF001
+        self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shortened}
+        self.jinja.filters |= {"mark": _mark, "tail": _tail}
         self.jinja.globals |= {"counted": counted, "status": summary.status, "failed_at": summary.failed_at}
         self.jinja.globals |= self._assets()
 
@@ -86,6 +87,16 @@ class Pages:
             "policy": f"default-src 'none'; style-src {_allowed(style)}; script-src {_allowed(script)}; "
             "base-uri 'none'; form-action 'none'",
         }
+
+
+def _mark(word: str) -> str:
+    return _MARKS.get(word, "○")
+
+
+def _tail(source_line: str) -> str:
+    """Return a source line with no more of its path than the file and the folder it lies in."""
+    parts = source_line.replace("\\", "/").split("/")
+    return "/".join(parts[-2:])
 
 
 def _allowed(text: str) -> str:

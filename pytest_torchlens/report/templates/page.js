@@ -45,16 +45,20 @@ for (const field of document.querySelectorAll("[data-filters]")) {
   filterBy(table, field, counter);
 }
 
-// A link to a row that the filter hides, or that lies in a closed module, shows it.
+// A link to a row or a node brings it to the middle, also where the filter hides it.
 function reveal() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (!target || !target.hidden) return;
-  const field = document.querySelector(`[data-filters="${target.closest("table").id}"]`);
-  field.value = "";
-  field.dispatchEvent(new Event("input"));
-  target.scrollIntoView();
+  if (!target || target.matches("main, section")) return;
+  if (target.hidden) {
+    const field = document.querySelector(`[data-filters="${target.closest("table").id}"]`);
+    field.value = "";
+    field.dispatchEvent(new Event("input"));
+  }
+  const inline = target.matches("tr") ? "nearest" : "center";
+  target.scrollIntoView({ block: "center", inline });
 }
 addEventListener("hashchange", reveal);
+addEventListener("load", reveal);
 
 // The graph: fitted to the width at first, but never so small that it cannot be read.
 const SMALLEST_FIT = 0.45;
@@ -84,8 +88,8 @@ function viewer(frame) {
     out: () => zoom(scale / STEP),
     width: () => zoom(fitWidth()),
     whole: () => zoom(Math.min(fitWidth(), frame.clientHeight / height)),
-    top: () => frame.scrollTo({ top: 0 }),
-    bottom: () => frame.scrollTo({ top: frame.scrollHeight }),
+    top: () => centre(frame, svg.querySelector(".node.output"), 0),
+    bottom: () => centre(frame, svg.querySelector(".node.input"), frame.scrollHeight),
   };
   const keys = { "+": "in", "=": "in", "-": "out", 0: "width", Home: "top", End: "bottom" };
 
@@ -93,7 +97,8 @@ function viewer(frame) {
   svg.style.height = `${height}px`;
   frame.classList.add("ready");
   zoom(Math.max(fitWidth(), SMALLEST_FIT));
-  frame.scrollTo((frame.scrollWidth - frame.clientWidth) / 2, 0);
+  actions.top();
+  frame.scrollTop = 0;
 
   for (const button of document.querySelectorAll("[data-zoom]")) {
     button.addEventListener("click", actions[button.dataset.zoom]);
@@ -110,6 +115,14 @@ function viewer(frame) {
     zoom(scale * Math.exp(-event.deltaY / 300), event.clientX - box.left, event.clientY - box.top);
   }, { passive: false });
   drag(frame);
+}
+
+function centre(frame, node, top) {
+  if (!node) return frame.scrollTo({ top });
+  const [box, shape] = [frame.getBoundingClientRect(), node.getBoundingClientRect()];
+  const x = shape.left + shape.width / 2 - box.left - frame.clientWidth / 2;
+  const y = shape.top + shape.height / 2 - box.top - frame.clientHeight / 2;
+  frame.scrollBy(x, y);
 }
 
 function drag(frame) {
@@ -131,4 +144,3 @@ function drag(frame) {
 }
 
 document.querySelectorAll(".drawing").forEach(viewer);
-reveal();
