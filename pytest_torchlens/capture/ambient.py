@@ -48,16 +48,17 @@ class AmbientTable:
     """The settings met so far; a call keeps the number of its row."""
 
     rows: list[Key] = field(default_factory=list)
-    last: Key = ()
+    _last: Key = ()
+    _number: int = -1
 
     def number(self) -> int:
         """Return the row of the settings now in force, adding it if it is new."""
         key = current()
-        if key == self.last:
+        if key == self._last:
             return self._number
         if key not in self.rows:
             self.rows.append(key)
-        self.last = key
+        self._last = key
         self._number = self.rows.index(key)
         return self._number
 

@@ -71,7 +71,7 @@ class Value:
             self.nbytes = tensor.nbytes
             self.stride = tensor.stride()
         except RuntimeError:  # sparse and nested tensors lack some of these
-            self.shape, self.nbytes = _shape_and_bytes(tensor)
+            self.shape, self.nbytes = shape_of(tensor), _bytes_of(tensor)
         self.digest: int | str = ""
         self.tensor: torch.Tensor | None = None
 
@@ -81,11 +81,14 @@ class Value:
         return f"{self.digest:016x}" if isinstance(self.digest, int) else self.digest
 
 
-def _shape_and_bytes(tensor: torch.Tensor) -> tuple[torch.Size, int]:
-    if tensor.is_nested:
-        return torch.Size([tensor.size(0)]), tensor.numel() * tensor.itemsize
+def shape_of(tensor: torch.Tensor) -> torch.Size:
+    """Return a tensor's shape; of a nested tensor, whose rows differ, the number of rows."""
+    return torch.Size([tensor.size(0)]) if tensor.is_nested and tensor.layout is torch.strided else tensor.shape
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
     parts = sparse_parts(tensor)
-    return tensor.shape, sum(part.nbytes for part in parts)
+    return sum(part.nbytes for part in parts) if parts else tensor.numel() * tensor.itemsize
 
 
 def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -123,6 +126,8 @@ class Source:
         The tensor object itself.
     version
         The tensor's version counter when it was first used; -1 where it has none.
+    final
+        Its fingerprint after the forward pass, if a recorded call overwrote it.
     """
 
     kind: str
@@ -130,6 +135,7 @@ class Source:
     value: Value
     live: torch.Tensor
     version: int = -1
+    final: str = ""
 
     @property
     def written(self) -> bool:
@@ -158,7 +164,18 @@ class ModuleCall:
         Time from entering to leaving it, recording included.
     """
 
-    __slots__ = ("address", "entered", "exited", "first", "frames", "last", "module_type", "number", "parent", "seconds")
+    __slots__ = (
+        "address",
+        "entered",
+        "exited",
+        "first",
+        "frames",
+        "last",
+        "module_type",
+        "number",
+        "parent",
+        "seconds",
+    )
 
     def __init__(
         self, address: str, module_type: str, number: int, parent: ModuleCall | None, frames: Frames, first: int
@@ -252,7 +269,7 @@ class Call:
         "writes",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one is made for every call: nothing stands between
         self,
         info: FunctionInfo,
         args: tuple[Any, ...],

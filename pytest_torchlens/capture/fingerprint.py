@@ -27,10 +27,10 @@ def fingerprint(tensor: torch.Tensor) -> str:
     tensors by indices and values, quantized ones by integers, scale and zero point, nested and wrapper tensors by
     their parts, meta tensors by shape.  Shape and dtype are no part of a dense digest: records keep them beside it.
     """
-    if type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device.type == "cpu":
-        if not (tensor.is_nested or tensor.dtype in _UNUSUAL):
-            return f"{_strided(tensor):016x}"
-    return _special(tensor)
+    dense = type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    if not dense or tensor.is_nested or tensor.dtype in _UNUSUAL:
+        return _special(tensor)
+    return f"{_strided(tensor):016x}"
 
 
 def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
@@ -40,7 +40,7 @@ def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
     """
     if value.stride is None or value.dtype in _UNUSUAL or value.device != _CPU or not tensor.is_contiguous():
         return None
-    offset = tensor.storage_offset()
+    offset = int(tensor.storage_offset())
     if offset and tensor.is_neg():
         return None
     address = tensor.data_ptr()
@@ -68,7 +68,7 @@ def _special(tensor: torch.Tensor) -> str:
         tensor = tensor.detach()
         try:
             return _parts(tensor)
-        except (RuntimeError, NotImplementedError, TypeError):
+        except (RuntimeError, NotImplementedError):
             return ""
 
 
@@ -84,6 +84,8 @@ def _parts(tensor: torch.Tensor) -> str:
         return _quantized(tensor)
     if parts := sparse_parts(tensor):
         return _join("sparse", *(fingerprint(part) for part in parts))
+    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        tensor = tensor.to_dense()
     dense = tensor.resolve_conj().resolve_neg().cpu().contiguous().as_subclass(torch.Tensor)
     if dense.layout is not torch.strided:
         return ""
@@ -98,4 +100,4 @@ def _quantized(tensor: torch.Tensor) -> str:
 
 
 def _join(kind: str, *parts: object) -> str:
-    return "" if "" in parts else f"{kind}:{xxhash.xxh3_64_hexdigest('|'.join(map(str, parts)))}"
+    return "" if "" in parts else f"{kind}:{xxhash.xxh3_64_hexdigest('|'.join(map(str, parts)).encode())}"

@@ -98,8 +98,9 @@ _ESCAPES = frozenset(
 )
 _PLAIN = frozenset(
     """size dim ndimension stride numel nelement storage_offset is_contiguous is_floating_point is_complex is_signed
-    is_conj is_neg is_inference is_pinned is_shared is_same_size is_set_to is_coalesced element_size data_ptr get_device
-    storage untyped_storage storage_type type_as_string has_names names __len__ __repr__ __format__ __hash__ __setstate__
+    is_conj is_neg is_inference is_pinned is_shared is_same_size is_set_to is_coalesced element_size data_ptr
+    get_device
+    storage untyped_storage storage_type has_names names __len__ __repr__ __format__ __hash__ __setstate__
     __reduce_ex__ __reduce__ __dir__ __dlpack_device__ backward register_hook register_post_accumulate_grad_hook
     retain_grad requires_grad_ share_memory_ dim_order _clear_non_serializable_cached_data result_type can_cast
     is_tensor is_storage get_default_dtype _is_view _version _nnz _dimI _dimV qscheme q_scale q_zero_point
@@ -150,7 +151,8 @@ def _overloads(func: Function, name: str) -> Sequence[Any]:
     candidates = [func, getattr(torch.ops.aten, own, None), getattr(torch.ops.aten, name, None)]
     packets = (candidate for candidate in candidates if isinstance(candidate, torch._ops.OpOverloadPacket))
     packet = next(packets, None)
-    return [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else ()
+    names = packet.overloads() if packet is not None else []  # type: ignore[no-untyped-call]
+    return [getattr(packet, overload) for overload in names]
 
 
 _known: dict[Function, FunctionInfo] = {}

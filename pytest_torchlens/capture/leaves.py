@@ -13,8 +13,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 ATOMS = frozenset(
-    [int, float, bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout]
-    + [torch.memory_format, torch.Size, torch.Generator, types.FunctionType, type]
+    [
+        *(int, float, bool, complex, str, bytes, type(None), type(...), type, types.FunctionType),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.Generator),
+    ]
 )
 
 
@@ -81,7 +83,7 @@ def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
         return slice(*(substitute(part, swap) for part in (value.start, value.stop, value.step)))
     if isinstance(value, list | tuple) and kind is not torch.Size:
         items = [substitute(item, swap) for item in value]
-        return kind(*items) if hasattr(value, "_fields") else kind(items)  # type: ignore[call-arg]
+        return kind(*items) if hasattr(value, "_fields") else kind(items)
     if isinstance(value, dict):
         copy = value.copy()
         copy.update((key, substitute(item, swap)) for key, item in value.items())

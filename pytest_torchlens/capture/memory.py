@@ -102,6 +102,6 @@ def _over_copied_storage(tensor: torch.Tensor, storages: dict[int, torch.Untyped
     if type(tensor) not in PLAIN or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or not key:
         return tensor.clone()
     if key not in storages:
-        storages[key] = tensor.untyped_storage().clone()
+        storages[key] = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -60,7 +60,7 @@ def _install() -> None:
             _original["module_call"] = torch.nn.Module.__call__
             _original["has_torch_function"] = torch.overrides.has_torch_function
             torch.nn.Module.__call__ = module_call  # type: ignore[method-assign]
-            torch.overrides.has_torch_function = _has_torch_function
+            torch.overrides.has_torch_function = _has_torch_function  # type: ignore[assignment]
         _installed += 1
 
 

@@ -25,8 +25,7 @@ def drew(before: RandomState) -> bool:
 def default_generator(device: torch.device) -> torch.Generator:
     """Return the generator that functions on `device` draw from unless told otherwise."""
     if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        return torch.cuda.default_generators[index]
+        return torch.cuda.default_generators[torch.cuda._utils._get_device_index(device, optional=True)]
     return torch.default_generator
 
 

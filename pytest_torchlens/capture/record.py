@@ -69,6 +69,8 @@ def record(
         recording.output = model(*args, **kwargs)
     recording.elapsed = time.perf_counter() - start
     recording.outputs = [(path, tracer.read(tensor)) for path, tensor in walk(recording.output)]
+    for source in recording.sources:
+        source.final = fingerprint(source.live) if source.written else ""
     recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]
     recording.slots = tracer.slots
     return recording
@@ -90,18 +92,19 @@ def _new_recording(model: torch.nn.Module, seed: int | None) -> Recording:
         model_name=type(model).__name__,
         modules={name: type(module).__name__ for name, module in model.named_modules()},
         parameters={name: _shape(parameter) for name, parameter in parameters.items()},
-        parameter_bytes=sum(parameter.nbytes for parameter in parameters.values() if not _is_lazy(parameter)),
+        parameter_bytes=sum(parameter.nbytes for parameter in parameters.values() if not is_lazy(parameter)),
         model=weakref.ref(model),
         seed=seed,
     )
 
 
-def _is_lazy(parameter: torch.Tensor) -> bool:
-    return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Return whether a parameter or buffer waits for its first input to learn its shape."""
+    return isinstance(tensor, torch.nn.UninitializedParameter | torch.nn.UninitializedBuffer)
 
 
 def _shape(parameter: torch.Tensor) -> torch.Size:
-    return torch.Size() if _is_lazy(parameter) else parameter.shape
+    return torch.Size() if is_lazy(parameter) else parameter.shape
 
 
 def _named_tensors(model: torch.nn.Module) -> dict[int, tuple[torch.Tensor, str, str]]:

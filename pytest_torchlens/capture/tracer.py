@@ -79,7 +79,7 @@ class Tracer(TorchFunctionMode):
         self._named = named
         self._addresses = addresses
         self._live: dict[int, Entry] = {}
-        self._by_key: dict[int, Entry] = {}
+        self._owners: dict[int, weakref.ref[Tensor]] = {}
         self._writes: dict[int, list[tuple[int, Value, Extent | None]]] = {}
         self._retention = Retention()
         self._module_calls: dict[str, int] = {}
@@ -196,7 +196,10 @@ class Tracer(TorchFunctionMode):
             value.digest, key = dense
         else:
             value.digest, key = fingerprint(tensor), storage_key(tensor)
-        self._live[id(tensor)] = self._by_key[key] = (ref, value, key, number)
+        self._live[id(tensor)] = (ref, value, key, number)
+        owner = self._owners.get(key)
+        if owner is None or owner() is None:
+            self._owners[key] = ref
         if self.keep:
             self._retention.keep(value, tensor, key)
         return value
@@ -230,9 +233,9 @@ class Tracer(TorchFunctionMode):
         if named is not None and named[0] is tensor:
             return self.add_source(tensor, named[1], named[2])
         key = storage_key(tensor)
-        base = self._by_key.get(key) if key else None
-        if base is not None and self._is_view_of(base[0](), tensor):
-            return self._alias(tensor, base)
+        owner = self._owners[key]() if key in self._owners else None
+        if owner is not None and key and _same_kind(owner, tensor):
+            return self._alias(tensor, owner)
         return self.add_source(tensor, "constant", "")
 
     def add_source(self, tensor: Tensor, kind: str, name: str) -> Entry:
@@ -244,19 +247,13 @@ class Tracer(TorchFunctionMode):
         self._retention.keep(value, tensor, key)
         version = -1 if tensor.is_inference() else tensor._version
         self.recording.sources.append(Source(kind, name, value, tensor, version))
-        entry = (weakref.ref(tensor), value, key, len(self.calls) - 1)
-        self._live[id(tensor)] = self._by_key[key] = entry
+        ref = weakref.ref(tensor)
+        entry = self._live[id(tensor)] = (ref, value, key, len(self.calls) - 1)
+        self._owners[key] = ref
         return entry
 
-    @staticmethod
-    def _is_view_of(base: Tensor | None, tensor: Tensor) -> bool:
-        plain = (Tensor, Parameter)
-        return base is not None and type(base) in plain and type(tensor) in plain and base.dtype == tensor.dtype
-
-    def _alias(self, tensor: Tensor, base: Entry) -> Entry:
+    def _alias(self, tensor: Tensor, owner: Tensor) -> Entry:
         """Record a tensor that shares memory with a known one, though no call was seen to make it, as a view."""
-        owner = base[0]()
-        assert owner is not None  # noqa: S101 - `_is_view_of` held
         offset = (tensor.data_ptr() - owner.data_ptr()) // tensor.itemsize + owner.storage_offset()
         args = (self.read(owner), tuple(tensor.shape), tensor.stride(), offset)
         info = info_of(torch.as_strided)
@@ -313,6 +310,11 @@ class Tracer(TorchFunctionMode):
 # the walk up the stack ends at the frame around a module's forward
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _BOUNDARY = Tracer.call_module.__code__
+
+
+def _same_kind(one: Tensor, other: Tensor) -> bool:
+    plain = (Tensor, Parameter)
+    return type(one) in plain and type(other) in plain and one.dtype == other.dtype
 
 
 def _overrides(kind: type) -> bool:

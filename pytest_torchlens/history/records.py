@@ -155,5 +155,3 @@ def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return names.get(id(value), "?") if isinstance(value, Value) else leaf
 
     return substitute(node.call.args, name), substitute(node.call.kwargs, name)
-
-

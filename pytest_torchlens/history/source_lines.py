@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import CodeType
 
 import torch
@@ -12,9 +14,9 @@ import torch
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Frames
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_NOT_THE_MODEL = (_TORCH, _OURS, os.path.dirname(functools.__file__) + os.sep + "contextlib", "<")
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_NOT_THE_MODEL = (_TORCH, _OURS, contextlib.__file__, functools.__file__, "<")
 
 
 def source_line(call: Call) -> str:
@@ -48,5 +50,3 @@ def line_of(code: CodeType, at: int) -> int:
     """Return the line number of the instruction at byte offset `at`."""
     lines = (line for start, end, line in code.co_lines() if start <= at < end and line is not None)
     return next(lines, code.co_firstlineno)
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import copies_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -44,7 +48,7 @@ class Player:
         self._settings = contextlib.ExitStack()
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
 
-    def __enter__(self) -> Player:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -117,7 +121,7 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     for _, output in recording.outputs:
         last.pop((output.value if isinstance(output, Aliased) else output).slot, None)
     for source in recording.sources:
-        if source.kind == "buffer":  # their final state is looked at
+        if source.written:  # its final state is looked at
             last.pop(source.value.slot, None)
     free: dict[int, list[int]] = {}
     for slot, number in last.items():

@@ -72,7 +72,9 @@ def _arguments(history: ModelHistory) -> Iterator[Finding]:
     for node in history.nodes:
         if node.call is None:
             continue
-        given = [path for path, _ in edges_in(node.call.args, "")] + [path for path, _ in edges_in(node.call.kwargs, "")]
+        given = [path for path, _ in edges_in(node.call.args, "")] + [
+            path for path, _ in edges_in(node.call.kwargs, "")
+        ]
         known = sum(1 for _, _, write in node.parents if not write) + len(node.parameters)
         if known != len(given):
             yield node, f"its call was given {len(given)} tensors, but {known} parents and parameters are listed"

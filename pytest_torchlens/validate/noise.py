@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import torch
@@ -19,9 +20,14 @@ class Noise:
 
         Floats are first scaled by factors between 0.5 and 1, which keeps signs, zeros and indices in range; then
         reflected; then replaced.  Integers are reordered among themselves, then moved to the other end of their
-        range.  `gentle` stops after the first.
+        range.  `gentle` stops after the first.  Sparse and nested tensors are halved; others that cannot be
+        computed with (quantized, meta) yield nothing.
         """
-        if tensor.dtype is torch.bool:
+        if not is_dense(tensor):
+            yield from _halved(tensor)
+        elif not tensor.numel():
+            return
+        elif tensor.dtype is torch.bool:
             yield tensor.logical_not()
         elif tensor.is_floating_point() or tensor.is_complex():
             yield from self._floats(tensor, gentle)
@@ -48,9 +54,21 @@ class Noise:
         return self._factors[:count].view(tensor.shape).to(device=tensor.device, dtype=kind)
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is an ordinary block of numbers."""
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
+
+
+def _halved(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    if tensor.is_quantized or tensor.is_meta:
+        return
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        yield tensor * 0.5
+
+
 def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
     yield _written(tensor, tensor.flatten().flip(0).view(tensor.shape))
-    if gentle or not tensor.numel():
+    if gentle:
         return
     low, high = tensor.min(), tensor.max()
     if low != high:

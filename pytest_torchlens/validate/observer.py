@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.calls import shape_of
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
@@ -33,7 +34,7 @@ class Observation:
 
 
 def _describe(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype}{list(tensor.shape)} {fingerprint(tensor)}"
+    return f"{tensor.dtype}{list(shape_of(tensor))} {fingerprint(tensor)}"
 
 
 def compare(traced: Observation, plain: Observation) -> PartVerdict:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import torch
-
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.validate.noise import Noise
+from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.reasons import Probe
 from pytest_torchlens.validate.reasons import reason
 from pytest_torchlens.validate.score import Score
@@ -40,12 +39,11 @@ class Perturbation:
                 self._explain(number, trial, places)
 
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
-        arguments = {place: trial.argument(place) for place in places}
-        movable = [place for place, tensor in arguments.items() if _can_be_perturbed(tensor)]
         gentle = trial.call.info.layer_type in _GENTLE
-        streams = [self._noise.variants(arguments[place].detach(), gentle) for place in movable]
-        variants = zip(*streams, strict=False)
-        return any(trial.reacts(dict(zip(movable, tensors, strict=True))) for tensors in variants)
+        tensors = {place: trial.argument(place).detach() for place in places}
+        streams = {place: self._noise.variants(tensor, gentle) for place, tensor in tensors.items() if tensor.numel()}
+        variants = zip(*streams.values(), strict=False)
+        return any(trial.reacts(dict(zip(streams, noise, strict=True))) for noise in variants)
 
     def _explain(self, number: int, trial: Trial, places: list[int]) -> None:
         for place in places:
@@ -53,7 +51,7 @@ class Perturbation:
             others = tuple(trial.argument(other) for other in range(len(trial.edges)) if other != place)
             argument = trial.edges[place][0]
             named = reason(Probe(trial.call, argument, tensor, others, trial.outputs))
-            if named is None and not _can_be_perturbed(tensor):
+            if named is None and not (is_dense(tensor) or next(self._noise.variants(tensor), None) is not None):
                 named = "no noise for this kind of tensor"
             if named is not None:
                 self._exempt[named] += 1
@@ -72,7 +70,3 @@ class Perturbation:
     def verdict(self) -> PartVerdict:
         """Return the score so far."""
         return self._score.verdict(exempt=dict(self._exempt.most_common()))
-
-
-def _can_be_perturbed(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.numel() > 0 and not (tensor.is_quantized or tensor.is_meta)

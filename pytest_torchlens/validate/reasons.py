@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_torchlens.capture import Call
+from pytest_torchlens.validate.noise import is_dense
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def _single_element(probe: Probe) -> bool:
 
 def _constant_output(probe: Probe) -> bool:
     """Every output is one number repeated, as a saturated, masked or zeroed function gives."""
-    return all(output.numel() == 0 or bool((output == output.flatten()[0]).all()) for output in probe.outputs)
+    return all(is_dense(output) and bool((output == output.flatten()[0]).all()) for output in probe.outputs)
 
 
 _REASONS: dict[str, Callable[[Probe], bool]] = {

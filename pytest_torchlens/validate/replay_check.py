@@ -9,6 +9,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.calls import shape_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.replay import Player
@@ -54,15 +55,15 @@ class ReplayCheck:
             self._uninitialised += 1
             return
         self._score.checked += 1
-        if tensor.shape != value.shape or tensor.dtype != value.dtype:
-            found, recorded = _kind(tensor.dtype, tensor.shape), _kind(value.dtype, value.shape)
+        found, recorded = _kind(tensor.dtype, shape_of(tensor)), _kind(value.dtype, value.shape)
+        if found != recorded:
             self._fail(number, f"the replay gave {found} where {recorded} was recorded")
             return
         recorded_print = value.fingerprint
         if not recorded_print:
             self._unfingerprinted += 1
         elif fingerprint(tensor) != recorded_print:
-            self._fail(number, f"the replayed values of {_kind(value.dtype, value.shape)} differ from the recorded ones")
+            self._fail(number, f"the replayed values of {recorded} differ from the recorded ones")
         elif value.tensor is not None and fingerprint(value.tensor) != recorded_print:
             self._fail(number, "the saved activation is not what the operation gave", "it was changed after recording")
 
@@ -74,6 +75,15 @@ class ReplayCheck:
             if fingerprint(player.at(value.slot)) != found:
                 name = f"output {path!r}" if path else "the output"
                 self._fail(value.call, f"{name} of the replayed graph differs from what the model returned")
+
+    def final_states(self, player: Player) -> None:
+        """Compare buffers, parameters and inputs that were overwritten with what the forward pass left in them."""
+        for source in self._recording.sources:
+            if source.written:
+                self._score.checked += 1
+                if fingerprint(player.at(source.value.slot)) != source.final:
+                    message = f"{source.kind} {source.name!r} is left with other values by the replayed graph"
+                    self._score.fail(Failure(message=message, cause="a write to it was not recorded"))
 
     def raised(self, number: int, error: Exception) -> None:
         """Note that call `number` could not be run again."""

@@ -11,6 +11,7 @@ import torch
 
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.record import is_lazy
 
 _CONTAINERS = (dict, list, set, deque)
 
@@ -22,7 +23,7 @@ class ModelState:
         self._attributes = [(module, dict(module.__dict__)) for module in model.modules()]
         held = [value for _, attributes in self._attributes for value in attributes.values()]
         self._containers = [(value, value.copy()) for value in held if isinstance(value, _CONTAINERS)]
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not _is_lazy(buffer)]
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
 
     def restore(self) -> None:
         """Put attributes and containers back by assignment, and buffers that changed by copying."""
@@ -31,18 +32,14 @@ class ModelState:
             module.__dict__.update(attributes)
         for container, contents in self._containers:
             _refill(container, contents)
-        for buffer, contents in self._buffers:
-            if fingerprint(buffer) != fingerprint(contents):
-                overwrite(buffer, contents)
+        for buffer, former in self._buffers:
+            if fingerprint(buffer) != fingerprint(former):
+                overwrite(buffer, former)
 
 
 def _refill(container: Any, contents: Any) -> None:
     container.clear()
     container.extend(contents) if isinstance(container, list | deque) else container.update(contents)
-
-
-def _is_lazy(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
 
 
 def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
@@ -60,10 +57,12 @@ def restore_sources(sources: list[Source]) -> None:
 
 def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, str]:
     """Return the fingerprint of every parameter, buffer and input, by a name for people."""
-    tensors = {f"parameter {name}": parameter for name, parameter in model.named_parameters()}
-    tensors |= {f"buffer {name}": buffer for name, buffer in model.named_buffers()}
-    tensors |= {f"input {path}": tensor for path, tensor in inputs.items()}
-    digests = {name: fingerprint(tensor) for name, tensor in tensors.items() if not _is_lazy(tensor)}
+    tensors = {
+        **{f"parameter {name}": parameter for name, parameter in model.named_parameters()},
+        **{f"buffer {name}": buffer for name, buffer in model.named_buffers()},
+        **{f"input {path}": tensor for path, tensor in inputs.items()},
+    }
+    digests = {name: fingerprint(tensor) for name, tensor in tensors.items() if not is_lazy(tensor)}
     return digests | {f"mode of {name or 'the model'}": str(m.training) for name, m in model.named_modules()}
 
 
@@ -72,7 +71,7 @@ class Generators:
 
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
         self._numpy = np.random.get_state()  # noqa: NPY002 - models draw from the global generator
         self._python = random.getstate()
 
@@ -87,5 +86,6 @@ class Generators:
     def digests(self) -> dict[str, str]:
         """Return each generator's state in short."""
         states = {"random state of torch": fingerprint(self._torch), "random state of Python": str(hash(self._python))}
-        states["random state of NumPy"] = str(hash(str(self._numpy)))
+        _, words, place, *rest = self._numpy
+        states["random state of NumPy"] = str(hash((np.asarray(words).tobytes(), place, *rest)))
         return states | {f"random state of cuda:{i}": fingerprint(state) for i, state in enumerate(self._cuda)}

@@ -40,7 +40,10 @@ class Trial:
         self.edges = edges_of(call)
         self._player = player
         self._originals = originals
-        self._reference = [value.fingerprint for value in call.outputs]
+        returned = {value.slot for value in call.outputs}
+        self._also_written = [slot for slot in call.writes if slot not in returned]
+        written = [fingerprint(player.at(slot)) for slot in self._also_written]
+        self._reference = [value.fingerprint for value in call.outputs] + written
 
     def argument(self, place: int) -> torch.Tensor:
         """Return the tensor of the edge at `place` as the call read it."""
@@ -48,7 +51,7 @@ class Trial:
         return self._originals[slot] if slot in self._originals else self._player.at(slot)
 
     def reacts(self, changed: dict[int, torch.Tensor]) -> bool:
-        """Return whether the call gives another result with ``changed[place]`` for the edges at these places."""
+        """Return whether the call gives or writes something else with ``changed[place]`` for these edges."""
         overwritten = {slot: copied(tensor) for slot, tensor in self._originals.items()}
         places = iter(range(len(self.edges)))
 
@@ -65,7 +68,8 @@ class Trial:
         except Exception:  # noqa: BLE001 - values that the function refuses are values that it reads
             return True
         outputs = returned if self.call.returned else tuple([overwritten[value.slot] for value in self.call.outputs])
-        return [fingerprint(output) for output in outputs] != self._reference
+        written = tuple([overwritten[slot] for slot in self._also_written])
+        return [fingerprint(tensor) for tensor in outputs + written] != self._reference
 
 
 def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:

@@ -113,9 +113,7 @@ def check_recording(recording: Recording, history: ModelHistory, parts: Collecti
 class _Run:
     """The model, its inputs, and what they were before."""
 
-    def __init__(
-        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
         self.model = model
         self.args = args
         self.kwargs = kwargs
@@ -170,6 +168,7 @@ def _replay(
         complete = _play(recording, player, check, perturbation if wanted else None)
         if complete:
             check.outputs(player, returned)
+            check.final_states(player)
     verdicts = [check.verdict()] if "replay" in parts else []
     return [*verdicts, perturbation.verdict()] if wanted else verdicts
 

@@ -1,0 +1,54 @@
+"""Small models that several test files share."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class DemoNetwork(nn.Module):
+    """The poster's example: modules, functions, a random tensor, a buffer, and a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 5)
+        self.relu_module = nn.ReLU()
+        self.register_buffer("example_buffer", torch.ones(5))
+
+    def forward(self, x):
+        x = x + 1
+        x = self.relu_module(x)
+        x = self.fc(x)
+        x = nn.functional.relu(x)
+        x = x + torch.randn(x.shape)
+        y = x**2
+        x = x / y
+        return x * self.example_buffer
+
+
+class SmallConvNet(nn.Module):
+    """Convolution, batch norm in training, in-place ReLU, pooling, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.act = nn.ReLU(inplace=True)
+        self.drop = nn.Dropout(0.25)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.act(self.norm(self.conv(x)))
+        x = x.mean(dim=(2, 3))
+        return self.head(self.drop(x))
+
+
+class Function(nn.Module):
+    """A model whose forward is the function given."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args, **kwargs):
+        return self.function(*args, **kwargs)

@@ -1,0 +1,314 @@
+"""Right records pass, the model is left alone, and each kind of damage is found at its operation."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pytest_torchlens as tl
+from pytest_torchlens.capture import record
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import check_recording
+from pytest_torchlens.validate import validate
+from tests.models import DemoNetwork
+from tests.models import Function
+from tests.models import SmallConvNet
+
+
+def failures(verdict):
+    return [(part.name, failure.operation, failure.message) for part in verdict.parts for failure in part.failures]
+
+
+class Views(nn.Module):
+    def forward(self, x):
+        y = x * 1
+        a, b = y[0], y[1]
+        a.add_(1)
+        b.mul_(2)
+        return y * 2
+
+
+class Memory(nn.Module):
+    """State kept beside parameters and buffers: a counter, a cache, a reassigned buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.cache = {}
+        self.seen = collections.deque(maxlen=3)
+        self.register_buffer("last", torch.zeros(3))
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen.append(self.calls)
+        scale = self.cache.setdefault("scale", x.abs().max() + self.calls)
+        self.last = self.last + x.mean(0)
+        return x / scale + self.last
+
+
+MODELS = {
+    "demo": (DemoNetwork, (5, 5)),
+    "conv, training": (SmallConvNet, (4, 3, 6, 6)),
+    "views": (Views, (2, 3)),
+    "memory": (Memory, (2, 3)),
+    "lstm": (lambda: nn.LSTM(3, 4, 2, dropout=0.5), (5, 2, 3)),
+    "transformer": (lambda: nn.TransformerEncoderLayer(8, 2, 16), (5, 2, 8)),
+    "masked": (lambda: Function(lambda x: x.masked_fill(x < 0, -1e9).softmax(-1)), (4, 4)),
+    "written input": (lambda: Function(lambda x: x.mul_(2) + 1), (4,)),
+    "no operation": (nn.Identity, (2,)),
+    "empty": (lambda: Function(lambda x: x[:0] * x.sum()), (4,)),
+    "sparse": (lambda: Function(lambda x: torch.sparse.mm(x.to_sparse(), x)), (3, 3)),
+    "set item": (lambda: Function(lambda x: F.pad(x, (1, 1)).index_fill_(0, torch.tensor([0]), 3.0)), (3, 3)),
+}
+
+
+@pytest.mark.parametrize(("build", "shape"), MODELS.values(), ids=MODELS)
+def test_right_records_pass_and_the_model_is_left_as_it_was(build, shape):
+    torch.manual_seed(0)
+    model, x = build(), torch.randn(shape)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    attributes = [{k: repr(v) for k, v in module.__dict__.items()} for module in model.modules()]
+    inputs, rng = x.clone(), torch.get_rng_state()
+    verdict = validate(model, (x,)).verdict
+    assert failures(verdict) == []
+    assert verdict
+    assert torch.equal(x, inputs)
+    assert torch.equal(rng, torch.get_rng_state())
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    assert [{k: repr(v) for k, v in module.__dict__.items()} for module in model.modules()] == attributes
+
+
+def test_counts():
+    verdict = validate(DemoNetwork(), (torch.rand(5, 5),)).verdict
+    assert verdict.part("replay").checked == 9 + 1  # operations and the output
+    assert verdict.part("perturbation").checked == 13
+    assert verdict.operations_checked == 10
+    assert verdict.edges_checked == 13
+
+
+def test_parts_can_be_chosen():
+    verdict = validate(nn.ReLU(), (torch.ones(1),), parts=["replay", "observer"]).verdict
+    assert [part.name for part in verdict.parts] == ["observer", "replay"]
+    with pytest.raises(ValueError, match="no validation part 'reply'; did you mean 'replay'"):
+        validate(nn.ReLU(), (torch.ones(1),), parts=["reply"])
+
+
+def test_the_public_function_is_true_when_it_passed():
+    assert tl.validate_model_activations(nn.Linear(2, 2), torch.ones(1, 2))
+
+
+def test_the_models_own_error_passes_through_and_the_model_is_restored():
+    class Fails(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            self.count.add_(1)
+            raise ZeroDivisionError("mine")
+
+    model = Fails()
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        validate(model, (torch.ones(1),))
+    assert model.count.item() == 0
+
+
+# -- models that do not repeat themselves ----------------------------------------------------------------------------
+
+
+def test_observer_sees_a_model_that_notices_being_recorded():
+    def forward(x):
+        return x + (1 if torch.overrides._is_torch_function_mode_enabled() else 0)
+
+    verdict = validate(Function(forward), (torch.ones(2),)).verdict
+    assert failures(verdict)[0] == ("observer", "", "output differs between the recorded and the plain run")
+    assert verdict.part("replay").status is Status.PASSED
+
+
+def test_observer_sees_state_left_otherwise():
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("traced", torch.zeros(1))
+
+        def forward(self, x):
+            if torch.overrides._is_torch_function_mode_enabled():
+                self.traced.fill_(1)
+            return x * 1
+
+    verdict = validate(Hidden(), (torch.ones(2),)).verdict
+    assert [message for _, _, message in failures(verdict)] == [
+        "buffer traced differs between the recorded and the plain run"
+    ]
+
+
+def test_writes_through_numpy_are_reported():
+    class Silent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("held", torch.zeros(3))
+
+        def forward(self, x):
+            y = x + self.held
+            self.held.numpy()[0] += 1
+            return y
+
+    verdict = validate(Silent(), (torch.ones(3),)).verdict
+    found = verdict.part("replay").failures[0].message
+    assert found == "buffer 'held' changed during the forward pass, but no recorded operation wrote to it"
+
+
+# -- sabotage --------------------------------------------------------------------------------------------------------
+
+
+def recorded(model, x, keep="all"):
+    recording = record(model, (x,), keep=keep)
+    return recording, ModelHistory(recording)
+
+
+def verdicts(recording, history):
+    return {part.name: part for part in check_recording(recording, history)}
+
+
+@pytest.fixture
+def demo():
+    torch.manual_seed(1)
+    return recorded(DemoNetwork().eval(), torch.rand(5, 5))
+
+
+def test_an_undamaged_recording_passes(demo):
+    assert all(part.status is Status.PASSED for part in verdicts(*demo).values())
+
+
+OPERATIONS = range(9)
+
+
+@pytest.mark.parametrize("number", OPERATIONS)
+def test_a_saved_activation_changed_by_one_bit(demo, number):
+    recording, history = demo
+    value = recording.calls[number].outputs[0]
+    value.tensor = value.tensor.detach().clone()
+    value.tensor.view(torch.int32)[0, 0] ^= 1
+    part = verdicts(recording, history)["replay"]
+    assert [failure.operation for failure in part.failures] == [history.label(number)]
+    assert part.failures[0].message == "the saved activation is not what the operation gave"
+    assert part.failures[0].source_line
+
+
+@pytest.mark.parametrize("number", OPERATIONS)
+def test_a_changed_fingerprint(demo, number):
+    recording, history = demo
+    recording.calls[number].outputs[0].digest ^= 1
+    part = verdicts(recording, history)["replay"]
+    assert part.failures[0].operation == history.label(number)
+    assert part.failures[0].message == "the replayed values of float32[5, 5] differ from the recorded ones"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 6, 7, 8])
+def test_an_edge_to_another_parent(demo, number):
+    recording, history = demo
+    label, call = history.label(number), recording.calls[number]
+    call.args = (recording.sources[0].value, *call.args[1:])
+    assert verdicts(recording, history)["replay"].failures[0].operation == label
+
+
+def test_swapped_arguments(demo):
+    recording, history = demo
+    (division,) = [call for call in recording.calls if call.info.layer_type == "div"]
+    division.args = division.args[::-1]
+    assert verdicts(recording, history)["replay"].failures[0].operation == "div_1_8"
+
+
+def test_a_changed_constant_argument(demo):
+    recording, history = demo
+    recording.calls[0].args = (recording.calls[0].args[0], 2)
+    assert verdicts(recording, history)["replay"].failures[0].operation == "add_1_1"
+
+
+def test_a_stale_buffer(demo):
+    recording, history = demo
+    (buffer,) = [source for source in recording.sources if source.kind == "buffer"]
+    buffer.live.add_(1)
+    assert verdicts(recording, history)["replay"].failures[0].operation == "mul_1_9"
+
+
+def test_a_lost_random_state(demo):
+    recording, history = demo
+    (draw,) = [call for call in recording.calls if call.random is not None]
+    draw.random = None
+    part = verdicts(recording, history)["replay"]
+    assert part.failures[0].operation == "randn_1_5"
+    assert "random numbers" in part.failures[0].cause
+
+
+def test_a_forgotten_in_place_write():
+    recording, history = recorded(Views(), torch.rand(2, 3))
+    label = history.label(5)
+    recording.calls[3].info = recording.calls[0].info  # add_ becomes mul
+    recording.calls[3].args = (recording.calls[3].args[0], 1)
+    assert verdicts(recording, history)["replay"].failures[0].operation == "add_1_4"
+    assert label == "mul_3_6"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [("layer_label", "linear_2_3"), ("layer_type", "conv2d"), ("layer_total_num", 4), ("layer_type_num", 2)],
+)
+def test_a_wrong_label(demo, attribute, value):
+    recording, history = demo
+    node = history.nodes[3]
+    setattr(node, attribute, value)
+    part = verdicts(recording, history)["invariants"]
+    assert part.status is Status.FAILED
+    assert node.layer_label in {failure.operation for failure in part.failures}
+
+
+def test_a_dropped_edge_in_the_graph(demo):
+    recording, history = demo
+    node = next(node for node in history.nodes if node.layer_label == "div_1_8")
+    node.parents.pop()
+    messages = {failure.operation: failure.message for failure in verdicts(recording, history)["invariants"].failures}
+    assert messages["div_1_8"] == "its call was given 2 tensors, but 1 parents and parameters are listed"
+    assert messages["pow_1_7"] == "its child div_1_8 does not list it as a parent"
+
+
+def test_an_operation_in_the_wrong_module(demo):
+    recording, history = demo
+    relu = next(call for call in recording.module_calls if call.address == "relu_module")
+    recording.calls[2].module = relu
+    (failure,) = verdicts(recording, history)["invariants"].failures
+    assert failure.operation == "linear_1_3"
+    assert "'relu_module:1'" in failure.message
+
+
+def test_perturbation_sees_a_parent_that_is_not_read():
+    def forward(x, y):
+        return torch.add(x, y, alpha=0)
+
+    verdict = validate(Function(forward), (torch.rand(3), torch.rand(3))).verdict
+    (failure,) = verdict.part("perturbation").failures
+    assert failure.operation == "add_1_2"
+    assert failure.message == "other values for argument 1 of add leave its result unchanged"
+
+
+EXEMPT = {
+    "empty output": lambda x: x[:0] * x.sum(),
+    "shape only": lambda x: x + torch.zeros_like(x),
+    "overwritten": lambda x: torch.ones(3).copy_(x),
+    "multiplied by zero": lambda x: x @ torch.zeros(3, 3),
+    "not selected": lambda x: torch.where(torch.ones(3, dtype=torch.bool), x, x * 2),
+    "discrete result unchanged": lambda x: (x < 1e9).to(x.dtype) * x,
+    "single element": lambda x: x[:, None].softmax(-1) + x[:, None],
+}
+
+
+@pytest.mark.parametrize("named", EXEMPT)
+def test_each_exemption_is_named_and_counted(named):
+    verdict = validate(Function(EXEMPT[named]), (torch.rand(3) + 0.5,)).verdict
+    assert failures(verdict) == []
+    assert verdict.part("perturbation").exempt.get(named, 0) >= 1
