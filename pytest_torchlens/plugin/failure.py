@@ -46,9 +46,7 @@ def _failure(failure: Failure) -> list[str]:
     return [f"  {head}", *(f"      {name}: {text}" for name, text in facts.items() if text)]
 
 
-def represent(
-    excinfo: pytest.ExceptionInfo[BaseException], error: ErrorRecord, config: pytest.Config
-) -> ExceptionRepr:
+def represent(excinfo: pytest.ExceptionInfo[BaseException], error: ErrorRecord, config: pytest.Config) -> ExceptionRepr:
     """Return a model's exception with its own frames, and the stage it came up in."""
     style: Any = config.getoption("tbstyle", "auto")
     text = excinfo.getrepr(

@@ -87,5 +87,5 @@ class ModelItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
-        """Return the zoo file and the model's name."""
-        return self.path, None, f"{self.case.zoo}:{self.name}"
+        """Return the zoo file, its first line (pytest needs one to tell of a skip), and the model's name."""
+        return self.path, 0, f"{self.case.zoo}:{self.name}"

@@ -29,9 +29,7 @@ def outcome_of(report: pytest.TestReport) -> Said | None:
     if report.failed:
         return Said(Outcome.FAILED, report.longreprtext)
     if report.skipped:
-        return (
-            Said(Outcome.SKIPPED, _skip_reason(report)) if excused is None else Said(Outcome.XFAILED, excused)
-        )
+        return Said(Outcome.SKIPPED, _skip_reason(report)) if excused is None else Said(Outcome.XFAILED, excused)
     if report.when != "call":
         return None
     return Said(Outcome.PASSED) if excused is None else Said(Outcome.XPASSED, excused)

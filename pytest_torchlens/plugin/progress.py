@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import AbstractContextManager
 from contextlib import nullcontext
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.records import Stage
 
-SAVE, RESTORE, CLEAR, DIM, PLAIN = "\x1b7", "\x1b8", "\x1b[K", "\x1b[2m", "\x1b[0m"
+SAVE, RESTORE, CLEAR = "\x1b7", "\x1b8", "\x1b[K"
 LEAST = 12
 """Columns that must be left on the line."""
 
@@ -32,7 +33,8 @@ class Progress:
         reporter = config.pluginmanager.getplugin("terminalreporter")
         verbosity = config.get_verbosity()
         self._writer: Any = reporter and config.get_terminal_writer()
-        self._transient = bool(reporter and verbosity >= 0 and self._writer.hasmarkup and reporter.isatty())
+        terminal = bool(reporter and reporter.isatty() and os.environ.get("TERM") != "dumb")
+        self._transient = terminal and verbosity >= 0
         self._words = bool(reporter and verbosity == 1 and not self._transient)
 
     def __enter__(self) -> Self:
@@ -53,7 +55,7 @@ class Progress:
     def _write(self, text: str) -> None:
         """Write past pytest's writer, which would count the columns; the cursor ends where it was."""
         room = self._writer.fullwidth - self._writer.width_of_current_line - 2
-        shown = f" {DIM}{text[:room]}{PLAIN}" if room >= LEAST else ""
+        shown = self._writer.markup(f" {text[:room]}", light=True) if text and room >= LEAST else ""
         with self._uncaptured():
             self._writer.flush()
             sys.stdout.write(f"{SAVE}{CLEAR}{shown}{RESTORE}")

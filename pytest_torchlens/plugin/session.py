@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.plugin.gather import Gathered
-from pytest_torchlens.plugin.options import LensOptions
 from pytest_torchlens.plugin.outcomes import Said
 from pytest_torchlens.plugin.outcomes import outcome_of
 from pytest_torchlens.plugin.outcomes import with_outcome
 from pytest_torchlens.plugin.outcomes import without_report
 from pytest_torchlens.plugin.selection import Selection
+from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.records import RunReport
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class LensSession:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         self.is_worker = worker is not None
         self.gathered = Gathered(Path(worker["lens_folder"]) if worker else None)
+        self._collected: set[Path] = set()
         self._said: dict[str, Said] = {}
         self._report: RunReport | None = None
         self._trouble = ""
@@ -62,11 +63,24 @@ class LensSession:
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> ZooFile | None:
         """Collect the zoo files that were named, whichever way pytest comes to them."""
-        if file_path not in self.selection.choices:
-            return None
+        return self._zoo_file(parent, file_path) if file_path in self.selection.choices else None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Collect the zoo files that pytest passed over.
+
+        Of ``pytest . --lens-zoo=timm`` pytest keeps the folder alone, and in it does not look into a virtual
+        environment, where the shipped zoo may lie.
+        """
+        for path in self.selection.choices:
+            if path not in self._collected:
+                items.extend(session.genitems(self._zoo_file(session, path)))
+
+    def _zoo_file(self, parent: pytest.Collector, path: Path) -> ZooFile:
         from pytest_torchlens.plugin.items import ZooFile
 
-        return ZooFile.of(parent, file_path, self)
+        self._collected.add(path)
+        return ZooFile.of(parent, path, self)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

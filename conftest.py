@@ -1,0 +1,79 @@
+"""A zoo of models of a few numbers each, for tests that run pytest in pytest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODELS = '''
+import itertools
+import os
+import torch
+from torch import nn
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        return self.inner(x)
+
+    def inner(self, x):
+        raise RuntimeError("boom in forward")
+
+
+class Broken(nn.Module):
+    def __init__(self):
+        raise ValueError("boom in construction")
+
+
+CALLS = itertools.count(2)
+
+
+class Drifts(nn.Module):
+    """Lets a count of calls, kept where nobody looks, into its result: no two runs agree."""
+
+    def forward(self, x):
+        return x * next(CALLS)
+
+
+class Dies(nn.Module):
+    def forward(self, x):
+        os._exit(13)
+
+
+class Interrupts(nn.Module):
+    def forward(self, x):
+        raise KeyboardInterrupt
+
+
+def zoo():
+    return {
+        "mlp": lambda width=3: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2)),
+        "mlp_tanh": lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh()),
+        "linear": lambda: nn.Linear(4, 2),
+        "raises": Raises,
+        "broken": Broken,
+        "drifts": Drifts,
+        "dies": Dies,
+        "interrupts": Interrupts,
+    }
+'''
+
+ZOO = """
+provider: "python:models.py:zoo"
+defaults:
+  input: {shape: [2, 4]}
+"""
+
+
+@pytest.fixture
+def tiny_zoo(pytester: pytest.Pytester) -> Path:
+    """Give the inner pytest's project a zoo called ``tiny``; return its file."""
+    folder = pytester.mkdir("model_zoo_configs")
+    (folder / "models.py").write_text(MODELS, encoding="utf-8")
+    path = folder / "tiny.yaml"
+    path.write_text(ZOO, encoding="utf-8")
+    return path

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("tiny_zoo")
+FILE = "model_zoo_configs/tiny.yaml"
+
+
+def collected(result: pytest.RunResult) -> list[str]:
+    return [line for line in result.outlines if "::" in line]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--lens-zoo=tiny:mlp"], ["mlp"]),
+        (["--lens-zoo", "tiny:mlp,linear"], ["linear", "mlp"]),
+        (["--lens-zoo=tiny:mlp*"], ["mlp", "mlp_tanh"]),
+        (["--lens-zoo=tiny:mlp", "--lens-zoo=tiny:linear,mlp"], ["linear", "mlp"]),
+        (["--lens-zoo=tiny:*[xp]"], ["mlp"]),
+    ],
+)
+def test_names_and_globs_are_items_in_order(pytester: pytest.Pytester, options: list[str], names: list[str]):
+    result = pytester.runpytest_inprocess(*options, "--co", "-q")
+    assert collected(result) == [f"{FILE}::{name}" for name in names]
+
+
+def test_a_zoo_alone_is_all_its_models(pytester: pytest.Pytester):
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny", "--co", "-q")
+    assert len(collected(result)) == 8
+
+
+def test_an_item_runs_and_stands_in_the_table(pytester: pytest.Pytester):
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["lens: 1 model, torch *, record only*", "*= lens =*", "tiny:mlp *not-validated*"])
+
+
+def test_a_plain_run_collects_no_zoo(pytester: pytest.Pytester):
+    pytester.makepyfile("def test_mine(): pass")
+    for arguments in ([], ["."]):
+        result = pytester.runpytest_inprocess(*arguments)
+        result.assert_outcomes(passed=1)
+        result.stdout.no_fnmatch_line("*lens*tiny*")
+        result.stdout.no_fnmatch_line("lens:*")
+
+
+def test_the_zoo_is_run_and_not_the_testpaths(pytester: pytest.Pytester):
+    pytester.makeini("[pytest]\ntestpaths = tests")
+    pytester.mkdir("tests").joinpath("test_mine.py").write_text("def test_mine(): pass")
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--co", "-q")
+    assert collected(result) == [f"{FILE}::mlp"]
+    result.stdout.no_fnmatch_line("testpaths:*")
+
+
+@pytest.mark.parametrize("path", [".", "test_mine.py"])
+def test_the_zoo_is_added_to_named_paths(pytester: pytest.Pytester, path: str):
+    pytester.makepyfile(test_mine="def test_mine(): pass")
+    result = pytester.runpytest_inprocess(path, "--lens-zoo=tiny:mlp", "--co", "-q")
+    assert sorted(collected(result)) == [f"{FILE}::mlp", "test_mine.py::test_mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ([f"{FILE}::mlp"], ["mlp"]),
+        ([f"{FILE}::mlp", f"{FILE}::linear"], ["mlp", "linear"]),
+        ([f"{FILE}::mlp", "--lens-zoo=tiny:linear"], ["linear", "mlp"]),
+    ],
+)
+def test_node_ids_can_be_given_back(pytester: pytest.Pytester, arguments: list[str], names: list[str]):
+    result = pytester.runpytest_inprocess(*arguments, "--co", "-q")
+    assert collected(result) == [f"{FILE}::{name}" for name in names]
+
+
+@pytest.mark.parametrize("argument", [FILE, "model_zoo_configs"])
+def test_a_named_file_or_folder_is_all_its_models(pytester: pytest.Pytester, argument: str):
+    result = pytester.runpytest_inprocess(argument, "--co", "-q")
+    assert len(collected(result)) == 8
+
+
+def test_a_zoo_file_may_lie_anywhere(pytester: pytest.Pytester, tiny_zoo):
+    elsewhere = pytester.mkdir("elsewhere")
+    for path in tiny_zoo.parent.iterdir():
+        if path.is_file():
+            path.rename(elsewhere / path.name)
+    result = pytester.runpytest_inprocess("elsewhere/tiny.yaml::mlp", "--co", "-q")
+    assert collected(result) == ["elsewhere/tiny.yaml::mlp"]
+    pytester.makeini("[pytest]\nlens_zoo_paths = elsewhere")
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:linear", "--co", "-q")
+    assert collected(result) == ["elsewhere/tiny.yaml::linear"]
+
+
+def test_yaml_of_others_is_left_alone(pytester: pytest.Pytester):
+    pytester.path.joinpath("other.yaml").write_text("steps: [1, 2]")
+    result = pytester.runpytest_inprocess("other.yaml")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*not found: *other.yaml"])
+
+
+def test_the_shipped_zoo_needs_no_file_in_the_project(pytester: pytest.Pytester):
+    nodeid = "model_zoo_configs/torchvision.yaml::alexnet"
+    by_option = pytester.runpytest_inprocess("--lens-zoo=torchvision:alexnet", "--co", "-q")
+    assert collected(by_option) == [nodeid]
+    given_back = pytester.runpytest_inprocess(nodeid, "--co", "-q")
+    assert collected(given_back) == [nodeid]
+
+
+def test_the_users_file_wins_over_the_shipped(pytester: pytest.Pytester, tiny_zoo):
+    tiny_zoo.rename(tiny_zoo.with_name("torchvision.yaml"))
+    result = pytester.runpytest_inprocess("--lens-zoo=torchvision:mlp", "--co", "-q")
+    assert collected(result) == ["model_zoo_configs/torchvision.yaml::mlp"]
+
+
+def test_a_rootdir_elsewhere(pytester: pytest.Pytester, tmp_path):
+    result = pytester.runpytest_inprocess(
+        f"--rootdir={tmp_path}", f"{FILE}::mlp", "--lens-zoo=torchvision:alexnet", "--co", "-q"
+    )
+    assert "model_zoo_configs/torchvision.yaml::alexnet" in collected(result)
+    assert len(collected(result)) == 2
+
+
+@pytest.mark.parametrize(
+    ("zoo", "message"),
+    [
+        ("tinny:mlp", "*unknown zoo 'tinny': did you mean 'tiny'?"),
+        ("tiny:mpl", "*zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
+        ("tiny:q*", "*no model of zoo 'tiny' fits 'q[*]'; it has 8 models"),
+        ("tiny:mlp,", "*zoo 'tiny' has no model ''*"),
+    ],
+)
+def test_what_is_unknown_is_a_usage_error(pytester: pytest.Pytester, zoo: str, message: str):
+    result = pytester.runpytest_inprocess(f"--lens-zoo={zoo}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_an_unknown_model_of_a_node_id_is_a_usage_error(pytester: pytest.Pytester):
+    result = pytester.runpytest_inprocess(f"{FILE}::linaer")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*no model 'linaer': did you mean 'linear'?"])
+
+
+def test_a_missing_library_names_the_extra(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    result = pytester.runpytest_inprocess("--lens-zoo=timm:test_vit")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*timm is not installed: pip install 'pytest-torchlens[[]zoo]'"])
+
+
+def test_a_wrong_key_is_a_usage_error_with_its_line(pytester: pytest.Pytester, tiny_zoo):
+    tiny_zoo.write_text("provider: timm\ndefaults:\n  wieghts: init\n")
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*tiny.yaml:3: unknown key 'wieghts': did you mean 'weights'?"])
