@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from graphviz import Digraph
 from graphviz import escape
+from graphviz import nohtml
 
 from pytest_torchlens.draw import look
 from pytest_torchlens.draw.picture import Node
 from pytest_torchlens.draw.picture import compose
 from pytest_torchlens.draw.text import address_of
 from pytest_torchlens.draw.text import module_id
+from pytest_torchlens.draw.text import printable
 from pytest_torchlens.records import ModuleRecord
 
 if TYPE_CHECKING:
@@ -102,17 +104,17 @@ class _Writer:
             with graph.subgraph(name=f"cluster_{module_id(call)}") as cluster:
                 module = self._module(call)
                 label = look.box_label(call, module.module_type, module.num_passes)
-                cluster.attr(label=label, id=module_id(call), tooltip=_tooltip(call), **_BOX)
+                cluster.attr(label=label, id=module_id(call), tooltip=_attribute(call), **_BOX)
                 self._write_box(cluster, inner)
 
     def _write_node(self, graph: Digraph, node: Node) -> None:
         module_type = self._module(node.module).module_type if node.module else ""
-        target = {"URL": _tooltip(self.link(node.operations[-1]))} if self.link else {}
+        target = {"URL": _attribute(self.link(node.operations[-1]))} if self.link else {}
         graph.node(
             node.id,
             id=node.id,
             label=look.node_label(node, module_type),
-            tooltip=_tooltip(look.tooltip(node)),
+            tooltip=_attribute(*look.tooltip(node)),
             **look.node_style(node),
             **target,
         )
@@ -132,6 +134,8 @@ def _nested(nodes: tuple[Node, ...]) -> _Box:
     return root
 
 
-def _tooltip(text: str) -> str:
-    r"""Escape for attributes in which Graphviz resolves backslashes twice and entities once."""
-    return str(escape(text.replace("&", "&amp;").replace("\\", r"\\"))).replace("\n", r"\n")
+def _attribute(*lines: str) -> str:
+    """Escape for attributes in which Graphviz resolves backslashes twice and entities once."""
+    escaped = (escape(printable(line).replace("&", "&amp;").replace("\\", r"\\")) for line in lines)
+    text: str = nohtml(r"\n".join(escaped))
+    return text

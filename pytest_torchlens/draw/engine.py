@@ -47,8 +47,7 @@ def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  #
         )
     except subprocess.TimeoutExpired:
         raise DrawingUnavailable(
-            f"no drawing: {program} was stopped after {timeout:g} s; "
-            "draw fewer nodes (max_nodes, nesting_depth)"
+            f"no drawing: {program} was stopped after {timeout:g} s; draw fewer nodes (max_nodes, nesting_depth)"
         ) from None
     except OSError as error:
         raise DrawingUnavailable(f"no drawing: {program} does not start ({error}); {_INSTALL}") from None

@@ -29,6 +29,7 @@ FILLS = {
 }
 _SMALL = 10
 _MANY_SHAPES = 6
+_LONGEST_HINT = 200
 
 # Under these names the order of two tensors does not matter; an `alpha` makes it matter again.
 _COMMUTATIVE = frozenset(
@@ -70,22 +71,21 @@ def node_style(node: Node) -> dict[str, str]:
 def node_label(node: Node, module_type: str) -> str:
     """Return a node's text as Graphviz HTML."""
     lines = _module_lines(node, module_type) if node.module else _operation_lines(node.operations[0])
-    head, *rest = [escape(shortened(printable(line))) for line in lines]
+    head, *rest = map(_html, lines)
     small = "".join(f"<BR/>{line}" for line in rest)
     return f'<<B>{head}</B><FONT POINT-SIZE="{_SMALL}">{small}</FONT>>' if small else f"<<B>{head}</B>>"
 
 
 def box_label(call: str, module_type: str, num_passes: int) -> str:
     """Return the text of a module's box as Graphviz HTML: address, class, passes."""
-    address = escape(shortened(printable(f"@{call}")))
-    class_name = escape(shortened(printable(_class_and_passes(module_type, num_passes))))
+    address, class_name = _html(f"@{call}"), _html(_class_and_passes(module_type, num_passes))
     left = '<BR ALIGN="LEFT"/>'
     return f'<<B>{address}</B>{left}<FONT POINT-SIZE="{_SMALL}">{class_name}</FONT>{left}>'
 
 
 def title(history: HistoryRecord, picture: Picture) -> str:
     """Return the picture's title as Graphviz HTML: model, tensors, parameters, what is not shown."""
-    name = escape(shortened(printable(history.model_name)))
+    name = _html(history.model_name)
     lines = [
         f"{counted(history.num_tensors_total, 'tensor')} total ({byte_size(history.tensor_fsize_total)})",
         f"{counted(history.total_params, 'param')} total ({byte_size(history.total_params_fsize)})",
@@ -103,10 +103,10 @@ def arrow_label(arrow: Arrow) -> str:
     return shortened(printable(", ".join(_argument(edge.argument) for edge in arrow.edges)))
 
 
-def tooltip(node: Node) -> str:
-    """Return what is shown when the pointer rests on a node."""
+def tooltip(node: Node) -> list[str]:
+    """Return the lines that are shown when the pointer rests on a node."""
     if node.module is not None:
-        return f"{node.module}: {counted(len(node.operations), 'operation')}"
+        return [f"{shortened(node.module)}: {counted(len(node.operations), 'operation')}"]
     operation = node.operations[0]
     lines = (
         display_label(operation),
@@ -115,7 +115,12 @@ def tooltip(node: Node) -> str:
         ", ".join(operation.func_args_non_tensor + operation.func_kwargs_non_tensor),
         operation.source_line,
     )
-    return "\n".join(shortened(printable(line), 200) for line in lines if line)
+    return [shortened(printable(line), _LONGEST_HINT) for line in lines if line]
+
+
+def _html(text: str) -> str:
+    r"""Escape for a label: Graphviz takes ``\N`` in it, even in HTML, for the name of the node."""
+    return escape(shortened(printable(text))).replace("\\", r"\\")
 
 
 def _operation_lines(operation: Operation) -> list[str]:
@@ -133,9 +138,7 @@ def _address(operation: Operation) -> list[str]:
     """Return where the model's object has it; nothing for a free function."""
     if operation.is_buffer_layer:
         return [f"@{operation.buffer_address}"]
-    return (
-        [f"@{operation.bottom_level_submodule_exited}"] if operation.is_bottom_level_submodule_output else []
-    )
+    return [f"@{operation.bottom_level_submodule_exited}"] if operation.is_bottom_level_submodule_output else []
 
 
 def _module_lines(node: Node, module_type: str) -> list[str]:

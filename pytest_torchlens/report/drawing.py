@@ -97,9 +97,7 @@ def inline_drawing(svg: bytes) -> InlineDrawing:
     for size in ("width", "height"):
         root.attrib.pop(size, None)
     ids = frozenset(group.get("id", "") for group in root.iter("g"))
-    return InlineDrawing(
-        ET.tostring(root, encoding="unicode"), round(width * _POINT), round(height * _POINT), ids
-    )
+    return InlineDrawing(ET.tostring(root, encoding="unicode"), round(width * _POINT), round(height * _POINT), ids)
 
 
 def _to_html(element: ET.Element) -> None:

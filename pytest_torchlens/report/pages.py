@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import jinja2
+from markupsafe import Markup
 
 from pytest_torchlens.draw.text import byte_size
 from pytest_torchlens.draw.text import counted
@@ -82,8 +83,8 @@ class Pages:
         folder = files("pytest_torchlens.report") / "templates"
         style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
         return {
-            "style": jinja2.utils.markupsafe.Markup(style),  # noqa: S704 - our own file
-            "script": jinja2.utils.markupsafe.Markup(script),  # noqa: S704 - our own file
+            "style": Markup(style),  # noqa: S704 - our own file
+            "script": Markup(script),  # noqa: S704 - our own file
             "policy": f"default-src 'none'; style-src {_allowed(style)}; script-src {_allowed(script)}; "
             "base-uri 'none'; form-action 'none'",
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def write_site(run: RunReport, folder: Path) -> list[Path]:
     models = {page_path(report): report for report in run.models}
     head = [
         write_file(folder / "index.html", pages.index()),
-        write_file(folder / "report.json", to_json(_brief_run(run), indent=1)),
+        write_file(folder / "report.json", _run_file(run)),
     ]
     return [*head, *(path for report in models.values() for path in _write_model(report, pages, folder))]
 
@@ -64,8 +65,10 @@ def _drawing(report: ModelReport, folder: Path) -> bytes | None:
     return path.read_bytes() if report.graph and path.is_file() else None
 
 
-def _brief_run(run: RunReport) -> RunReport:
-    return replace(run, models=tuple(map(_brief, run.models)))
+def _run_file(run: RunReport) -> str:
+    brief = replace(run, models=tuple(map(_brief, run.models)))
+    # `to_json` leaves defaults out, and a program must find the schema.
+    return json.dumps({"schema": run.schema} | json.loads(to_json(brief)), indent=1)
 
 
 def _brief(report: ModelReport) -> ModelReport:

@@ -43,9 +43,10 @@ def is_bad(report: ModelReport) -> bool:
 
 def status(report: ModelReport) -> str:
     """Return the word for a model: that of its verdict, else of its outcome."""
-    if report.outcome is not Outcome.PASSED:
-        return report.outcome.value
-    return report.verdict.status.value if report.verdict is not None else "not-validated"
+    word: str = report.outcome.value
+    if report.outcome is Outcome.PASSED:
+        word = report.verdict.status.value if report.verdict is not None else "not-validated"
+    return word
 
 
 def failed_at(report: ModelReport) -> str:

@@ -31,7 +31,11 @@ _DISPENSABLE = ("layers", "act. MB", "fwd ms", "edges", "params")
 
 
 def terminal_table(
-    models: Iterable[ModelReport], width: int = 100, ascii: bool = False, *, top: int | None = None  # noqa: A002
+    models: Iterable[ModelReport],
+    width: int = 100,
+    ascii: bool = False,  # noqa: A002 - the caller's word
+    *,
+    top: int | None = None,
 ) -> str:
     """Return one line a model, and under the table what broke, where and what to do for each that failed.
 
@@ -65,7 +69,7 @@ def _most_important(models: list[ModelReport], top: int | None) -> tuple[list[Mo
 class _Writer:
     def __init__(self, width: int, ascii_only: bool) -> None:
         self.width = width
-        self.none = "-" if ascii_only else "–"  # noqa: RUF001 - the dash of an empty cell
+        self.none = "-" if ascii_only else "–"
         self.gap = "..." if ascii_only else "…"
 
     def table(self, models: Sequence[ModelReport]) -> str:

@@ -137,36 +137,46 @@ def demo_network() -> HistoryRecord:
     return net.record()
 
 
+# Address, class, shape made, shapes of parameters.
+_ALEXNET: list[tuple[str, str, tuple[int, ...], tuple[tuple[int, ...], ...]]] = [
+    ("features.0", "Conv2d", (1, 64, 55, 55), ((64, 3, 11, 11), (64,))),
+    ("features.1", "ReLU", (1, 64, 55, 55), ()),
+    ("features.2", "MaxPool2d", (1, 64, 27, 27), ()),
+    ("features.3", "Conv2d", (1, 192, 27, 27), ((192, 64, 5, 5), (192,))),
+    ("features.4", "ReLU", (1, 192, 27, 27), ()),
+    ("features.5", "MaxPool2d", (1, 192, 13, 13), ()),
+    ("features.6", "Conv2d", (1, 384, 13, 13), ((384, 192, 3, 3), (384,))),
+    ("features.7", "ReLU", (1, 384, 13, 13), ()),
+    ("features.8", "Conv2d", (1, 256, 13, 13), ((256, 384, 3, 3), (256,))),
+    ("features.9", "ReLU", (1, 256, 13, 13), ()),
+    ("features.10", "Conv2d", (1, 256, 13, 13), ((256, 256, 3, 3), (256,))),
+    ("features.11", "ReLU", (1, 256, 13, 13), ()),
+    ("features.12", "MaxPool2d", (1, 256, 6, 6), ()),
+    ("avgpool", "AdaptiveAvgPool2d", (1, 256, 6, 6), ()),
+    ("", "Flatten", (1, 9216), ()),
+    ("classifier.0", "Dropout", (1, 9216), ()),
+    ("classifier.1", "Linear", (1, 4096), ((4096, 9216), (4096,))),
+    ("classifier.2", "ReLU", (1, 4096), ()),
+    ("classifier.3", "Dropout", (1, 4096), ()),
+    ("classifier.4", "Linear", (1, 4096), ((4096, 4096), (4096,))),
+    ("classifier.5", "ReLU", (1, 4096), ()),
+    ("classifier.6", "Linear", (1, 1000), ((1000, 4096), (1000,))),
+]
+
+
 def alexnet() -> HistoryRecord:
-    """Return a forward pass shaped like AlexNet's: 24 layers in a row."""
+    """Return AlexNet's forward pass."""
     net = Sketch("AlexNet")
-    for address, kind in (("features", "Sequential"), ("avgpool", "AdaptiveAvgPool2d"), ("classifier", "Sequential")):
-        net.module(address, kind)
+    net.module("features", "Sequential")
+    net.module("classifier", "Sequential")
     x = net.op("input", shape=(1, 3, 224, 224))
-    channels, size, place = 3, 224, 0
-    for width, kernel, step, pool in ((64, 11, 4, 1), (192, 5, 1, 1), (384, 3, 1, 0), (256, 3, 1, 0), (256, 3, 1, 1)):
-        size //= step
-        shape = (1, width, size, size)
-        net.module(f"features.{place}", "Conv2d")
-        weights = ((width, channels, kernel, kernel), (width,))
-        x = net.op("conv2d", x, shape=shape, leaf=f"features.{place}", inside=("features",), parent_param_shapes=weights)
-        net.module(f"features.{place + 1}", "ReLU")
-        x = net.op("relu", x, shape=shape, leaf=f"features.{place + 1}", inside=("features",), function_is_inplace=True)
-        if pool:
-            size //= 2
-            net.module(f"features.{place + 2}", "MaxPool2d")
-            x = net.op("maxpool2d", x, shape=(1, width, size, size), leaf=f"features.{place + 2}", inside=("features",))
-        channels, place = width, place + 2 + pool
-    x = net.op("adaptiveavgpool2d", x, shape=(1, 256, 6, 6), leaf="avgpool")
-    x = net.op("flatten", x, shape=(1, 9216), source_line="torchvision/models/alexnet.py:50, in forward")
-    for place, (kind, width, given) in enumerate(
-        (("Dropout", 9216, 0), ("Linear", 4096, 9216), ("ReLU", 4096, 0), ("Dropout", 4096, 0))
-        + (("Linear", 4096, 4096), ("ReLU", 4096, 0), ("Linear", 1000, 4096))
-    ):
-        net.module(f"classifier.{place}", kind)
-        weights = ((width, given), (width,)) if given else ()
-        leaf = {"leaf": f"classifier.{place}", "inside": ("classifier",)}
-        x = net.op(kind.lower(), x, shape=(1, width), parent_param_shapes=weights, **leaf)
+    for address, kind, shape, params in _ALEXNET:
+        if not address:
+            x = net.op(kind.lower(), x, shape=shape, source_line="alexnet.py:50, in forward")
+            continue
+        net.module(address, kind)
+        inside = tuple(filter(None, [address.rpartition(".")[0]]))
+        x = net.op(kind.lower(), x, shape=shape, leaf=address, inside=inside, parent_param_shapes=params)
     net.op("output", x, shape=(1, 1000))
     return net.record()
 
@@ -184,7 +194,12 @@ def transformer(blocks: int) -> HistoryRecord:
 
 
 def _block(net: Sketch, x: str, block: str, shape: tuple[int, ...]) -> str:
-    for name, kind in (("", "Block"), (".norm1", "LayerNorm"), (".attn", "Attention"), (".attn.qkv", "Linear")):
+    for name, kind in (
+        ("", "Block"),
+        (".norm1", "LayerNorm"),
+        (".attn", "Attention"),
+        (".attn.qkv", "Linear"),
+    ):
         net.module(block + name, kind)
     for name, kind in ((".attn.proj", "Linear"), (".norm2", "LayerNorm"), (".mlp", "Mlp")):
         net.module(block + name, kind)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.report import page_path
+from pytest_torchlens.report import save_drawing
+from pytest_torchlens.report.drawing import inline_drawing
+from tests.report.html_page import Page
+from tests.report.samples import passed
+
+
+def test_the_drawing_lies_beside_the_page(tmp_path):
+    report = save_drawing(passed("a/b"), tmp_path)
+    assert report.graph == str(page_path(report).with_suffix(".svg"))
+    assert (tmp_path / report.graph).read_bytes().startswith(b"<?xml")
+
+
+def test_without_a_history_there_is_nothing_to_draw(tmp_path):
+    report = ModelReport(zoo="own", name="net")
+    assert save_drawing(report, tmp_path) is report
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_graphviz_the_report_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTEST_LENS_DOT", "/nowhere/dot")
+    report = save_drawing(passed(), tmp_path)
+    assert report.graph == ""
+    assert "no drawing: /nowhere/dot does not start" in report.notes[-1]
+
+
+def test_the_inline_drawing_links_to_rows_and_keeps_its_ids(tmp_path):
+    report = save_drawing(passed(), tmp_path)
+    drawing = inline_drawing((tmp_path / report.graph).read_bytes())
+    page = Page(drawing.svg)
+    assert {"op-conv2d_1_1", "module-features"} <= drawing.ids
+    assert "#row-conv2d_1_1" in page.values("a", "href")
+    assert set(page.values("a", "tabindex")) == {"-1"}
+    assert drawing.height > drawing.width > 100
+    assert "xmlns" not in drawing.svg
+
+
+@pytest.mark.parametrize("damage", [b"", b"<svg", b"<svg/>", b'<svg viewBox="0 0 wide"/>', b"\xff\xfe"])
+def test_a_damaged_drawing_is_refused(damage):
+    with pytest.raises(ValueError, match="no SVG that Graphviz wrote"):
+        inline_drawing(damage)

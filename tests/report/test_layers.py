@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_torchlens.records import ModuleRecord
+from pytest_torchlens.report.layers import layers
+from pytest_torchlens.report.layers import module_tree
+from tests.draw.samples import Sketch
+from tests.draw.samples import alexnet
+from tests.draw.samples import demo_network
+
+
+def test_a_row_for_each_operation_with_links_to_its_parents():
+    rows = {row.label: row for row in layers(demo_network(), frozenset())}
+    assert list(rows) == [op.layer_label for op in demo_network().operations]
+    assert rows["div_1_8"].parents == (("add_2_6", "row-add_2_6"), ("pow_1_7", "row-pow_1_7"))
+
+
+def test_a_row_points_to_its_node_or_to_the_module_that_stands_for_it():
+    drawn = frozenset({"op-input_1_0", "module-features"})
+    rows = {row.label: row.node for row in layers(alexnet(), drawn)}
+    assert rows["input_1_0"] == "op-input_1_0"
+    assert rows["conv2d_1_1"] == "module-features"
+    assert rows["flatten_1_15"] == ""
+
+
+def test_modules_come_in_order_and_close_as_many_lists_as_they_open():
+    tree = module_tree(alexnet())
+    assert [branch.module.address for branch in tree][:3] == ["", "features", "features.0"]
+    assert sum(bool(branch.module.children) for branch in tree) == sum(branch.num_closing for branch in tree)
+    assert [branch.level for branch in tree][:3] == [0, 1, 2]
+
+
+def test_a_module_holds_what_is_below_it():
+    history = alexnet()
+    modules = tuple(replace(m, num_params=7) if m.address == "features.0" else m for m in history.modules)
+    tree = {branch.module.address: branch for branch in module_tree(replace(history, modules=modules))}
+    assert tree["features.0"].num_params == tree["features"].num_params == tree[""].num_params == 7
+    assert tree["classifier"].num_params == 0
+    assert tree["features"].num_operations == 13
+    times = [op.func_time_elapsed for op in history.operations if "features" in op.containing_modules_origin_nested]
+    assert abs(tree["features"].seconds - sum(times)) < 1e-12
+
+
+def test_a_call_with_several_tensors_counts_once():
+    net = Sketch("Net")
+    net.module("lstm", "LSTM")
+    for _ in range(3):
+        net.op("lstm", leaf="lstm", call_id=5, func_time_elapsed=0.25)
+    lstm = module_tree(net.record())[1]
+    assert (lstm.num_operations, lstm.seconds) == (1, 0.25)
+
+
+def test_modules_nested_beyond_any_recursion_limit():
+    modules = [ModuleRecord(address="", module_type="Deep", children=("m0",))]
+    modules += [ModuleRecord(address=f"m{i}", module_type="Deep", children=(f"m{i + 1}",)) for i in range(1200)]
+    tree = module_tree(replace(alexnet(), modules=tuple(modules)))
+    assert tree[-1].level == 1200

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from pytest_torchlens.records import Outcome
+from pytest_torchlens.report import pages
+from pytest_torchlens.report import save_drawing
+from pytest_torchlens.report.pages import Pages
+from tests.draw.samples import Sketch
+from tests.draw.samples import transformer
+from tests.report.html_page import Page
+from tests.report.samples import passed
+from tests.report.samples import raised
+from tests.report.samples import refuted
+from tests.report.samples import run
+
+HOSTILE = """<script>alert(1)</script><img src=x onerror="alert(2)">'"&{{ 7 * 7 }}</style>"""
+
+
+def model_page(report, tmp_path, *, drawn=True):
+    drawing = None
+    if drawn:
+        report = save_drawing(report, tmp_path)
+        drawing = (tmp_path / report.graph).read_bytes()
+    return Page(Pages(run(report)).model(report, drawing))
+
+
+def hostile_report():
+    net = Sketch(HOSTILE)
+    net.module(HOSTILE, HOSTILE)
+    x = net.op("input", source_line=HOSTILE)
+    net.op(HOSTILE, x, inside=(HOSTILE,), source_line=HOSTILE, containing_module_origin=HOSTILE)
+    texts = {"nodeid": HOSTILE, "weights": HOSTILE, "inputs": (HOSTILE,), "notes": (HOSTILE,)}
+    return replace(passed(HOSTILE, zoo=HOSTILE, history=net.record()), **texts)
+
+
+def test_a_page_tells_what_was_found(tmp_path):
+    words = model_page(passed(), tmp_path).words
+    for text in (
+        "alexnet",
+        "✓ passed",
+        "parameters 61,100,840 233.1 MB",
+        "operations 24",
+        "forward pass 12.3 ms median of 5",
+        "inputs x: float32[1, 3, 224, 224]",
+        "24 activations checked",
+        "3 exempt",
+        "2 comparison: the result stayed the same",
+        "completeness ○ not-run needs torch 2.6 or later",
+        "CPU capability AVX512",
+        "pytest --lens-zoo torchvision:alexnet",
+    ):
+        assert text in words
+
+
+def test_a_page_has_a_row_for_each_layer_and_the_graph_leads_to_it(tmp_path):
+    page = model_page(passed(), tmp_path)
+    rows = [id_ for id_ in page.ids if id_.startswith("row-")]
+    assert len(rows) == 24
+    links = {link.removeprefix("#") for link in page.values("a", "href") if link.startswith("#")}
+    assert links <= set(page.ids) | {"main"}
+    assert set(rows) <= links
+
+
+def test_ids_are_unique_and_tags_balanced(tmp_path):
+    page = model_page(refuted(), tmp_path)
+    assert len(page.ids) == len(set(page.ids))
+    assert page.open == []
+
+
+def test_a_refuted_page_tells_what_broke_where_and_what_to_do(tmp_path):
+    words = model_page(refuted(), tmp_path).words
+    assert "Failed in replay at conv2d_2_4 replay gave other values" in words
+    assert "where conv2d_2_4, zoo/net.py:48, in forward" in words
+    assert "what to do set model.counter = 0" in words
+    assert "and 13 more" in words
+
+
+def test_a_page_of_a_model_that_raised_has_its_traceback(tmp_path):
+    page = model_page(raised(), tmp_path, drawn=False)
+    assert "Failed in forward RuntimeError: mat1 and mat2 shapes" in page.words
+    assert "return self.linear(x)" in page.words
+    assert "graph" not in page.ids
+    assert "layers" not in page.ids
+
+
+@pytest.mark.parametrize("which", ["model", "index"])
+def test_hostile_names_make_no_tag(which, tmp_path):
+    report = hostile_report()
+    harmless = passed("harmless", zoo="own", history=report.history)
+    if which == "index":
+        page, plain = (Page(Pages(run(each)).index()) for each in (report, harmless))
+    else:
+        page, plain = model_page(report, tmp_path), model_page(harmless, tmp_path)
+    assert {tag for tag, _ in page.tags} <= {tag for tag, _ in plain.tags} | {"code"}
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
+    assert page.raw == plain.raw
+    assert "{{ 7 * 7 }}" in page.text
+    assert page.open == []
+
+
+@pytest.mark.parametrize("which", ["model", "index"])
+def test_the_policy_allows_our_own_style_and_script_and_nothing_else(which, tmp_path):
+    page = model_page(passed(), tmp_path) if which == "model" else Page(Pages(run(passed())).index())
+    policy = dict(part.split(" ", 1) for part in page.values("meta", "content")[0].split("; "))
+    assert policy["default-src"] == "'none'"
+    for kind in ("style", "script"):
+        (text,) = page.raw[kind]
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
+    assert not [attrs for _, attrs in page.tags if "style" in attrs]
+
+
+def test_nothing_is_fetched(tmp_path):
+    page = model_page(passed(), tmp_path)
+    assert not {"img", "link", "iframe", "object", "embed"} & {tag for tag, _ in page.tags}
+    assert not [attrs for _, attrs in page.tags if "src" in attrs]
+    assert not [link for link in page.values("a", "href") if "//" in link]
+
+
+def test_a_verdict_is_told_in_words_not_by_colour_alone(tmp_path):
+    for report, word in ((passed(), "✓ passed"), (refuted(), "✕ failed"), (raised(), "✕ failed")):
+        assert word in Page(Pages(run(report)).index()).words
+
+
+def test_the_index_links_to_every_page_and_counts():
+    models = [passed("b"), passed("a/b"), refuted(), replace(passed("c"), outcome=Outcome.SKIPPED)]
+    page = Page(Pages(run(*models)).index())
+    assert "✕ 1 failed ✓ 2 passed ○ 1 skipped" in page.words
+    assert "models/torchvision/b.html" in page.values("a", "href")
+    assert "replay at conv2d_2_4" in page.words
+
+
+def test_an_index_of_no_models():
+    assert "No model ran." in Page(Pages(run()).index()).words
+
+
+def test_a_page_without_its_drawing_says_so(tmp_path):
+    report = replace(passed(), graph="models/gone.svg")
+    page = Page(Pages(run(report)).model(report, None))
+    assert "the drawing models/gone.svg is not in the report's folder" in page.words
+    page = Page(Pages(run(report)).model(report, b"<svg"))
+    assert "the drawing is no SVG that Graphviz wrote" in page.words
+
+
+def test_rows_beyond_the_limit_are_left_out_and_that_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(pages, "MAX_ROWS", 10)
+    page = model_page(passed(), tmp_path)
+    assert len([id_ for id_ in page.ids if id_.startswith("row-")]) == 10
+    assert "the table shows the first 10 of 24 layers; the JSON file has all" in page.words
+
+
+def test_a_page_of_1500_operations_is_below_5_megabytes(tmp_path):
+    report = save_drawing(passed(history=transformer(88)), tmp_path)
+    text = Pages(run(report)).model(report, (tmp_path / report.graph).read_bytes())
+    assert len(text.encode()) < 5_000_000
+
+
+def test_an_index_of_1500_models_is_below_2_megabytes():
+    assert len(Pages(run(*[passed()] * 1500)).index().encode()) < 2_000_000

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_torchlens.records import ErrorRecord
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Stage
+from pytest_torchlens.records import Status
+from pytest_torchlens.report import terminal_table
+from tests.report.samples import passed
+from tests.report.samples import raised
+from tests.report.samples import refuted
+
+
+def cells(text, name):
+    row = next(line for line in text.splitlines() if line.startswith(name))
+    return row.split()
+
+
+def test_a_row_tells_what_was_found():
+    text = terminal_table([passed()], width=120)
+    header, rule, row = text.splitlines()
+    for word in ("model", "params", "ops", "layers", "fwd ms", "act. MB", "verdict", "checked", "edges"):
+        assert word in header
+    assert set(rule) == {"-", " "}
+    assert row.split() == ["torchvision:alexnet", "61.1M", "24", "24", "12.3", "4.8", "passed", "24", "24"]
+
+
+def test_what_is_not_known_is_a_dash():
+    text = terminal_table([ModelReport(zoo="own", name="net")], width=120, ascii=True)
+    assert cells(text, "own:net") == ["own:net", "-", "-", "-", "-", "-", "not-validated", "-", "-"]
+
+
+def test_a_failed_verdict_names_the_operation_and_what_to_do():
+    text = terminal_table([refuted()])
+    assert "FAILED replay at conv2d_2_4" in text
+    head, *rest = text.split("\n\n")[1].splitlines()
+    assert head.startswith("torchvision:swapped FAILED in replay at conv2d_2_4: replay gave other values: 3 of")
+    assert rest == [
+        "  where: conv2d_2_4, zoo/net.py:48, in forward",
+        "  cause: the model reads a counter that each forward pass raises",
+        "  to do: set model.counter = 0 in the zoo's `prepare`, or mark the model as stateful",
+    ]
+
+
+def test_a_failed_verdict_still_tells_its_counts():
+    assert cells(terminal_table([refuted()]), "torchvision:swapped")[-2:] == ["24", "24"]
+
+
+def test_an_error_tells_its_stage_and_the_models_line():
+    text = terminal_table([raised()])
+    assert cells(text, "torchvision:broken")[-4:] == ["FAILED", "forward", "–", "–"]
+    head, *rest = text.split("\n\n")[1].splitlines()
+    assert head == (
+        "torchvision:broken FAILED in forward: "
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x512 and 256x10)"
+    )
+    assert rest[0] == "  where: /models/zoo/head.py:12, in forward"
+    assert rest[1].startswith("  to do: ")
+
+
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.DONE])
+def test_every_stage_has_something_to_do(stage):
+    assert "to do: " in terminal_table([raised(stage=stage)])
+
+
+def test_a_failure_without_reason_tells_its_stage():
+    report = ModelReport(zoo="own", name="net", outcome=Outcome.FAILED, stage=Stage.COMPARE)
+    assert "own:net FAILED in compare: failed in stage compare" in terminal_table([report])
+
+
+def test_a_message_of_many_lines_is_cut_to_its_first():
+    error = ErrorRecord(stage=Stage.BUILD, type="ValueError", message="first\nsecond")
+    text = terminal_table([replace(raised(), error=error, stage=Stage.BUILD)])
+    assert "ValueError: first …" in text
+    assert "second" not in text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word"),
+    [(Outcome.SKIPPED, "skipped"), (Outcome.XFAILED, "xfailed"), (Outcome.PASSED, "passed-with-tolerance")],
+)
+def test_other_outcomes_have_their_word(outcome, word):
+    report = passed()
+    assert report.verdict is not None
+    tolerant = replace(report.verdict, status=Status.PASSED_WITH_TOLERANCE)
+    assert word in terminal_table([replace(report, outcome=outcome, verdict=tolerant)], width=120)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_the_width_is_kept(width):
+    models = [passed("x" * 300), refuted("swapped"), passed()]
+    table = terminal_table(models, width).split("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= width
+
+
+def test_a_narrow_terminal_keeps_what_matters():
+    header = terminal_table([passed()], width=50).splitlines()[0]
+    assert header.split() == ["model", "ops", "verdict", "checked"]
+
+
+@pytest.mark.parametrize("name", ["naïve", "日本語", "bell\a\x1b[31mred\nline"])
+def test_ascii_and_no_control_characters(name):
+    text = terminal_table([passed(name), raised(name)], ascii=True)
+    assert text.isascii()
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_only_the_first_are_shown_but_all_that_failed():
+    models = [passed(f"net{i}") for i in range(30)] + [refuted("late")]
+    text = terminal_table(models, top=5)
+    assert "net4" in text
+    assert "net5" not in text
+    assert "torchvision:late" in text
+    assert "… and 25 more, none of which failed" in text
+
+
+def test_no_models_is_an_empty_table():
+    assert terminal_table([]).startswith("model")
