@@ -6,8 +6,6 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -22,16 +20,37 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo.schema import InputSpec
 
 
-@dataclass(frozen=True)
 class PythonProvider:
     """Models of the user's own: ``python:FILE.py:FUNCTION`` or ``python:package.module:FUNCTION``.
 
     The function takes no argument and returns a mapping of names to callables that build a model.  A file is
-    looked for beside the zoo file.
+    looked for in `folder`, beside the zoo file.
+
+    Raises
+    ------
+    ZooError
+        If there is no such function, it raises, or it returns something else.
     """
 
-    text: str
-    folder: Path
+    def __init__(self, text: str, folder: Path) -> None:
+        self._text = text
+        _, _, path = text.partition(":")
+        where, _, function = path.rpartition(":")
+        if not where:
+            raise ZooError(f"{text!r} is not of the form 'python:FILE.py:FUNCTION'")
+        try:
+            make = getattr(_load(where, folder), function, None)
+            builders = make() if callable(make) else None
+        except ZooError:
+            raise
+        except Exception as error:
+            raise ZooError(f"cannot load {where}: {type(error).__name__}: {error}") from error
+        if not callable(make):
+            raise ZooError(f"{where} has no function {function!r}")
+        if not isinstance(builders, Mapping):
+            kind = type(builders).__name__
+            raise ZooError(f"{text} returns {kind}, not a mapping of names to builders")
+        self._builders: Mapping[str, Callable[..., nn.Module]] = builders
 
     def names(self) -> list[str]:
         """Return the keys of the mapping."""
@@ -40,27 +59,12 @@ class PythonProvider:
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
         """Call the model's builder with `kwargs`."""
         if pretrained:
-            raise ZooError(f"{self.text}: load pretrained weights in the function, and say 'weights: init'")
+            raise ZooError(f"{self._text}: load pretrained weights in the function, and say 'weights: init'")
         return self._builders[name](**kwargs)
 
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
         """Refuse: what a user's own model takes, only the user knows."""
-        raise ZooError(f"{self.text}: no 'input' is named for this model, in 'defaults' or in a rule")
-
-    @cached_property
-    def _builders(self) -> Mapping[str, Callable[..., nn.Module]]:
-        _, _, path = self.text.partition(":")
-        where, _, function = path.rpartition(":")
-        if not where or not function:
-            raise ZooError(f"{self.text!r} is not of the form 'python:FILE.py:FUNCTION'")
-        module = _load(where, self.folder)
-        if not callable(make := getattr(module, function, None)):
-            raise ZooError(f"{where} has no function {function!r}")
-        builders = make()
-        if not isinstance(builders, Mapping):
-            kind = type(builders).__name__
-            raise ZooError(f"{self.text} returns {kind}, not a mapping of names to builders")
-        return builders
+        raise ZooError(f"{self._text}: no 'input' is named for this model, in 'defaults' or in a rule")
 
 
 def _load(where: str, folder: Path) -> ModuleType:

@@ -72,11 +72,16 @@ def parse_input(value: Any, parent: LinedDict, key: str) -> InputSpec:
         return [parse_input(item, parent, key) for item in value]
     if not isinstance(value, LinedDict):
         raise parent.error(key, f"expected {{shape: [...]}}, or a list or mapping of such, not {value!r}")
-    if "shape" in value or not any(isinstance(item, list | dict) for item in value.values()):
+    if "shape" in value or not all(map(_may_be_argument, value.values())):
         return _tensor(value, parent, key)
     if "range" in value or "dtype" in value:
         raise parent.error(key, "a tensor needs a 'shape'")
     return {name: parse_input(item, value, name) for name, item in value.items()}
+
+
+def _may_be_argument(value: Any) -> bool:
+    """Whether a value can stand for an argument: a mapping, or a list of more than numbers."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(v, list | dict) for v in value))
 
 
 def _tensor(raw: LinedDict, parent: LinedDict, key: str) -> TensorSpec:

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_torchlens.zoo import TensorSpec
+from pytest_torchlens.zoo import Zoo
+from pytest_torchlens.zoo import ZooError
+from pytest_torchlens.zoo import load_zoo
+
+MODELS = """
+from torch import nn
+number = 3
+def wrong():
+    return 3
+def zoo():
+    return {"small": lambda width=2: nn.Linear(width, 1), "large": lambda width=9: nn.Linear(width, 1)}
+"""
+HEAD = 'provider: "python:models.py:zoo"\n'
+
+
+def load(folder: Path, text: str) -> Zoo:
+    (folder / "models.py").write_text(MODELS)
+    (folder / "broken.py").write_text("1 / 0")
+    (folder / "mine.yaml").write_text(text)
+    return load_zoo(folder / "mine.yaml")
+
+
+def test_later_rules_win_and_constructor_arguments_add_up(tmp_path: Path):
+    zoo = load(
+        tmp_path,
+        HEAD
+        + """
+defaults: {input: {shape: [1]}, seed: 3, kwargs: {width: 4, depth: 1}}
+rules:
+  - {match: "s*", input: {shape: [2]}, kwargs: {width: 5}}
+  - {match: [small, tiny], input: {shape: [3]}, weights: init, skip: not now}
+  - {match: small, skip: null}
+""",
+    )
+    small, large = zoo.case("small").settings, zoo.case("large").settings
+    assert small.input == TensorSpec((3,))
+    assert small.kwargs == {"width": 5, "depth": 1}
+    assert (small.weights, small.seed, small.skip) == ("init", 3, None)
+    assert large.input == TensorSpec((1,))
+    assert (large.weights, large.skip) == ("random", None)
+
+
+def test_inputs_of_every_form(tmp_path: Path):
+    text = HEAD + "defaults:\n  input: "
+    one = "{shape: [1, 2], dtype: int64, range: [5, 7]}"
+
+    def inputs(spec: str):
+        case = load(tmp_path, text + spec).case("small")
+        return case.make_inputs(case.build())
+
+    args, kwargs = inputs(one)
+    assert kwargs == {}
+    assert args[0].shape == (1, 2)
+    assert set(args[0].flatten().tolist()) <= {5, 6}
+    args, _ = inputs(f"[{one}, {{shape: [3]}}]")
+    assert [tuple(tensor.shape) for tensor in args] == [(1, 2), (3,)]
+    args, _ = inputs(f"[[{one}, {one}]]")
+    assert isinstance(args[0], list)
+    assert not torch.equal(*args[0]) or args[0][0] is not args[0][1]
+    args, kwargs = inputs(f"{{ids: {one}, more: {{mask: {{shape: [2], dtype: bool}}}}}}")
+    assert args == ()
+    assert kwargs["ids"].dtype is torch.int64
+    assert kwargs["more"]["mask"].dtype is torch.bool
+
+
+def test_inputs_are_the_same_at_each_call_and_made_anew(tmp_path: Path):
+    case = load(tmp_path, HEAD + "defaults: {input: {shape: [8]}}").case("small")
+    model = case.build()
+    first, second = case.make_inputs(model).args[0], case.make_inputs(model).args[0]
+    assert torch.equal(first, second)
+    assert first is not second
+    assert 0 <= first.min() < first.max() < 1
+
+
+def test_weights(tmp_path: Path):
+    text = HEAD + "defaults: {input: {shape: [2]}, weights: "
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    filled = load(tmp_path, text + "random}").case("small").build()
+    initial = load(tmp_path, text + "init}").case("small").build()
+    again = load(tmp_path, text + "init}").case("small").build()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(initial.weight, again.weight)
+    assert not torch.equal(initial.weight, filled.weight)
+    assert not filled.training
+    with pytest.raises(ZooError, match="load pretrained weights in the function"):
+        load(tmp_path, text + "pretrained}").case("small").build()
+
+
+def test_names_and_globs(tmp_path: Path):
+    zoo = load(tmp_path, HEAD)
+    assert zoo.name == "mine"
+    assert zoo.names == ("large", "small")
+    assert zoo.select("*") == ["large", "small"]
+    with pytest.raises(ZooError, match="no model 'smal': did you mean 'small'"):
+        zoo.select("smal")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("provider: tim", r"mine.yaml:1: unknown provider 'tim': did you mean 'timm'"),
+        ("provider: 'python:nowhere.py:zoo'", r"mine.yaml:1: there is no file .*nowhere.py"),
+        ("provider: 'python:models.py:zoos'", r"mine.yaml:1: models.py has no function 'zoos'"),
+        ("provider: 'python:broken.py:zoo'", r"mine.yaml:1: cannot load broken.py: ZeroDivisionError"),
+        ("provider: 'python:models.py:number'", r"mine.yaml:1: models.py has no function 'number'"),
+        ("provider: 'python:models.py:wrong'", r"mine.yaml:1: python:models.py:wrong returns int, not a mapping"),
+        ("provider: 'python:no.such.module:zoo'", r"mine.yaml:1: cannot load no.such.module: ModuleNotFoundError"),
+        ("provider: 'python:models.py'", r"not of the form 'python:FILE.py:FUNCTION'"),
+        ("defaults: {}", r"mine.yaml:1: 'provider' says where"),
+        ("- 1", r"mine.yaml:1: a zoo file is a mapping"),
+        ("", r"mine.yaml:1: a zoo file is a mapping"),
+        ("a: [1", r"mine.yaml:\d: .*expected"),
+        (HEAD + "rule: []", r"mine.yaml:2: unknown key 'rule': did you mean 'rules'"),
+        (HEAD + "defaults: {}\ndefaults: {}", r"mine.yaml:3: key 'defaults' stands here a second time"),
+        (HEAD + "defaults: []\nrules: 3", r"mine.yaml:3: 'rules' is a list"),
+        (HEAD + "defaults: 3", r"mine.yaml:2: 'defaults' is a mapping"),
+        (HEAD + "rules:\n  - input: {shape: [1]}", r"mine.yaml:3: a rule needs 'match'"),
+        (HEAD + "rules: [a]", r"mine.yaml:2: a rule is a mapping"),
+        (HEAD + "rules:\n  - match: a\n    inputs: 3", r"mine.yaml:4: unknown key 'inputs': did you mean 'input'"),
+        (HEAD + "defaults:\n  input: {shap: [1]}", r"mine.yaml:3: unknown key 'shap': did you mean 'shape'"),
+        (HEAD + "defaults:\n  input: {shape: [a]}", r"mine.yaml:3: 'shape' is a list of sizes"),
+        (HEAD + "defaults:\n  input: {shape: [1], dtype: float}", r"mine.yaml:3: unknown dtype 'float'"),
+        (HEAD + "defaults:\n  input: {shape: [1], range: [2, 1]}", r"mine.yaml:3: 'range' is \[low, high\]"),
+        (HEAD + "defaults:\n  input: 3", r"mine.yaml:3: expected \{shape"),
+        (HEAD + "defaults:\n  weights: no", r"mine.yaml:3: 'weights' is one of random, init, pretrained"),
+        (HEAD + "defaults:\n  seed: -1", r"mine.yaml:3: 'seed' is a whole number"),
+        (HEAD + "defaults:\n  skip: true", r"mine.yaml:3: 'skip' is the reason"),
+        (HEAD + "defaults:\n  kwargs: [1]", r"mine.yaml:3: 'kwargs' is a mapping"),
+        (HEAD + "defaults:\n  no: 1", r"mine.yaml:3: a key is a word, not False"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message: str):
+    with pytest.raises(ZooError, match=message):
+        load(tmp_path, text)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path):
+    with pytest.raises(ZooError, match=r"none\.yaml: .*No such file"):
+        load_zoo(tmp_path / "none.yaml")
+
+
+def test_anchors_and_merges_are_yaml_as_usual(tmp_path: Path):
+    text = HEAD + "defaults: {input: &base {shape: [1], range: [0, 2]}}\n"
+    zoo = load(tmp_path, text + "rules:\n  - {match: small, input: {<<: *base, shape: [7]}}")
+    assert zoo.case("small").settings.input == TensorSpec((7,), high=2.0)
