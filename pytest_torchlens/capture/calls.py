@@ -14,7 +14,8 @@ import torch
 from pytest_torchlens.capture.ambient import AmbientTable
 from pytest_torchlens.capture.functions import FunctionInfo
 
-Frames = tuple[tuple[CodeType, int], ...]
+Frames = tuple[CodeType | int, ...]
+"""Code objects and instruction offsets in turn: flat, for one is made for every call."""
 
 
 class Value:
@@ -225,6 +226,10 @@ class RandomState:
     state: torch.Tensor
 
 
+Circumstances = tuple[ModuleCall | None, Frames, int, int, Group | None, RandomState | None]
+"""Module, frames, ambient, elapsed, group and random of a `Call`."""
+
+
 class Call:
     """One function call.
 
@@ -269,29 +274,16 @@ class Call:
         "writes",
     )
 
-    def __init__(  # noqa: PLR0913 - one is made for every call: nothing stands between
-        self,
-        info: FunctionInfo,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        module: ModuleCall | None,
-        frames: Frames,
-        ambient: int,
-        elapsed: int,
-        group: Group | None,
+    def __init__(
+        self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any], returned: bool, where: Circumstances
     ) -> None:
         self.info = info
         self.args = args
         self.kwargs = kwargs
-        self.module = module
-        self.frames = frames
-        self.ambient = ambient
-        self.elapsed = elapsed
-        self.group = group
+        self.returned = returned
+        self.module, self.frames, self.ambient, self.elapsed, self.group, self.random = where
         self.outputs: tuple[Value, ...] = ()
-        self.returned = True
         self.writes: tuple[int, ...] = ()
-        self.random: RandomState | None = None
 
 
 @dataclass(frozen=True)

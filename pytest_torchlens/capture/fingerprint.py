@@ -9,6 +9,7 @@ import xxhash
 
 from pytest_torchlens.capture.calls import Value
 from pytest_torchlens.capture.calls import sparse_parts
+from pytest_torchlens.capture.storage import storage_key
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _CPU = torch.device("cpu")
@@ -40,11 +41,11 @@ def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
     """
     if value.stride is None or value.dtype in _UNUSUAL or value.device != _CPU or not tensor.is_contiguous():
         return None
-    offset = int(tensor.storage_offset())
-    if offset and tensor.is_neg():
-        return None
     address = tensor.data_ptr()
-    return digest_memory(address, value.nbytes), address - offset * value.dtype.itemsize
+    offset = tensor.storage_offset()
+    if not offset:
+        return digest_memory(address, value.nbytes), address
+    return None if tensor.is_neg() else (digest_memory(address, value.nbytes), storage_key(tensor))
 
 
 def digest_memory(address: int, size: int) -> int:

@@ -8,15 +8,7 @@ import torch
 
 from pytest_torchlens.capture.calls import Value
 from pytest_torchlens.capture.fingerprint import PLAIN
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    """Return a number shared by all tensors over the same memory, also through numpy; 0 where there is none."""
-    try:
-        storage = tensor.untyped_storage()
-        return storage.data_ptr() or -storage._cdata
-    except (RuntimeError, NotImplementedError):  # sparse, nested and wrapper tensors own no storage
-        return 0
+from pytest_torchlens.capture.storage import storage_key
 
 
 @dataclass(frozen=True)

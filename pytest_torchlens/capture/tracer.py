@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from time import perf_counter
 from time import perf_counter_ns
+from types import CodeType
 from types import FrameType
 from typing import Any
 
@@ -36,10 +37,11 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Extent
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import overlap
-from pytest_torchlens.capture.memory import storage_key
 from pytest_torchlens.capture.randomness import drew
 from pytest_torchlens.capture.randomness import state_before
+from pytest_torchlens.capture.storage import storage_key
 
+LEAF, PLAIN, ESCAPE = Kind.LEAF, Kind.PLAIN, Kind.ESCAPE
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Entry = tuple["weakref.ref[torch.Tensor]", Value, int, int]
@@ -92,26 +94,23 @@ class Tracer(TorchFunctionMode):
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = {} if kwargs is None else kwargs
         info = info_of(func)
         kind = info.kind
-        if kind is Kind.LEAF:
-            return self._leaf(info, args, kwargs or {})
-        if kind is Kind.PLAIN:
-            return func(*args, **(kwargs or {}))
-        if kind is Kind.ESCAPE:
-            return self._escape(info, args, kwargs or {})
+        if kind is LEAF:
+            return self._leaf(info, args, kwargs)
+        if kind is PLAIN:
+            return func(*args, **kwargs)
+        if kind is ESCAPE:
+            return self._escape(info, args, kwargs)
         if func in self._expanding or any(_overrides(kind) for kind in types):
-            return self._leaf(info, args, kwargs or {})
-        return self._expand(info, args, kwargs or {})
+            return self._leaf(info, args, kwargs)
+        return self._expand(info, args, kwargs)
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         read_args = tuple([self._template(arg) for arg in args])
         read_kwargs = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
-        written = info.writer(args, kwargs) if info.writer is not None else ()
-        if "out" in kwargs:
-            written += tuple(tensors(kwargs["out"]))
-        for target in written:
-            self._retention.before_write(storage_key(target))
+        written = () if info.writer is None and not kwargs else self._about_to_write(info, args, kwargs)
         random = state_before(args, kwargs) if info.draws else None
         ambient = self._ambient.number()
         start = perf_counter_ns()
@@ -120,12 +119,19 @@ class Tracer(TorchFunctionMode):
         kind = type(result)
         outputs = (result,) if kind is Tensor else written if result is None else tensors(result)
         if outputs:
-            call = Call(info, read_args, read_kwargs, self.module, self._frames(), ambient, elapsed, self._group)
-            self._finish(call, outputs, written)
-            call.returned = result is not None
-            if random is not None and drew(random):
-                call.random = random
+            random = random if random is not None and drew(random) else None
+            where = self.module, self._frames(), ambient, elapsed, self._group, random
+            self._finish(Call(info, read_args, read_kwargs, result is not None, where), outputs, written)
         return result
+
+    def _about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return what the call will overwrite, after copies were made of what is kept of it."""
+        written = info.writer(args, kwargs) if info.writer is not None else ()
+        if "out" in kwargs:
+            written += tensors(kwargs["out"])
+        for target in written:
+            self._retention.before_write(storage_key(target))
+        return written
 
     def _finish(self, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> None:
         number = len(self.calls)
@@ -258,8 +264,8 @@ class Tracer(TorchFunctionMode):
         args = (self.read(owner), tuple(tensor.shape), tensor.stride(), offset)
         info = info_of(torch.as_strided)
         ambient = self._ambient.number()
-        call = Call(info, args, {}, self.module, self._frames(), ambient, 0, Group("alias", self._group))
-        self._finish(call, (tensor,), ())
+        where = self.module, self._frames(), ambient, 0, Group("alias", self._group), None
+        self._finish(Call(info, args, {}, True, where), (tensor,), ())
         return self._live[id(tensor)]
 
     # -- modules -----------------------------------------------------------------------------------------------
@@ -300,9 +306,9 @@ class Tracer(TorchFunctionMode):
     def _frames(self, depth: int = 3) -> Frames:
         """Return code and instruction of the frames from `depth` calls up to the innermost module call."""
         frame: FrameType | None = sys._getframe(depth)
-        frames = []
+        frames: list[CodeType | int] = []
         while frame is not None and (code := frame.f_code) is not _MODULE_CALL and code is not _BOUNDARY:
-            frames.append((code, frame.f_lasti))
+            frames += (code, frame.f_lasti)
             frame = frame.f_back
         return tuple(frames)
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
+from typing import cast
 
 import torch
 
@@ -33,7 +34,9 @@ def frames(call: Call) -> Iterator[tuple[CodeType, int]]:
 
 
 def _own(recorded: Frames) -> Iterator[tuple[CodeType, int]]:
-    return (frame for frame in recorded if not frame[0].co_filename.startswith(_OURS))
+    codes = cast("tuple[CodeType, ...]", recorded[::2])
+    positions = cast("tuple[int, ...]", recorded[1::2])
+    return (frame for frame in zip(codes, positions, strict=True) if not frame[0].co_filename.startswith(_OURS))
 
 
 def is_model_code(code: CodeType) -> bool:
