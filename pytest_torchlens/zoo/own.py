@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import cast
 
 from pytest_torchlens.zoo.errors import ZooError
 
@@ -39,14 +40,11 @@ class PythonProvider:
         if not where:
             raise ZooError(f"{text!r} is not of the form 'python:FILE.py:FUNCTION'")
         try:
-            make = getattr(_load(where, folder), function, None)
-            builders = make() if callable(make) else None
+            builders = _function(where, function, folder)()
         except ZooError:
             raise
         except Exception as error:
             raise ZooError(f"cannot load {where}: {type(error).__name__}: {error}") from error
-        if not callable(make):
-            raise ZooError(f"{where} has no function {function!r}")
         if not isinstance(builders, Mapping):
             kind = type(builders).__name__
             raise ZooError(f"{text} returns {kind}, not a mapping of names to builders")
@@ -65,6 +63,13 @@ class PythonProvider:
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
         """Refuse: what a user's own model takes, only the user knows."""
         raise ZooError(f"{self._text}: no 'input' is named for this model, in 'defaults' or in a rule")
+
+
+def _function(where: str, name: str, folder: Path) -> Callable[[], Any]:
+    function = getattr(_load(where, folder), name, None)
+    if not callable(function):
+        raise ZooError(f"{where} has no function {name!r}")
+    return cast("Callable[[], Any]", function)
 
 
 def _load(where: str, folder: Path) -> ModuleType:
