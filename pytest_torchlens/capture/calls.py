@@ -312,6 +312,28 @@ class Escape:
     frames: Frames
 
 
+@dataclass(frozen=True)
+class Missed:
+    """A dispatcher operation that ran while no recorded call was in progress.
+
+    Attributes
+    ----------
+    name
+        As the dispatcher has it: ``"aten::add.Tensor"``.
+    call
+        Number of the next recorded call, which tells when it happened.
+    module
+        Name of the module call around it.
+    frames
+        Code positions of the whole stack, innermost first.
+    """
+
+    name: str
+    call: int
+    module: str
+    frames: Frames
+
+
 @dataclass
 class Recording:
     """All that was recorded of one forward pass."""
@@ -334,6 +356,10 @@ class Recording:
     """What the model returned."""
     silent_writes: list[str] = field(default_factory=list)
     """Sources that changed although no recorded call wrote to them."""
+    dispatched: int | None = None
+    """Operations that the dispatcher ran; None if it was not watched."""
+    missed: list[Missed] = field(default_factory=list)
+    """Operations that the dispatcher ran outside any recorded call."""
     started: float = 0.0
     """Seconds since the epoch."""
     elapsed: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 import weakref
@@ -18,6 +19,7 @@ from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
 from pytest_torchlens.capture.tracer import Tracer
+from pytest_torchlens.capture.watch import Watch
 
 
 class TraceError(RuntimeError):
@@ -31,6 +33,7 @@ def record(
     *,
     keep: Literal["none", "all"] = "none",
     seed: int | None = None,
+    watch: bool = False,
 ) -> Recording:
     """Call ``model(*args, **kwargs)`` once, as it stands, and record every operation.
 
@@ -47,6 +50,8 @@ def record(
         fingerprints.
     seed
         Seed for the generators of torch, NumPy and Python; None leaves them alone.
+    watch
+        Whether to note dispatcher operations that run outside any recorded call (a few microseconds each).
 
     Raises
     ------
@@ -65,7 +70,8 @@ def record(
         seed_all(seed)
     recording.started = time.time()
     start = time.perf_counter()
-    with tracing(tracer):
+    watcher = Watch(tracer) if watch else None
+    with watcher or contextlib.nullcontext(), tracing(tracer):
         recording.output = model(*args, **kwargs)
     recording.elapsed = time.perf_counter() - start
     recording.outputs = [(path, tracer.read(tensor)) for path, tensor in walk(recording.output)]
@@ -73,6 +79,8 @@ def record(
         source.final = fingerprint(source.live) if source.written else ""
     recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]
     recording.slots = tracer.slots
+    if watcher is not None:
+        recording.dispatched, recording.missed = watcher.seen, watcher.missed
     return recording
 
 

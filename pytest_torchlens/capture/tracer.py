@@ -41,7 +41,7 @@ from pytest_torchlens.capture.randomness import drew
 from pytest_torchlens.capture.randomness import state_before
 from pytest_torchlens.capture.storage import storage_key
 
-LEAF, PLAIN, ESCAPE = Kind.LEAF, Kind.PLAIN, Kind.ESCAPE
+COMPOSITE, PLAIN, ESCAPE = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Entry = tuple["weakref.ref[torch.Tensor]", Value, int, int]
@@ -88,6 +88,8 @@ class Tracer(TorchFunctionMode):
         self._group: Group | None = None
         self._expanding: list[Function] = []
         self.slots = 0
+        self.busy = False
+        """Whether a recorded call, or our own work on it, is in progress."""
 
     # -- functions ---------------------------------------------------------------------------------------------
 
@@ -97,15 +99,15 @@ class Tracer(TorchFunctionMode):
         kwargs = {} if kwargs is None else kwargs
         info = info_of(func)
         kind = info.kind
-        if kind is LEAF:
-            return self._leaf(info, args, kwargs)
-        if kind is PLAIN:
-            return func(*args, **kwargs)
-        if kind is ESCAPE:
-            return self._escape(info, args, kwargs)
-        if func in self._expanding or any(_overrides(kind) for kind in types):
-            return self._leaf(info, args, kwargs)
-        return self._expand(info, args, kwargs)
+        if kind is COMPOSITE and func not in self._expanding and not any(_overrides(kind) for kind in types):
+            return self._expand(info, args, kwargs)
+        self.busy = True
+        try:
+            if kind is PLAIN:
+                return func(*args, **kwargs)
+            return self._escape(info, args, kwargs) if kind is ESCAPE else self._leaf(info, args, kwargs)
+        finally:
+            self.busy = False
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         read_args = tuple([self._template(arg) for arg in args])

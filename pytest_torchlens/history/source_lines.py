@@ -25,6 +25,11 @@ def source_line(call: Call) -> str:
     return next((describe(code, at) for code, at in frames(call) if is_model_code(code)), "")
 
 
+def first_model_line(recorded: Frames) -> str:
+    """Return ``file:line, in function`` of the innermost recorded frame that is the model's."""
+    return next((describe(code, at) for code, at in _own(recorded) if is_model_code(code)), "")
+
+
 def frames(call: Call) -> Iterator[tuple[CodeType, int]]:
     """Yield code and instruction of each frame from the call out to the outermost forward."""
     yield from _own(call.frames)

@@ -20,6 +20,7 @@ from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
 from pytest_torchlens.replay import Player
+from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import Observation
 from pytest_torchlens.validate.observer import compare
@@ -32,7 +33,7 @@ from pytest_torchlens.validate.state import restore_sources
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import originals_of
 
-PARTS = ("observer", "replay", "perturbation", "invariants")
+PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def validate(
     model, args, kwargs
         What to call, and with what.
     parts
-        Any of ``"observer"``, ``"replay"``, ``"perturbation"``, ``"invariants"``; None for all.
+        Any of ``"observer"``, ``"replay"``, ``"perturbation"``, ``"invariants"``, ``"completeness"``; None for all.
     seed
         Seed set before each run; None runs from the generators as they are.
 
@@ -125,7 +126,9 @@ class _Run:
         self._recording: Recording | None = None
 
     def validate(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
-        recording = self._recording = record(self.model, self.args, self.kwargs, seed=self.seed)
+        recording = self._recording = record(
+            self.model, self.args, self.kwargs, seed=self.seed, watch="completeness" in parts
+        )
         observed = Observation.of(self.model, self._inputs, recording.output) if "observer" in parts else None
         returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         recording.output = None
@@ -136,6 +139,8 @@ class _Run:
             verdicts.insert(0, compare(observed, self._plain_run()))
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
+        if "completeness" in parts:
+            verdicts.append(check_completeness(recording, history))
         return history, verdicts
 
     def _plain_run(self) -> Observation:

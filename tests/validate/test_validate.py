@@ -312,3 +312,30 @@ def test_each_exemption_is_named_and_counted(named):
     verdict = validate(Function(EXEMPT[named]), (torch.rand(3) + 0.5,)).verdict
     assert failures(verdict) == []
     assert verdict.part("perturbation").exempt.get(named, 0) >= 1
+
+
+# -- completeness ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("build", "shape"), MODELS.values(), ids=MODELS)
+def test_the_dispatcher_ran_nothing_unrecorded(build, shape):
+    verdict = validate(build(), (torch.randn(shape),), parts=["completeness"]).verdict
+    part = verdict.part("completeness")
+    assert part.failures == ()
+    assert part.checked > 0 or build is nn.Identity
+
+
+def test_operations_called_past_torch_functions_are_missed_by_name_and_line():
+    class Bound(nn.Module):
+        def forward(self, x):
+            y = x + 1
+            with torch._C.DisableTorchFunction():
+                y = torch.cos(y)
+            return y * 2
+
+    verdict = validate(Bound(), (torch.ones(2),)).verdict
+    (failure,) = verdict.part("completeness").failures
+    assert failure.operation == "aten::cos"
+    assert failure.message == "aten::cos ran after add_1_1, in module ':1', but no recorded operation did it"
+    assert failure.source_line.startswith(f"{__file__}:")
+    assert failure.source_line.endswith("in forward")

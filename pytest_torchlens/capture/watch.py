@@ -1,0 +1,63 @@
+"""Watches the dispatcher during a recording: what it computes outside any recorded call was missed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.capture.calls import Missed
+
+if TYPE_CHECKING:
+    from pytest_torchlens.capture.tracer import Tracer
+
+
+class Watch(TorchDispatchMode):
+    """Counts dispatcher operations and notes those outside recorded calls.
+
+    Attributes
+    ----------
+    seen
+        How many operations the dispatcher ran.
+    missed
+        Those that belong to no recorded call.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+        self.seen = 0
+        self.missed: list[Missed] = []
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        self.seen += 1
+        if not self._tracer.busy and not _harmless(func):
+            module = self._tracer.module
+            where = module.label if module is not None else ""
+            self.missed.append(Missed(func._schema.name, len(self._tracer.calls), where, _stack()))
+        return func(*args, **(kwargs or {}))
+
+
+def _harmless(func: torch._ops.OpOverload) -> bool:
+    """Return whether an operation only hands a tensor on, as autograd does on its own account."""
+    return func._schema.name in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device")
+
+
+def _stack() -> Frames:
+    frame = sys._getframe(2)
+    frames: list[Any] = []
+    while frame is not None:
+        frames += (frame.f_code, frame.f_lasti)
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(frames)
