@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import files
+from pathlib import Path
 
 _VARIABLE = "PYTEST_LENS_DOT"
 _WHEEL = "graphviz-pure"
@@ -69,7 +70,7 @@ def _from_wheel() -> str | None:
         scripts = [file for file in files(_WHEEL) or () if file.stem == _WHEEL]
     except PackageNotFoundError:
         return None
-    return next((str(script.locate()) for script in scripts), None)
+    return next((str(Path(str(script.locate())).resolve()) for script in scripts), None)
 
 
 def _first_line(output: bytes) -> str:

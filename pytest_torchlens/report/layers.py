@@ -44,6 +44,8 @@ class Branch:
     num_operations: int
     seconds: float
     """Sum over its operations."""
+    opens: bool
+    """Whether the next one is below it."""
     num_closing: int
     """How many lists end after it."""
 
@@ -78,6 +80,7 @@ def module_tree(history: HistoryRecord) -> list[Branch]:
             num_params=params[module.address],
             num_operations=operations[module.address],
             seconds=seconds[module.address],
+            opens=next_level > level,
             num_closing=max(level - next_level, 0),
         )
         for (module, level), next_level in zip(order, following, strict=True)
@@ -90,12 +93,15 @@ def _node(operation: Operation, drawn: frozenset[str]) -> str:
 
 
 def _walk(modules: dict[str, ModuleRecord]) -> Iterator[tuple[ModuleRecord, int]]:
-    waiting = [("", 0)]
+    """Yield each module once, also where several modules share it."""
+    waiting, seen = [("", 0)], set()
     while waiting:
         address, level = waiting.pop()
-        module = modules[address]
-        yield module, level
-        waiting += [(child, level + 1) for child in reversed(module.children) if child in modules]
+        if address in seen or address not in modules:
+            continue
+        seen.add(address)
+        yield modules[address], level
+        waiting += [(child, level + 1) for child in reversed(modules[address].children)]
 
 
 def _work(history: HistoryRecord, modules: dict[str, ModuleRecord]) -> tuple[Counter[str], Counter[str]]:

@@ -27,7 +27,7 @@ def test_a_row_points_to_its_node_or_to_the_module_that_stands_for_it():
 def test_modules_come_in_order_and_close_as_many_lists_as_they_open():
     tree = module_tree(alexnet())
     assert [branch.module.address for branch in tree][:3] == ["", "features", "features.0"]
-    assert sum(bool(branch.module.children) for branch in tree) == sum(branch.num_closing for branch in tree)
+    assert sum(branch.opens for branch in tree) == sum(branch.num_closing for branch in tree) == 3
     assert [branch.level for branch in tree][:3] == [0, 1, 2]
 
 
@@ -49,6 +49,16 @@ def test_a_call_with_several_tensors_counts_once():
         net.op("lstm", leaf="lstm", call_id=5, func_time_elapsed=0.25)
     lstm = module_tree(net.record())[1]
     assert (lstm.num_operations, lstm.seconds) == (1, 0.25)
+
+
+def test_a_module_that_two_others_share_stands_in_the_tree_once():
+    modules = [ModuleRecord(address="", module_type="Net", children=("a", "b"))]
+    modules += [ModuleRecord(address=address, module_type="Half", children=("a.shared",)) for address in "ab"]
+    modules.append(ModuleRecord(address="a.shared", module_type="Linear", num_params=9))
+    tree = module_tree(replace(alexnet(), modules=tuple(modules)))
+    assert [branch.module.address for branch in tree] == ["", "a", "a.shared", "b"]
+    assert tree[0].num_params == 9
+    assert sum(branch.opens for branch in tree) == sum(branch.num_closing for branch in tree) == 2
 
 
 def test_modules_nested_beyond_any_recursion_limit():
