@@ -356,6 +356,8 @@ class Recording:
     """What the model returned."""
     silent_writes: list[str] = field(default_factory=list)
     """Sources that changed although no recorded call wrote to them."""
+    uninitialised: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    """What the memory held that calls of `torch.empty` and its kin returned, by number of the call."""
     dispatched: int | None = None
     """Operations that the dispatcher ran; None if it was not watched."""
     missed: list[Missed] = field(default_factory=list)

@@ -7,12 +7,12 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.overrides import resolve_name
 
+from pytest_torchlens.capture.schemas import may_draw
 from pytest_torchlens.capture.writers import writer_of
 
 Function = Callable[..., Any]
@@ -44,9 +44,11 @@ class FunctionInfo:
         Given positional and keyword arguments, the tensors that the call will overwrite; None if it never does.
     draws
         Whether it may draw random numbers.
+    uninitialised
+        Whether its result may hold what was in the memory before.
     """
 
-    __slots__ = ("draws", "func", "kind", "layer_type", "name", "writer")
+    __slots__ = ("draws", "func", "kind", "layer_type", "name", "uninitialised", "writer")
 
     def __init__(self, func: Function) -> None:
         self.func = func
@@ -55,6 +57,7 @@ class FunctionInfo:
         self.kind = _kind(func, self.name)
         self.writer = writer_of(func, self.name) if self.kind is Kind.LEAF else None
         self.draws = self.kind is Kind.LEAF and _may_draw(func, self.layer_type)
+        self.uninitialised = self.layer_type in _UNINITIALISED
 
 
 _SYNONYMS = {"true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "rsub": "sub"}
@@ -140,19 +143,13 @@ _DRAWS = frozenset(
 def _may_draw(func: Function, name: str) -> bool:
     if "dropout" in name or name in _DRAWS or "fractional_max_pool" in name:
         return True
-    tag = torch.Tag.nondeterministic_seeded
-    return any(tag in overload.tags for overload in _overloads(func, name))
+    return may_draw(func, name)
 
 
-def _overloads(func: Function, name: str) -> Sequence[Any]:
-    if isinstance(func, torch._ops.OpOverload):
-        return (func,)
-    own = getattr(func, "__name__", name)
-    candidates = [func, getattr(torch.ops.aten, own, None), getattr(torch.ops.aten, name, None)]
-    packets = (candidate for candidate in candidates if isinstance(candidate, torch._ops.OpOverloadPacket))
-    packet = next(packets, None)
-    names = packet.overloads() if packet is not None else []  # type: ignore[no-untyped-call]
-    return [getattr(packet, overload) for overload in names]
+# what they return is, or may end in, whatever the memory held
+_UNINITIALISED = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided new resize resize_as".split()
+)
 
 
 _known: dict[Function, FunctionInfo] = {}

@@ -124,6 +124,9 @@ class Tracer(TorchFunctionMode):
             random = random if random is not None and drew(random) else None
             where = self.module, self._frames(), ambient, elapsed, self._group, random
             self._finish(Call(info, read_args, read_kwargs, result is not None, where), outputs, written)
+            if info.uninitialised:
+                garbage = tuple([output.detach().clone() for output in outputs])
+                self.recording.uninitialised[len(self.calls) - 1] = garbage
         return result
 
     def _about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:

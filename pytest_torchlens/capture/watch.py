@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from types import FrameType
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.capture.tracer import Tracer
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts dispatcher operations and notes those outside recorded calls.
 
     Attributes
@@ -29,7 +30,7 @@ class Watch(TorchDispatchMode):
     """
 
     def __init__(self, tracer: Tracer) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
         self.seen = 0
         self.missed: list[Missed] = []
@@ -55,9 +56,9 @@ def _harmless(func: torch._ops.OpOverload) -> bool:
 
 
 def _stack() -> Frames:
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     frames: list[Any] = []
     while frame is not None:
         frames += (frame.f_code, frame.f_lasti)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return tuple(frames)

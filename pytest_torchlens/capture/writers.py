@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture.schemas import written_arguments
+
 Writer = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]
 
 NEVER: tuple[Any, ...] = ()
@@ -25,13 +27,11 @@ def writer_of(func: Callable[..., Any], name: str) -> Writer | None:
     """
     if (own := getattr(func, "__name__", name)) in _STATISTICS:
         return _statistics(func, own)
-    if isinstance(func, torch._ops.OpOverload):
-        return _by_schema(func)
     if name == "__setitem__" or own == "__set__" or _has_in_place_name(name):
         return _first
     if isinstance(func, types.FunctionType):
         return _by_flag(func)
-    return None
+    return _by_schema(func, name)
 
 
 def _has_in_place_name(name: str) -> bool:
@@ -45,18 +45,15 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(target) if isinstance(target, list | tuple) else (target,)
 
 
-def _by_schema(func: torch._ops.OpOverload) -> Writer | None:
-    written = [
-        (place, argument.name)
-        for place, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+def _by_schema(func: Callable[..., Any], name: str) -> Writer | None:
+    written = written_arguments(func, name)
     if not written:
         return None
 
     def targets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        found = [args[place] if place < len(args) else kwargs.get(name) for place, name in written]
-        return tuple(item for one in found for item in (one if isinstance(one, list | tuple) else (one,)))
+        found = [args[place] if place < len(args) else kwargs.get(keyword) for place, keyword in written]
+        flat = [item for one in found for item in (one if isinstance(one, list | tuple) else (one,))]
+        return tuple(item for item in flat if isinstance(item, torch.Tensor))
 
     return targets
 
@@ -80,6 +77,7 @@ def _by_flag(func: types.FunctionType) -> Writer | None:
 _STATISTICS = {
     "batch_norm": (1, 2, 5, "training", False),
     "instance_norm": (1, 2, 5, "use_input_stats", True),
+    "native_batch_norm": (3, 4, 5, "training", False),
 }
 _BUILTIN_STATISTICS = (3, 4, 5)
 

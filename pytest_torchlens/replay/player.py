@@ -87,6 +87,12 @@ class Player:
         args, kwargs = arguments
         return tensors(call.info.func(*args, **kwargs))
 
+    def fill_memory(self, number: int, outputs: tuple[torch.Tensor, ...]) -> None:
+        """Give uninitialised memory that call `number` returned the contents that it had when recorded."""
+        with torch.no_grad():
+            for output, contents in zip(outputs, self.recording.uninitialised.get(number, ()), strict=False):
+                output.copy_(contents)
+
     def store(self, number: int, call: Call, returned: tuple[torch.Tensor, ...]) -> None:
         """Keep what call `number` returned for later calls, and free what is not used again."""
         if call.returned:

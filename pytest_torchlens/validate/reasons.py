@@ -58,7 +58,9 @@ _SHAPE_OF_FIRST = frozenset(
     """zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
     new_empty_strided new_tensor new""".split()
 )
-_SHAPE_OF_SECOND = frozenset(["expand_as", "view_as", "reshape_as", "type_as", "resize_as", "to"])
+_SHAPE_OF_SECOND = frozenset(
+    ["expand_as", "view_as", "reshape_as", "type_as", "resize_as", "to", "max_pool2d_with_indices_backward"]
+)
 
 
 def _shape_only(probe: Probe) -> bool:
@@ -81,7 +83,14 @@ def _overwritten(probe: Probe) -> bool:
         return False
     if probe.name in _FILLS:
         return probe.call.info.writer is not None
-    return probe.name in ("setitem", "masked_fill", "index_put", "index_copy", "index_fill") and bool(probe.call.writes)
+    return probe.name in _PARTIAL_WRITES
+
+
+_PARTIAL_WRITES = frozenset(
+    """setitem masked_fill index_put index_copy index_fill slice_scatter select_scatter diagonal_scatter as_strided_scatter
+    scatter masked_scatter put""".split()
+)
+"""They replace part of their first argument: all of it, where nothing of it is left in the result."""
 
 
 _PRODUCTS = frozenset(
@@ -123,6 +132,11 @@ def _constant_output(probe: Probe) -> bool:
     return all(is_dense(output) and bool((output == output.flatten()[0]).all()) for output in probe.outputs)
 
 
+def _undefined(probe: Probe) -> bool:
+    """Nothing but not-a-number came out, and came out again."""
+    return all(is_dense(output) and bool(output.isnan().all()) for output in probe.outputs)
+
+
 _REASONS: dict[str, Callable[[Probe], bool]] = {
     "empty input": _empty_input,
     "empty output": _empty_output,
@@ -133,4 +147,5 @@ _REASONS: dict[str, Callable[[Probe], bool]] = {
     "discrete result unchanged": _discrete_result,
     "single element": _single_element,
     "saturated": _constant_output,
+    "undefined result": _undefined,
 }

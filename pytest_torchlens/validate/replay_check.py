@@ -16,9 +16,6 @@ from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 
-# what they return is whatever the memory held
-_UNINITIALISED = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "new", "resize"])
-
 
 class ReplayCheck:
     """Compares replayed values with recorded fingerprints and keeps the score."""
@@ -51,7 +48,7 @@ class ReplayCheck:
             self._compare(number, call, value, tensor)
 
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> None:
-        if call.info.layer_type in _UNINITIALISED:
+        if call.info.uninitialised:
             self._uninitialised += 1
             return
         self._score.checked += 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
@@ -136,7 +137,7 @@ class _Run:
         history = ModelHistory(recording, layers_to_save=None)
         verdicts = _replay(recording, history, parts, returned)
         if observed is not None:
-            verdicts.insert(0, compare(observed, self._plain_run()))
+            verdicts.insert(0, compare(observed, self._plain_run(), _uninitialised_outputs(recording)))
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
         if "completeness" in parts:
@@ -158,6 +159,12 @@ class _Run:
             if fingerprint(tensor) != fingerprint(self._contents[path]):
                 overwrite(tensor, self._contents[path])
         self._generators.restore()
+
+
+def _uninitialised_outputs(recording: Recording) -> set[str]:
+    """Return the paths of outputs that are uninitialised memory as `torch.empty` returned it."""
+    values = {path: output.value if isinstance(output, Aliased) else output for path, output in recording.outputs}
+    return {path for path, value in values.items() if value.call in recording.uninitialised}
 
 
 def _replay(
@@ -188,6 +195,7 @@ def _play(recording: Recording, player: Player, check: ReplayCheck, perturbation
             check.raised(number, error)
             return False
         outputs = player.outputs(call, returned)
+        player.fill_memory(number, outputs)
         check.check(number, call, outputs)
         if len(outputs) != len(call.outputs):
             return False
