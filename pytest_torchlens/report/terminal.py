@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.records import Verdict
 
+    _Columns = dict[str, Callable[[ModelReport], str]]
+
 _MEBIBYTE = 2**20
 _SHORTEST_NAME = 12
 _COMFORTABLE_NAME = 24
@@ -75,14 +77,26 @@ class _Writer:
     def table(self, models: Sequence[ModelReport]) -> str:
         """Return the widest table that fits: names are shortened first, then columns left out."""
         columns = self._columns()
-        longest = max((len(_name(report)) for report in models), default=0)
+        name = self._naming(models, columns)
+        longest = _longest(models, name)
         for given_up in (None, *_DISPENSABLE):
             columns.pop(given_up or "", None)
-            room = longest - (_width(self._tabulate(models, columns)) - self.width)
+            room = self.width - self._width_beside(models, columns)
             if room >= min(longest, _COMFORTABLE_NAME):
                 break
-        columns["model"] = lambda report: shortened(_name(report), max(room, _SHORTEST_NAME), self.gap)
+        columns["model"] = lambda report: shortened(name(report), max(room, _SHORTEST_NAME), self.gap)
         return self._tabulate(models, columns)
+
+    def _naming(self, models: Sequence[ModelReport], columns: _Columns) -> Callable[[ModelReport], str]:
+        """Leave out the zoo where there is but one and the room is wanted."""
+        one_zoo = len({report.zoo for report in models}) == 1
+        fits = _longest(models, _name) + self._width_beside(models, columns) <= self.width
+        return (lambda report: printable(report.name)) if one_zoo and not fits else _name
+
+    def _width_beside(self, models: Sequence[ModelReport], columns: _Columns) -> int:
+        """Return the width of all columns but the names."""
+        nameless = self._tabulate(models, columns | {"model": lambda report: ""})
+        return max(map(len, nameless.splitlines())) - len("model")
 
     def hidden(self, count: int) -> list[str]:
         return [f"{self.gap} and {count:,} more, none of which failed"]
@@ -101,12 +115,14 @@ class _Writer:
         first, *rest = text.strip().splitlines() or [""]
         return shortened(printable(first), _LONGEST_LINE, self.gap) + (f" {self.gap}" if rest else "")
 
-    def _tabulate(self, models: Sequence[ModelReport], columns: dict[str, Callable[[ModelReport], str]]) -> str:
-        rows = [[cell(report) for cell in columns.values()] for report in models]
+    def _tabulate(self, models: Sequence[ModelReport], columns: _Columns) -> str:
+        rows = [list(columns), *([cell(report) for cell in columns.values()] for report in models)]
+        # A row and not tabulate's own headings, which are two columns wider than their words.
+        rows.insert(1, ["-" * max(map(len, column)) for column in zip(*rows, strict=True)])
         align = ["left" if header in {"model", "verdict"} else "right" for header in columns]
-        return tabulate(rows, list(columns), tablefmt="simple", colalign=align, disable_numparse=True)
+        return tabulate(rows, tablefmt="plain", colalign=align, disable_numparse=True)
 
-    def _columns(self) -> dict[str, Callable[[ModelReport], str]]:
+    def _columns(self) -> _Columns:
         return {
             "model": _name,
             "params": self._of_history(lambda history: _magnitude(history.total_params)),
@@ -142,5 +158,5 @@ def _magnitude(count: int) -> str:
     return str(count)
 
 
-def _width(table: str) -> int:
-    return max(map(len, table.splitlines()), default=0)
+def _longest(models: Sequence[ModelReport], name: Callable[[ModelReport], str]) -> int:
+    return max((len(name(report)) for report in models), default=0)

@@ -47,7 +47,7 @@ def test_a_failed_verdict_names_the_operation_and_what_to_do():
 
 
 def test_a_failed_verdict_still_tells_its_counts():
-    assert cells(terminal_table([refuted()]), "torchvision:swapped")[-2:] == ["24", "24"]
+    assert cells(terminal_table([refuted()], width=120), "torchvision:swapped")[-2:] == ["24", "24"]
 
 
 def test_an_error_tells_its_stage_and_the_models_line():
@@ -97,8 +97,22 @@ def test_the_width_is_kept(width):
     assert max(map(len, table.splitlines())) <= width
 
 
+def test_80_columns_hold_every_column():
+    text = terminal_table([passed(), passed("resnet18")], width=80)
+    assert text.splitlines()[0].endswith("verdict  checked  edges")
+    assert "layers" in text
+    assert "act. MB" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_zoo_is_named_where_there_are_several_or_room_for_it():
+    assert "torchvision:alexnet" in terminal_table([passed()], width=100)
+    assert "torchvision:" not in terminal_table([passed()], width=75)
+    assert "other:alexnet" in terminal_table([passed(), passed(zoo="other")], width=75)
+
+
 def test_a_narrow_terminal_keeps_what_matters():
-    header = terminal_table([passed()], width=50).splitlines()[0]
+    header = terminal_table([refuted()], width=50).splitlines()[0]
     assert header.split() == ["model", "ops", "verdict", "checked"]
 
 
