@@ -34,7 +34,7 @@ def add_options(parser: pytest.Parser) -> None:
         dest="lens_parts",
         action="append",
         default=[],
-        help="Parts of the validation, of observer, replay, perturbation and invariants. Default: all.",
+        help="Parts of the validation, of observer, replay, perturbation, invariants and completeness. Default: all.",
     )
     group.addoption(
         "--lens-report",

@@ -1,9 +1,18 @@
-"""An inner pytest in this process forgets what it imported; torch cannot be imported twice."""
+"""What each inner pytest would import again, or load for nothing."""
 
 from __future__ import annotations
 
-import torchvision  # noqa: F401
+import pytest
+import torchvision  # noqa: F401 - like torch it cannot be imported twice in a process
 
 import pytest_torchlens.functions
-import pytest_torchlens.report
+import pytest_torchlens.plugin.items
+import pytest_torchlens.plugin.session
+import pytest_torchlens.report.pages
 import pytest_torchlens.run  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def lean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out plugins that import some hundred modules at the end of each run."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")

@@ -45,7 +45,7 @@ print(time.process_time() - start)
 
 @pytest.mark.parametrize("plugin", ["cacheprovider", "junitxml", "xdist", "capture", "terminal", "warnings"])
 def test_without_a_plugin_of_pytest(pytester: pytest.Pytester, plugin: str):
-    result = pytester.runpytest_subprocess("--lens-zoo=tiny:mlp,raises", f"-pno:{plugin}", "--lens-report=out")
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,raises", f"-pno:{plugin}", "--lens-report=out")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert (pytester.path / "out" / "report.json").is_file()
     assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
