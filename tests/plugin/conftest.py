@@ -13,6 +13,9 @@ import pytest_torchlens.run  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
-def lean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out plugins that import some hundred modules at the end of each run."""
+def lean(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out plugins that import some hundred modules at the end of each run.
+
+    After `pytester`, which clears the variable.
+    """
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
