@@ -46,9 +46,11 @@ class FunctionInfo:
         Whether it may draw random numbers.
     uninitialised
         Whether its result may hold what was in the memory before.
+    bookkeeping
+        Whether it only tells autograd something: replayed, but no layer.
     """
 
-    __slots__ = ("draws", "func", "kind", "layer_type", "name", "uninitialised", "writer")
+    __slots__ = ("bookkeeping", "draws", "func", "kind", "layer_type", "name", "uninitialised", "writer")
 
     def __init__(self, func: Function) -> None:
         self.func = func
@@ -57,6 +59,7 @@ class FunctionInfo:
         self.kind = _kind(func, self.name)
         self.writer = writer_of(func, self.name) if self.kind is Kind.LEAF else None
         self.draws = self.kind is Kind.LEAF and _may_draw(func, self.layer_type)
+        self.bookkeeping = self.layer_type == "requires_grad"
         self.uninitialised = self.layer_type in _UNINITIALISED
 
 
@@ -105,7 +108,7 @@ _PLAIN = frozenset(
     get_device
     storage untyped_storage storage_type has_names names __len__ __repr__ __format__ __hash__ __setstate__
     __reduce_ex__ __reduce__ __dir__ __dlpack_device__ backward register_hook register_post_accumulate_grad_hook
-    retain_grad requires_grad_ share_memory_ dim_order _clear_non_serializable_cached_data result_type can_cast
+    retain_grad share_memory_ dim_order _clear_non_serializable_cached_data result_type can_cast
     is_tensor is_storage get_default_dtype _is_view _version _nnz _dimI _dimV qscheme q_scale q_zero_point
     sparse_dim dense_dim _has_symbolic_sizes_strides _is_zerotensor iscomplexobj broadcast_shapes
     _has_compatible_shallow_copy_type _grad_accumulator set_default_dtype manual_seed""".split()
@@ -118,7 +121,7 @@ def _kind(func: Function, name: str) -> Kind:
     if accessor == "__get__":
         return Kind.LEAF if name in _TENSOR_PROPERTIES else Kind.PLAIN
     if accessor == "__set__":
-        return Kind.LEAF if name == "data" else Kind.PLAIN
+        return Kind.LEAF if name in ("data", "requires_grad") else Kind.PLAIN
     if name in _PLAIN:
         return Kind.PLAIN
     if name in _ESCAPES:
@@ -141,7 +144,12 @@ _DRAWS = frozenset(
 
 
 def _may_draw(func: Function, name: str) -> bool:
-    if "dropout" in name or name in _DRAWS or "fractional_max_pool" in name:
+    if (
+        "dropout" in name
+        or getattr(func, "__module__", "") == "torch.nn.init"
+        or name in _DRAWS
+        or "fractional_max_pool" in name
+    ):
         return True
     return may_draw(func, name)
 

@@ -37,6 +37,8 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Extent
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import overlap
+from pytest_torchlens.capture.opaque import is_opaque
+from pytest_torchlens.capture.opaque import module_info
 from pytest_torchlens.capture.randomness import drew
 from pytest_torchlens.capture.randomness import state_before
 from pytest_torchlens.capture.storage import storage_key
@@ -289,13 +291,25 @@ class Tracer(TorchFunctionMode):
         self.module = call
         start = perf_counter()
         try:
-            result = original(module, *args, **kwargs)
+            if is_opaque(module):
+                result = self._opaque(module_info(original, module), args, kwargs)
+            else:
+                result = original(module, *args, **kwargs)
         finally:
             self.module = outer
             call.last = len(self.calls)
             call.seconds = perf_counter() - start
         call.exited = self.known(result)
         return result
+
+    def _opaque(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call as one operation whose inside is not seen."""
+        self.busy = True
+        try:
+            with torch.overrides._pop_mode_temporarily():
+                return self._leaf(info, args, kwargs)
+        finally:
+            self.busy = False
 
     def _enter(self, module: torch.nn.Module, outer: ModuleCall | None) -> ModuleCall:
         kind = type(module).__name__

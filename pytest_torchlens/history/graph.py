@@ -116,7 +116,10 @@ class _Graph:
     def add_call(self, number: int, call: Call) -> list[Node]:
         """Return the call's nodes, after those of sources that it is the first to read."""
         self._new = []
-        edges = list(edges_in(call.args, "")) + list(edges_in(call.kwargs, ""))
+        edges = [*edges_in(call.args, ""), *edges_in(call.kwargs, "")]
+        if call.info.bookkeeping:
+            self._same_as(call.outputs[0], edges[0][1])
+            return self._new
         made = [Node("operation", value, number, call) for value in call.outputs]
         for node in made:
             self._connect(node, edges)
@@ -138,6 +141,14 @@ class _Graph:
                 node.parents.append((self._node_of(value), path, False))
             node.parents.extend((self._node_of(write), path, True) for write in writes)
         node.from_input = node.from_input or any(parent.from_input for parent, _, _ in node.parents)
+
+    def _same_as(self, value: Value, read: Value | Aliased) -> None:
+        """Let a value stand for the same node, or parameter, as the one that was read."""
+        former = read.value if isinstance(read, Aliased) else read
+        if id(former) in self._parameters:
+            self._parameters[id(value)] = self._parameters[id(former)]
+        else:
+            self._by_value[id(value)] = self._node_of(former)
 
     def _node_of(self, value: Value) -> Node:
         node = self._by_value.get(id(value))

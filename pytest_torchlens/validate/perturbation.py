@@ -31,6 +31,8 @@ class Perturbation:
 
     def check(self, number: int, trial: Trial) -> None:
         """Perturb each parent of a call; its parameters go together, for one more run in all."""
+        if trial.call.info.bookkeeping:
+            return
         parameters = [place for place, (_, value) in enumerate(trial.edges) if id(value) in self._parameters]
         others = [[place] for place in range(len(trial.edges)) if place not in parameters]
         for places in others + ([parameters] if parameters else []):

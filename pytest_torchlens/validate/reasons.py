@@ -132,6 +132,11 @@ def _constant_output(probe: Probe) -> bool:
     return all(is_dense(output) and bool((output == output.flatten()[0]).all()) for output in probe.outputs)
 
 
+def _no_values(probe: Probe) -> bool:
+    """The result is on the meta device and has a shape alone."""
+    return all(output.is_meta for output in probe.outputs)
+
+
 def _undefined(probe: Probe) -> bool:
     """Nothing but not-a-number came out, and came out again."""
     return all(is_dense(output) and bool(output.isnan().all()) for output in probe.outputs)
@@ -148,4 +153,5 @@ _REASONS: dict[str, Callable[[Probe], bool]] = {
     "single element": _single_element,
     "saturated": _constant_output,
     "undefined result": _undefined,
+    "no values": _no_values,
 }

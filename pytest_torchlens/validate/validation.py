@@ -145,6 +145,7 @@ class _Run:
         return history, verdicts
 
     def _plain_run(self) -> Observation:
+        self._generators.restore()
         if self.seed is not None:
             seed_all(self.seed)
         output = self.model(*self.args, **self.kwargs)
