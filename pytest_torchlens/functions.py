@@ -36,7 +36,7 @@ def log_forward_pass(
     input_kwargs
         Keyword arguments.
     layers_to_save
-        ``"all"`` (default), None, or keys: labels, short labels, module addresses, places (negative ones too), or
+        ``"all"`` (default), None or ``"none"``, or keys: labels, short labels, module addresses, places (negative ones too), or
         parts of labels.
     random_seed
         Seed for the generators of torch, NumPy and Python; None (default) leaves them alone.
@@ -61,6 +61,7 @@ def log_forward_pass(
     ['input_1_0', 'linear_1_1', 'output_1_2']
     """
     args, kwargs = _arguments(model, input_args, input_kwargs)
+    layers_to_save = None if layers_to_save in ("none", []) else layers_to_save
     recording = record(model, args, kwargs, keep="none" if layers_to_save is None else "all", seed=random_seed)
     return ModelHistory(recording, layers_to_save)
 

@@ -87,8 +87,8 @@ def _overwritten(probe: Probe) -> bool:
 
 
 _PARTIAL_WRITES = frozenset(
-    """setitem masked_fill index_put index_copy index_fill slice_scatter select_scatter diagonal_scatter as_strided_scatter
-    scatter masked_scatter put""".split()
+    """setitem masked_fill index_put index_copy index_fill slice_scatter select_scatter diagonal_scatter
+    as_strided_scatter scatter masked_scatter put""".split()
 )
 """They replace part of their first argument: all of it, where nothing of it is left in the result."""
 
