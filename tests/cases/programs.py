@@ -1,0 +1,143 @@
+"""Small programs with their graphs written beside them, and what must hold of every one.
+
+A graph is given line by line, ``layer: parents``, by short labels; ``~`` marks a parent reached through a write to
+shared memory, ``$`` a parameter, and layers without parents stand alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture import record
+from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.validate import validate
+from tests.models import Function
+
+MODES = {"grad": torch.enable_grad, "no_grad": torch.no_grad}
+
+
+def numbers():
+    """Return the usual input: 1 to 6."""
+    return (torch.arange(1.0, 7.0),)
+
+
+@dataclasses.dataclass
+class Program:
+    """A function or module class, its inputs, and its graph."""
+
+    code: Any
+    graph: str
+    inputs: Callable[[], tuple[Any, ...]] = numbers
+    kwargs: Callable[[], dict[str, Any]] = dict
+    mode: str = "any"
+
+    def build(self):
+        torch.manual_seed(3)
+        model = self.code() if isinstance(self.code, type) else Function(self.code)
+        args, kwargs = self.inputs(), self.kwargs()
+        torch.manual_seed(4)
+        return model, args, kwargs
+
+
+class Programs(dict):
+    """Programs by name; a decorator enters them."""
+
+    def add(self, graph, **options):
+        def enter(code):
+            self[code.__name__] = Program(code, textwrap.dedent(graph).strip(), **options)
+            return code
+
+        return enter
+
+    def parametrize(self):
+        """Return the mark that runs a test on each program in each gradient mode that it takes."""
+        sets = {
+            f"{name}-{mode}": (program, mode)
+            for name, program in self.items()
+            for mode in (MODES if program.mode == "any" else [program.mode])
+        }
+        return pytest.mark.parametrize(("program", "mode"), sets.values(), ids=sets)
+
+
+def trace(program, mode):
+    """Return model and history of a recorded run."""
+    model, args, kwargs = program.build()
+    with MODES[mode]():
+        return model, ModelHistory(record(model, args, kwargs, keep="all"))
+
+
+def graph_of(history):
+    """Return a history's graph in the form of this file."""
+    short = {op.layer_label: op.layer_label_short for op in history.operations}
+    lines = []
+    for op in history.operations:
+        parents = [f"{'~' if edge.through_write else ''}{short[edge.parent]}" for edge in op.edges]
+        parents += [f"${name}" for name in _few(op.parent_param_addresses)]
+        line = f"{short[op.layer_label]}: {' '.join(dict.fromkeys(parents))}"
+        lines.append(line if parents else op.layer_label_short)
+    return "\n".join(lines)
+
+
+def _few(names):
+    """Return up to three names as they are; more as the first and how many there are: ``lstm.weight_ih_l0..8``."""
+    return names if len(names) <= 3 else [f"{names[0]}..{len(names)}"]
+
+
+def what_is_left(model, args, kwargs, output):
+    """Return everything that a call gave and left behind, comparable."""
+    tensors = [*model.state_dict(keep_vars=True).items(), *model.named_buffers(), *walk(args), *walk(kwargs)]
+    return {
+        "type": type(output),
+        "output": [(path, type(leaf), leaf.dtype, fingerprint(leaf)) for path, leaf in walk(output)],
+        "tensors": [(name, fingerprint(tensor)) for name, tensor in tensors],
+        "attributes": {name: sorted(module.__dict__) for name, module in model.named_modules()},
+        "modes": [module.training for module in model.modules()],
+        "random": fingerprint(torch.get_rng_state()),
+    }
+
+
+def check(program, mode):
+    """Assert that a traced run is a plain run, that the graph is the one written down, and that it proves right."""
+    model, args, kwargs = program.build()
+    with MODES[mode]():
+        plain = what_is_left(model, args, kwargs, model(*args, **kwargs))
+    model, args, kwargs = program.build()
+    before = what_is_left(model, args, kwargs, None)
+    with MODES[mode]():
+        verdict = validate(model, args, kwargs).verdict
+    assert what_is_left(model, args, kwargs, None) == before
+    with MODES[mode]():
+        recording = record(model, args, kwargs, keep="all")
+    assert what_is_left(model, args, kwargs, recording.output) == plain
+    assert graph_of(ModelHistory(recording)) == program.graph
+    found = [(part.name, failure.operation, failure.message) for part in verdict.parts for failure in part.failures]
+    assert found == []
+    assert verdict
+
+
+def assert_saved(history, **sums):
+    """Assert the sums of saved activations by short label: each as it was when it was made."""
+    got = {label: history[label].tensor_contents.detach().sum().item() for label in sums}
+    assert got == pytest.approx(sums)
+
+
+class Twice(nn.Module):
+    """A linear layer that doubles, without a bias."""
+
+    def __init__(self, size=2):
+        super().__init__()
+        self.fc = nn.Linear(size, size, bias=False)
+        with torch.no_grad():
+            self.fc.weight.copy_(2 * torch.eye(size))
+
+    def forward(self, x):
+        return self.fc(x)

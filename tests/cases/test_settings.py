@@ -1,0 +1,129 @@
+"""Modes and settings inside forward are in force again when its operations are replayed."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend
+from torch.nn.attention import sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from tests.cases.programs import Programs
+from tests.cases.programs import check
+
+PROGRAMS = Programs()
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    getitem_1: input_1
+    getitem_2: input_1
+    matmul_1: getitem_1 getitem_2
+    float_1: matmul_1
+    float_2: matmul_1
+    matmul_2: float_1 float_2
+    output_1: matmul_2
+    """
+)
+def autocast_inside(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = x[None] @ x[:, None]
+        with torch.autocast("cpu", enabled=False):
+            return product.float() @ product.float()
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    ones_1
+    add_1: input_1 ones_1
+    output_1: add_1
+    """
+)
+def default_dtype_inside(x):
+    torch.set_default_dtype(torch.float64)
+    try:
+        return x + torch.ones(6)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    view_1: input_1
+    scaleddotproductattention_1: view_1
+    output_1: scaleddotproductattention_1
+    """
+)
+def chosen_attention_kernel(x):
+    query = x.view(1, 1, 2, 3)
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(query, query, query)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
+    detach_1: mul_1
+    add_1: detach_1 input_1
+    output_1: add_1
+    """
+)
+def gradients_off_inside(x):
+    with torch.no_grad():
+        y = x * 2
+    return y.detach() + x
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
+    add_1: mul_1
+    output_1: add_1
+    """
+)
+def a_mode_of_its_own(x):
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        y = x * 2
+    return y + 1
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    sin_1: input_1
+    mul_1: sin_1 input_1
+    output_1: mul_1
+    """
+)
+def operators_called_by_their_low_names(x):
+    return torch.ops.aten.mul.Tensor(torch.ops.aten.sin(x), x)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    ones_1
+    zeros_1
+    linear_1: input_1 ones_1 zeros_1
+    output_1: linear_1
+    """
+)
+def other_parameters_for_a_layer(x):
+    layer = nn.Linear(6, 2, device="meta")
+    given = {"weight": torch.ones(2, 6), "bias": torch.zeros(2)}
+    return torch.func.functional_call(layer, given, (x,))
+
+
+@PROGRAMS.parametrize()
+def test_graph(program, mode):
+    check(program, mode)
