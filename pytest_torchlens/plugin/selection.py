@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,16 +53,14 @@ class Selection:
         except ZooError as error:
             raise pytest.UsageError(str(error)) from error.__cause__
 
-    def __len__(self) -> int:
-        return sum(len(choice.names) for choice in self.choices.values())
-
-    def zoo_of(self, nodeid: str) -> str | None:
-        """Return the zoo of the model with that node id; None for the items of others."""
-        file, _, name = nodeid.rpartition("::")
-        for choice in self.choices.values():
-            if choice.nodeid == file and name in choice.names:
-                return choice.zoo.name
-        return None
+    @cached_property
+    def models(self) -> dict[str, str]:
+        """Zoo of each model by node id, in the order of collection."""
+        return {
+            f"{choice.nodeid}::{name}": choice.zoo.name
+            for choice in self.choices.values()
+            for name in sorted(choice.names)
+        }
 
     def _read_option(self, text: str) -> None:
         """Take one value of ``--lens-zoo``; if the user named no path, its file is all that is collected."""

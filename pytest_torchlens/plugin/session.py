@@ -51,15 +51,15 @@ class LensSession:
 
     def pytest_report_header(self) -> str | None:
         """Say what the run is about."""
-        if not self.selection:
+        if not self.selection.models:
             return "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"
         import torch
 
         what = "record only (--lens-validate proves the graphs)"
         if self.options.validate:
             what = f"validate {', '.join(self.options.parts or ['all parts'])}"
-        models = f"{len(self.selection)} model{'s' * (len(self.selection) != 1)}"
-        return f"lens: {models}, torch {torch.__version__}, {what}"
+        count = len(self.selection.models)
+        return f"lens: {count} model{'s' * (count != 1)}, torch {torch.__version__}, {what}"
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> ZooFile | None:
         """Collect the zoo files that were named, whichever way pytest comes to them."""
@@ -89,7 +89,7 @@ class LensSession:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what pytest says of each model; under xdist all reports come to the controller."""
-        if not self.is_worker and self.selection.zoo_of(report.nodeid) and (said := outcome_of(report)):
+        if not self.is_worker and report.nodeid in self.selection.models and (said := outcome_of(report)):
             self._said[report.nodeid] = said
 
     @pytest.hookimpl(trylast=True)
@@ -103,15 +103,16 @@ class LensSession:
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=" ".join(["pytest", *map(str, self.config.invocation_params.args)]),
             environment=find_environment(),
-            models=tuple(self._model_report(nodeid, said) for nodeid, said in self._said.items()),
+            models=tuple(self._model_report(nodeid) for nodeid in self.selection.models if nodeid in self._said),
         )
         if self.options.report:
             self._write(self._report, self.options.report, session)
 
-    def _model_report(self, nodeid: str, said: Said) -> ModelReport:
+    def _model_report(self, nodeid: str) -> ModelReport:
+        said = self._said[nodeid]
         if report := self.gathered.read(nodeid):
             return with_outcome(report, said)
-        return without_report(nodeid, self.selection.zoo_of(nodeid) or "", said)
+        return without_report(nodeid, self.selection.models[nodeid], said)
 
     def _write(self, report: RunReport, folder: Path, session: pytest.Session) -> None:
         from pytest_torchlens.report import write_site
