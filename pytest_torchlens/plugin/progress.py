@@ -20,6 +20,12 @@ LEAST = 12
 """Columns that must be left on the line."""
 
 
+def _is_terminal(reporter: Any) -> bool:
+    """Whether pytest writes to a terminal that can move its cursor."""
+    answer = getattr(reporter, "isatty", False)  # a property in pytest 8, a method in 9
+    return bool(answer() if callable(answer) else answer) and os.environ.get("TERM") != "dumb"
+
+
 class Progress:
     """Shows the stage of the running model, and takes it away again.
 
@@ -33,8 +39,7 @@ class Progress:
         reporter = config.pluginmanager.getplugin("terminalreporter")
         verbosity = config.get_verbosity()
         self._writer: Any = reporter and config.get_terminal_writer()
-        terminal = bool(reporter and reporter.isatty() and os.environ.get("TERM") != "dumb")
-        self._transient = terminal and verbosity >= 0
+        self._transient = verbosity >= 0 and _is_terminal(reporter)
         self._words = bool(reporter and verbosity == 1 and not self._transient)
 
     def __enter__(self) -> Self:

@@ -72,8 +72,18 @@ class Selection:
             choice.names.update(choice.zoo.select(pattern.strip()))
         if config.args_source is not config.ArgsSource.ARGS:
             config.args, config.args_source = [], config.ArgsSource.ARGS
-        # The file alone: its collector yields the chosen models, and pytest need not match 1,400 names.
-        config.args = [*config.args, str(path)]
+        config.args = self._with_file(config.args, path)
+
+    def _with_file(self, args: list[str], path: Path) -> list[str]:
+        """Add the file alone: its collector yields the chosen models, and pytest need not match 1,400 names.
+
+        Not where a folder above it is named already, for then pytest (8.0 in one way, 9 in another) loses one of
+        the two; nor beside single models of the same file.
+        """
+        paths = {arg: argument_path(self._config, arg) for arg in args}
+        if any(path.is_relative_to(other) and other != path for other in paths.values()):
+            return args
+        return [*(arg for arg, other in paths.items() if other != path), str(path)]
 
     def _read_argument(self, arg: str) -> str:
         """Take an argument if it names a zoo; return what pytest shall make of it."""

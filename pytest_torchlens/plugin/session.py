@@ -69,8 +69,8 @@ class LensSession:
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Collect the zoo files that pytest passed over.
 
-        Of ``pytest . --lens-zoo=timm`` pytest keeps the folder alone, and in it does not look into a virtual
-        environment, where the shipped zoo may lie.
+        Of ``pytest . --lens-zoo=timm`` the folder is all that pytest is told, and it does not look into a
+        virtual environment in it, where the shipped zoo may lie.
         """
         for path in self.selection.choices:
             if path not in self._collected:
