@@ -73,6 +73,8 @@ class Value:
             self.stride = tensor.stride()
         except RuntimeError:  # sparse and nested tensors lack some of these
             self.shape, self.nbytes = shape_of(tensor), _bytes_of(tensor)
+        if tensor.layout is torch.jagged:
+            self.shape, self.stride = shape_of(tensor), None
         self.digest: int | str = ""
         self.tensor: torch.Tensor | None = None
 
@@ -83,8 +85,12 @@ class Value:
 
 
 def shape_of(tensor: torch.Tensor) -> torch.Size:
-    """Return a tensor's shape; of a nested tensor, whose rows differ, the number of rows."""
-    return torch.Size([tensor.size(0)]) if tensor.is_nested and tensor.layout is torch.strided else tensor.shape
+    """Return a tensor's shape; of a nested tensor, whose rows differ, the number of rows and -1 for what differs."""
+    if not tensor.is_nested:
+        return tensor.shape
+    if tensor.layout is torch.strided:
+        return torch.Size([tensor.size(0)])
+    return torch.Size([size if type(size) is int else -1 for size in tensor.shape])
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:
@@ -341,10 +347,11 @@ class Recording:
     model_name: str
     modules: dict[str, str]
     """Address to class name, in order of ``named_modules()``."""
-    parameters: dict[str, torch.Size]
-    parameter_bytes: int
     model: weakref.ref[torch.nn.Module]
     seed: int | None
+    parameters: dict[str, torch.Size] = field(default_factory=dict)
+    """Address and shape of each distinct parameter, after the pass."""
+    parameter_bytes: int = 0
     calls: list[Call] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     module_calls: list[ModuleCall] = field(default_factory=list)

@@ -6,6 +6,7 @@ import ctypes
 
 import torch
 import xxhash
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from pytest_torchlens.capture.calls import Value
 from pytest_torchlens.capture.calls import sparse_parts
@@ -29,7 +30,7 @@ def fingerprint(tensor: torch.Tensor) -> str:
     their parts, meta tensors by shape.  Shape and dtype are no part of a dense digest: records keep them beside it.
     """
     dense = type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device.type == "cpu"
-    if not dense or tensor.is_nested or tensor.dtype in _UNUSUAL:
+    if not dense or tensor.is_nested or tensor.dtype in _UNUSUAL or is_functorch_wrapped_tensor(tensor):
         return _special(tensor)
     return f"{_strided(tensor):016x}"
 
@@ -41,7 +42,10 @@ def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
     """
     if value.stride is None or value.dtype in _UNUSUAL or value.device != _CPU or not tensor.is_contiguous():
         return None
-    address = tensor.data_ptr()
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # wrapped by functorch, or in a layout of oneDNN's
+        return None
     offset = tensor.storage_offset()
     if not offset:
         return digest_memory(address, value.nbytes), address
@@ -50,6 +54,8 @@ def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
 
 def digest_memory(address: int, size: int) -> int:
     """Return the XXH3-64 digest of `size` bytes at `address`."""
+    if not address and size:
+        raise RuntimeError("a tensor without memory has no digest")
     array = _arrays.get(size)
     if array is None:
         array = _arrays[size] = ctypes.c_char * size
@@ -77,6 +83,8 @@ def _parts(tensor: torch.Tensor) -> str:
     if type(tensor) not in PLAIN and hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         return _join("wrapper", *(fingerprint(getattr(tensor, name)) for name in names))
+    if is_functorch_wrapped_tensor(tensor):
+        return _join("functorch", fingerprint(torch._C._functorch.get_unwrapped(tensor)))
     if tensor.is_meta:
         return f"meta:{tuple(tensor.shape)}:{tensor.dtype}"
     if tensor.is_nested:

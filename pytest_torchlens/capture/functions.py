@@ -121,7 +121,7 @@ def _kind(func: Function, name: str) -> Kind:
     if accessor == "__get__":
         return Kind.LEAF if name in _TENSOR_PROPERTIES else Kind.PLAIN
     if accessor == "__set__":
-        return Kind.LEAF if name in ("data", "requires_grad") else Kind.PLAIN
+        return Kind.LEAF if name in ("data", "real", "imag", "requires_grad") else Kind.PLAIN
     if name in _PLAIN:
         return Kind.PLAIN
     if name in _ESCAPES:
@@ -157,6 +157,13 @@ def _may_draw(func: Function, name: str) -> bool:
 # what they return is, or may end in, whatever the memory held
 _UNINITIALISED = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided new resize resize_as".split()
+)
+
+
+# they take no more from their first argument than its shape
+SHAPE_OF_FIRST = frozenset(
+    """zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
+    new_empty_strided new_tensor new""".split()
 )
 
 

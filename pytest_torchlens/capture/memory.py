@@ -24,6 +24,8 @@ class Extent:
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Extent | None:
         """Return a tensor's extent; None where it has no address (meta, sparse, wrapper)."""
+        if tensor.is_nested:
+            return None
         try:
             start, shape, stride = tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
         except (RuntimeError, NotImplementedError):

@@ -22,9 +22,15 @@ def is_opaque(module: torch.nn.Module) -> bool:
 
 
 def module_info(call: Callable[..., Any], module: torch.nn.Module) -> FunctionInfo:
-    """Return the facts about a module as a function of its inputs; it may draw random numbers."""
-    info = FunctionInfo(functools.partial(call, module))
-    info.name = info.layer_type = _name(module).lower()
+    """Return the facts about a module as a function of its inputs."""
+    return custom_info(functools.partial(call, module), _name(module))
+
+
+def custom_info(func: Callable[..., Any], name: str) -> FunctionInfo:
+    """Return the facts about a function that is no function of torch; it may draw random numbers."""
+    info = FunctionInfo(func)
+    info.name = name
+    info.layer_type = name.lower()
     info.kind = Kind.LEAF
     info.writer = None
     info.draws = True

@@ -79,6 +79,7 @@ def record(
         source.final = fingerprint(source.live) if source.written else ""
     recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]
     recording.slots = tracer.slots
+    _note_parameters(recording, model)
     if watcher is not None:
         recording.dispatched, recording.missed = watcher.seen, watcher.missed
     return recording
@@ -95,24 +96,24 @@ def _check(model: torch.nn.Module) -> None:
 
 
 def _new_recording(model: torch.nn.Module, seed: int | None) -> Recording:
-    parameters = dict(model.named_parameters())
     return Recording(
         model_name=type(model).__name__,
         modules={name: type(module).__name__ for name, module in model.named_modules()},
-        parameters={name: _shape(parameter) for name, parameter in parameters.items()},
-        parameter_bytes=sum(parameter.nbytes for parameter in parameters.values() if not is_lazy(parameter)),
         model=weakref.ref(model),
         seed=seed,
     )
 
 
+def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
+    """Note the parameters that there are after the pass: forward may make some."""
+    for name, parameter in model.named_parameters():
+        recording.parameters[name] = torch.Size() if is_lazy(parameter) else parameter.shape
+        recording.parameter_bytes += 0 if is_lazy(parameter) else parameter.nbytes
+
+
 def is_lazy(tensor: torch.Tensor) -> bool:
     """Return whether a parameter or buffer waits for its first input to learn its shape."""
     return isinstance(tensor, torch.nn.UninitializedParameter | torch.nn.UninitializedBuffer)
-
-
-def _shape(parameter: torch.Tensor) -> torch.Size:
-    return torch.Size() if is_lazy(parameter) else parameter.shape
 
 
 def _named_tensors(model: torch.nn.Module) -> dict[int, tuple[torch.Tensor, str, str]]:

@@ -37,6 +37,7 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Extent
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import overlap
+from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import module_info
 from pytest_torchlens.capture.randomness import drew
@@ -301,6 +302,30 @@ class Tracer(TorchFunctionMode):
             call.seconds = perf_counter() - start
         call.exited = self.known(result)
         return result
+
+    def call_custom(
+        self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a custom autograd function: its steps make a group, or one operation if they hide where results are from."""
+        outer, first = self._group, len(self.calls)
+        self._group = Group(name, outer)
+        read = self._template(args), self._template(kwargs)
+        try:
+            result = apply(*args, **kwargs)
+        finally:
+            self._group = outer
+        outputs = tensors(result)
+        if all(self._is_known(output) for output in outputs) or any(call.writes for call in self.calls[first:]):
+            return result
+        where = self.module, self._frames(4), self._ambient.number(), 0, outer, None
+        self._finish(Call(custom_info(apply, name), *read, True, where), outputs, ())
+        return result
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        """Return whether a tensor has a value, or shares memory with one that has."""
+        entry = self._live.get(id(tensor))
+        owner = self._owners.get(storage_key(tensor))
+        return (entry is not None and entry[0]() is tensor) or (owner is not None and owner() is not None)
 
     def _opaque(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a call as one operation whose inside is not seen."""

@@ -11,6 +11,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.leaves import children
 
 
@@ -91,7 +92,8 @@ def build_nodes(recording: Recording) -> list[Node]:
     nodes = graph.sources("input")
     for number, call in enumerate(recording.calls):
         nodes.extend(graph.add_call(number, call))
-    nodes.extend(graph.add_output(path, value) for path, value in recording.outputs)
+    for _, value in recording.outputs:
+        nodes.extend(graph.add_output(value))
     _mark_output_ancestors(nodes)
     kept = [node for node in nodes if node.kind in ("input", "output") or node.from_input or node.to_output]
     _link_children(kept)
@@ -127,10 +129,12 @@ class _Graph:
             self._add(node)
         return self._new + made
 
-    def add_output(self, path: str, value: Value | Aliased) -> Node:
+    def add_output(self, value: Value | Aliased) -> list[Node]:
+        """Return an output's node, after that of a source that is one of the outputs."""
+        self._new = []
         node = Node("output", value.value if isinstance(value, Aliased) else value)
         self._connect(node, [("", value)])
-        return node
+        return [*self._new, node]
 
     def _connect(self, node: Node, edges: list[tuple[str, Value | Aliased]]) -> None:
         for path, read in edges:
@@ -140,7 +144,8 @@ class _Graph:
             else:
                 node.parents.append((self._node_of(value), path, False))
             node.parents.extend((self._node_of(write), path, True) for write in writes)
-        node.from_input = node.from_input or any(parent.from_input for parent, _, _ in node.parents)
+        if node.call is None or node.call.info.layer_type not in SHAPE_OF_FIRST:
+            node.from_input = node.from_input or any(parent.from_input for parent, _, _ in node.parents)
 
     def _same_as(self, value: Value, read: Value | Aliased) -> None:
         """Let a value stand for the same node, or parameter, as the one that was read."""

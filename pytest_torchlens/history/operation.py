@@ -82,7 +82,7 @@ def _corner(tensor: torch.Tensor | None) -> list[str]:
     """Return the first rows and columns of the last two dimensions, or why there are none."""
     if tensor is None:
         return ["\t\t(not saved)"]
-    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return [f"\t\t({tensor.layout} tensor on {tensor.device})"]
     with torch.no_grad():
         corner = tensor.detach()

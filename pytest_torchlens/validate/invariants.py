@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
 
+from pytest_torchlens.capture.calls import shape_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import edges_in
@@ -84,8 +85,8 @@ def _tensors(history: ModelHistory) -> Iterator[Finding]:
     """A saved activation has the recorded shape and dtype."""
     for node in history.nodes:
         saved = node.value.tensor
-        if saved is not None and (saved.shape != node.value.shape or saved.dtype != node.value.dtype):
-            yield node, f"its saved activation is {saved.dtype} {list(saved.shape)}, the record says otherwise"
+        if saved is not None and (shape_of(saved) != node.value.shape or saved.dtype != node.value.dtype):
+            yield node, f"its saved activation is {saved.dtype} {list(shape_of(saved))}, the record says otherwise"
 
 
 def _modules(history: ModelHistory) -> Iterator[Finding]:

@@ -73,6 +73,7 @@ def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
     low, high = tensor.min(), tensor.max()
     if low != high:
         yield _written(tensor, torch.where(tensor == high, low, high))
+        yield torch.full_like(tensor, high.item())
     elif low != 0:
         yield _written(tensor, torch.zeros_like(tensor))
     else:

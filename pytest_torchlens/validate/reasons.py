@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_torchlens.capture import Call
+from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.validate.noise import is_dense
 
 
@@ -54,17 +55,13 @@ def _empty_output(probe: Probe) -> bool:
     return all(output.numel() == 0 for output in probe.outputs)
 
 
-_SHAPE_OF_FIRST = frozenset(
-    """zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
-    new_empty_strided new_tensor new""".split()
-)
 _SHAPE_OF_SECOND = frozenset(
     ["expand_as", "view_as", "reshape_as", "type_as", "resize_as", "to", "max_pool2d_with_indices_backward"]
 )
 
 
 def _shape_only(probe: Probe) -> bool:
-    if probe.name in _SHAPE_OF_FIRST:
+    if probe.name in SHAPE_OF_FIRST:
         return probe.argument in ("0", "input", "self")
     return probe.name in _SHAPE_OF_SECOND and probe.argument in ("1", "other")
 
@@ -75,10 +72,16 @@ _FILLS = frozenset(
 )
 
 
+_MOMENTUM = 6  # its place among the arguments of F.batch_norm
+
+
 def _overwritten(probe: Probe) -> bool:
     """The first argument of a function that replaces all of it, a full assignment, or an ``out=``."""
     if probe.argument == "out" or probe.argument.startswith("out."):
         return True
+    if probe.name in ("batch_norm", "instance_norm") and probe.argument in ("1", "2", "running_mean", "running_var"):
+        args, kwargs = probe.call.args, probe.call.kwargs
+        return bool((args[_MOMENTUM] if len(args) > _MOMENTUM else kwargs.get("momentum")) == 1.0)
     if probe.argument not in ("0", "input", "self", "tensor"):
         return False
     if probe.name in _FILLS:
@@ -100,7 +103,11 @@ _PRODUCTS = frozenset(
 
 
 def _multiplied_by_zero(probe: Probe) -> bool:
-    return probe.name in _PRODUCTS and any(other.numel() and not other.any() for other in probe.others)
+    return probe.name in _PRODUCTS and any(is_dense(other) and _is_zero(other) for other in probe.others)
+
+
+def _is_zero(tensor: torch.Tensor) -> bool:
+    return tensor.numel() > 0 and not tensor.any()
 
 
 _CHOICES = frozenset(["where", "masked_fill", "maximum", "minimum", "max", "min", "clamp", "masked_scatter"])
