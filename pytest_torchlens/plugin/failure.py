@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
+
+import _pytest
+import pluggy
 
 if TYPE_CHECKING:
     import pytest
     from _pytest._code.code import ExceptionRepr
     from _pytest._code.code import Traceback
+    from _pytest._code.code import TracebackEntry
 
     from pytest_torchlens.records import ErrorRecord
     from pytest_torchlens.records import Failure
@@ -46,15 +51,20 @@ def _failure(failure: Failure) -> list[str]:
     return [f"  {head}", *(f"      {name}: {text}" for name, text in facts.items() if text)]
 
 
-def represent(excinfo: pytest.ExceptionInfo[BaseException], error: ErrorRecord, config: pytest.Config) -> ExceptionRepr:
+def represent(
+    excinfo: pytest.ExceptionInfo[BaseException], error: ErrorRecord, config: pytest.Config
+) -> ExceptionRepr | str:
     """Return a model's exception with its own frames, and the stage it came up in."""
     style: Any = config.getoption("tbstyle", "auto")
+    where = f"raised in stage {error.stage.value!r}"
+    if style == "native" and not config.getoption("fulltrace", False):
+        return f"{error.traceback}{where}"
     text = excinfo.getrepr(
         style="short" if style == "auto" else style,
         showlocals=config.getoption("showlocals", False),
         tbfilter=False if config.getoption("fulltrace", False) else _own_frames,
     )
-    text.addsection("lens", f"raised in stage {error.stage.value!r}")
+    text.addsection("lens", where)
     return text
 
 
@@ -62,4 +72,10 @@ def _own_frames(excinfo: pytest.ExceptionInfo[BaseException]) -> Traceback:
     from pytest_torchlens.run.errors import is_noise
 
     innermost = str(excinfo.traceback[-1].path)
-    return excinfo.traceback.filter(lambda entry: not is_noise(str(entry.path), innermost))
+    runner = tuple(f"{Path(str(package.__file__)).parent}/" for package in (_pytest, pluggy))
+
+    def is_own(entry: TracebackEntry) -> bool:
+        path = str(entry.path)
+        return not path.startswith(runner) and not is_noise(path, innermost)
+
+    return excinfo.traceback.filter(is_own)

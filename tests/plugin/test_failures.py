@@ -5,6 +5,11 @@ import pytest
 pytestmark = pytest.mark.usefixtures("tiny_zoo")
 
 
+def assert_only_own_frames(result: pytest.RunResult) -> None:
+    text = result.stdout.str().partition("FAILURES")[2]
+    assert not [word for word in ("pytest_torchlens", "_call_impl", "_pytest/", "pluggy/") if word in text]
+
+
 def test_a_model_that_raises_in_forward_shows_its_own_traceback(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:raises,mlp")
     result.assert_outcomes(passed=1, failed=1)
@@ -18,15 +23,14 @@ def test_a_model_that_raises_in_forward_shows_its_own_traceback(pytester: pytest
             "*FAILED model_zoo_configs/tiny.yaml::raises - RuntimeError: boom in forward",
         ]
     )
-    assert "pytest_torchlens" not in result.stdout.str().partition("FAILURES")[2]
-    assert "_call_impl" not in result.stdout.str()
+    assert_only_own_frames(result)
 
 
 def test_a_model_that_raises_in_construction(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:broken")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*in __init__", "E   ValueError: boom in construction", "*raised in stage 'build'*"])
-    assert "pytest_torchlens" not in result.stdout.str().partition("FAILURES")[2]
+    assert_only_own_frames(result)
 
 
 def test_all_frames_are_shown_on_request(pytester: pytest.Pytester):
@@ -39,6 +43,7 @@ def test_every_traceback_style(pytester: pytest.Pytester, style: str):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:raises", f"--tb={style}")
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    assert_only_own_frames(result)
 
 
 def test_inputs_that_do_not_fit_are_the_models_failure(pytester: pytest.Pytester, tiny_zoo):
