@@ -7,8 +7,9 @@ from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.calls import Source
 from pytest_torchlens.capture.calls import Value
+from pytest_torchlens.capture.edges import edges_in
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.record import TraceError
 from pytest_torchlens.capture.record import record
 
-__all__ = ["Aliased", "Call", "Recording", "Source", "TraceError", "Value", "fingerprint", "record"]
+__all__ = ["Aliased", "Call", "Recording", "Source", "TraceError", "Value", "edges_in", "fingerprint", "record"]

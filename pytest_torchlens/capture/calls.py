@@ -328,15 +328,15 @@ class Missed:
         As the dispatcher has it: ``"aten::add.Tensor"``.
     call
         Number of the next recorded call, which tells when it happened.
-    module
-        Name of the module call around it.
+    where
+        ``module`` or ``thread`` and its name.
     frames
         Code positions of the whole stack, innermost first.
     """
 
     name: str
     call: int
-    module: str
+    where: str
     frames: Frames
 
 

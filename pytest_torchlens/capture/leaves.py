@@ -101,3 +101,8 @@ def tensors(value: Any) -> tuple[torch.Tensor, ...]:
     if (kind is tuple or kind is list) and all(type(item) is torch.Tensor for item in value):
         return tuple(value)
     return tuple([tensor for _, tensor in walk(value)])
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Return whether a parameter or buffer waits for its first input to learn its shape."""
+    return isinstance(tensor, torch.nn.UninitializedParameter | torch.nn.UninitializedBuffer)

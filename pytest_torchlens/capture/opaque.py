@@ -1,9 +1,10 @@
-"""Code that no mode can look into, recorded as one operation: scripted, traced and compiled modules."""
+"""Code that no mode can look into, recorded as one operation: scripted and compiled code, function transforms."""
 
 from __future__ import annotations
 
 import functools
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,8 @@ def is_opaque(module: torch.nn.Module) -> bool:
 
 def module_info(call: Callable[..., Any], module: torch.nn.Module) -> FunctionInfo:
     """Return the facts about a module as a function of its inputs."""
-    return custom_info(functools.partial(call, module), _name(module))
+    inner = getattr(module, "_orig_mod", module)
+    return custom_info(functools.partial(call, module), getattr(inner, "original_name", type(inner).__name__))
 
 
 def custom_info(func: Callable[..., Any], name: str) -> FunctionInfo:
@@ -37,6 +39,34 @@ def custom_info(func: Callable[..., Any], name: str) -> FunctionInfo:
     return info
 
 
-def _name(module: torch.nn.Module) -> str:
-    inner = getattr(module, "_orig_mod", module)
-    return str(getattr(inner, "original_name", type(inner).__name__))
+def transform_info(transform: Callable[..., Any], func: Callable[..., Any]) -> FunctionInfo:
+    """Return the facts about a transform (vmap, grad) of `func`, called with what `captured` gives, then the rest."""
+
+    def run(captured_tensors: tuple[torch.Tensor, ...], *rest: Any, **kwargs: Any) -> Any:
+        return transform(_rebound(func, captured_tensors), *rest, **kwargs)
+
+    return custom_info(run, transform.__name__.removesuffix("_impl"))
+
+
+def captured(func: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+    """Return the tensors that a function reads from the function around it."""
+    cells = func.__closure__ or () if isinstance(func, types.FunctionType) else ()
+    return tuple(cell.cell_contents for cell in cells if _holds_tensor(cell))
+
+
+def _rebound(func: Callable[..., Any], tensors: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+    """Return `func` with other tensors in place of those that it captured."""
+    if not tensors or not isinstance(func, types.FunctionType):
+        return func
+    values = iter(tensors)
+    cells = [types.CellType(next(values)) if _holds_tensor(cell) else cell for cell in func.__closure__ or ()]
+    rebound = types.FunctionType(func.__code__, func.__globals__, func.__name__, func.__defaults__, tuple(cells))
+    rebound.__kwdefaults__ = func.__kwdefaults__
+    return rebound
+
+
+def _holds_tensor(cell: types.CellType) -> bool:
+    try:
+        return isinstance(cell.cell_contents, torch.Tensor)
+    except ValueError:  # not filled yet
+        return False

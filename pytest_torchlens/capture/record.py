@@ -15,6 +15,7 @@ import torch
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.calls import Source
 from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
@@ -70,7 +71,7 @@ def record(
         seed_all(seed)
     recording.started = time.time()
     start = time.perf_counter()
-    watcher = Watch(tracer) if watch else None
+    watcher = tracer.watch = Watch(tracer) if watch else None
     with watcher or contextlib.nullcontext(), tracing(tracer):
         recording.output = model(*args, **kwargs)
     recording.elapsed = time.perf_counter() - start
@@ -109,11 +110,6 @@ def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         recording.parameters[name] = torch.Size() if is_lazy(parameter) else parameter.shape
         recording.parameter_bytes += 0 if is_lazy(parameter) else parameter.nbytes
-
-
-def is_lazy(tensor: torch.Tensor) -> bool:
-    """Return whether a parameter or buffer waits for its first input to learn its shape."""
-    return isinstance(tensor, torch.nn.UninitializedParameter | torch.nn.UninitializedBuffer)
 
 
 def _named_tensors(model: torch.nn.Module) -> dict[int, tuple[torch.Tensor, str, str]]:

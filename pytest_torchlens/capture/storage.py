@@ -10,5 +10,5 @@ def storage_key(tensor: torch.Tensor) -> int:
     try:
         storage = tensor.untyped_storage()
         return storage.data_ptr() or -storage._cdata
-    except (RuntimeError, NotImplementedError):  # sparse, nested and wrapper tensors own no storage
+    except (RuntimeError, NotImplementedError, ValueError):  # sparse, nested and wrapper tensors own no storage
         return 0

@@ -10,9 +10,12 @@ from time import perf_counter
 from time import perf_counter_ns
 from types import CodeType
 from types import FrameType
+from typing import TYPE_CHECKING
 from typing import Any
 
+import numpy as np
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
 
 from pytest_torchlens.capture.calls import Aliased
@@ -24,6 +27,8 @@ from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.calls import Source
 from pytest_torchlens.capture.calls import Value
+from pytest_torchlens.capture.edges import edges_in
+from pytest_torchlens.capture.edges import edges_of
 from pytest_torchlens.capture.expand import body_of
 from pytest_torchlens.capture.fingerprint import dense_digest
 from pytest_torchlens.capture.fingerprint import fingerprint
@@ -32,17 +37,23 @@ from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.leaves import ATOMS
+from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Extent
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import overlap
+from pytest_torchlens.capture.opaque import captured
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import module_info
+from pytest_torchlens.capture.opaque import transform_info
 from pytest_torchlens.capture.randomness import drew
 from pytest_torchlens.capture.randomness import state_before
 from pytest_torchlens.capture.storage import storage_key
+
+if TYPE_CHECKING:
+    from pytest_torchlens.capture.watch import Watch
 
 COMPOSITE, PLAIN, ESCAPE = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE
 Tensor = torch.Tensor
@@ -84,7 +95,7 @@ class Tracer(TorchFunctionMode):
         self._named = named
         self._addresses = addresses
         self._live: dict[int, Entry] = {}
-        self._owners: dict[int, weakref.ref[Tensor]] = {}
+        self._owners: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
         self._writes: dict[int, list[tuple[int, Value, Extent | None]]] = {}
         self._retention = Retention()
         self._module_calls: dict[str, int] = {}
@@ -93,6 +104,7 @@ class Tracer(TorchFunctionMode):
         self.slots = 0
         self.busy = False
         """Whether a recorded call, or our own work on it, is in progress."""
+        self.watch: Watch | None = None
 
     # -- functions ---------------------------------------------------------------------------------------------
 
@@ -113,8 +125,12 @@ class Tracer(TorchFunctionMode):
             self.busy = False
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        read_args = tuple([self._template(arg) for arg in args])
-        read_kwargs = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
+        try:
+            read_args = tuple([self._template(arg) for arg in args])
+            read_kwargs = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
+        except _OutOfSightError:
+            self.busy = False  # for the completeness check to see that it was missed
+            return info.func(*args, **kwargs)
         written = () if info.writer is None and not kwargs else self._about_to_write(info, args, kwargs)
         random = state_before(args, kwargs) if info.draws else None
         ambient = self._ambient.number()
@@ -137,6 +153,7 @@ class Tracer(TorchFunctionMode):
         written = info.writer(args, kwargs) if info.writer is not None else ()
         if "out" in kwargs:
             written += tensors(kwargs["out"])
+        written = tuple([target for target in written if not is_lazy(target)])
         for target in written:
             self._retention.before_write(storage_key(target))
         return written
@@ -179,7 +196,9 @@ class Tracer(TorchFunctionMode):
         return substitute(arg, self._swap)
 
     def _swap(self, leaf: Any) -> Any:
-        return self.read(leaf) if isinstance(leaf, Tensor) else leaf
+        if isinstance(leaf, Tensor):
+            return leaf if is_lazy(leaf) else self.read(leaf)
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
@@ -212,8 +231,8 @@ class Tracer(TorchFunctionMode):
             value.digest, key = fingerprint(tensor), storage_key(tensor)
         self._live[id(tensor)] = (ref, value, key, number)
         owner = self._owners.get(key)
-        if owner is None or owner() is None:
-            self._owners[key] = ref
+        if owner is None or owner[0]() is None or owner[0] is ref:
+            self._owners[key] = (ref, value)
         if self.keep:
             self._retention.keep(value, tensor, key)
         return value
@@ -246,10 +265,11 @@ class Tracer(TorchFunctionMode):
         named = self._named.get(id(tensor))
         if named is not None and named[0] is tensor:
             return self.add_source(tensor, named[1], named[2])
+        if is_functorch_wrapped_tensor(tensor):
+            raise _OutOfSightError
         key = storage_key(tensor)
-        owner = self._owners[key]() if key in self._owners else None
-        if owner is not None and key and _same_kind(owner, tensor):
-            return self._alias(tensor, owner)
+        if key and key in self._owners and (view := self._as_view(tensor, *self._owners[key])) is not None:
+            return self._alias(tensor, *view)
         return self.add_source(tensor, "constant", "")
 
     def add_source(self, tensor: Tensor, kind: str, name: str) -> Entry:
@@ -263,16 +283,30 @@ class Tracer(TorchFunctionMode):
         self.recording.sources.append(Source(kind, name, value, tensor, version))
         ref = weakref.ref(tensor)
         entry = self._live[id(tensor)] = (ref, value, key, len(self.calls) - 1)
-        self._owners[key] = ref
+        self._owners[key] = (ref, value)
         return entry
 
-    def _alias(self, tensor: Tensor, owner: Tensor) -> Entry:
-        """Record a tensor that shares memory with a known one, though no call was seen to make it, as a view."""
+    def _as_view(
+        self, tensor: Tensor, ref: weakref.ref[Tensor], last: Value
+    ) -> tuple[FunctionInfo, tuple[Any, ...]] | None:
+        """Return the call that makes `tensor` from the tensor known to own its memory; None if it cannot be told.
+
+        Of an owner that is gone the memory may live on in `tensor`: told by the values in it.
+        """
+        owner = ref()
+        read = self.read(owner) if owner is not None else last if _holds(tensor, last) else None
+        if read is None or last.dtype != tensor.dtype or last.stride is None:
+            return None
+        if owner is None or type(owner) is not type(tensor):
+            whole = last.shape == tensor.shape and last.stride == tensor.stride()
+            same = info_of(torch.Tensor.as_subclass), (read, type(tensor))
+            return same if whole and (owner is None or owner.data_ptr() == tensor.data_ptr()) else None
         offset = (tensor.data_ptr() - owner.data_ptr()) // tensor.itemsize + owner.storage_offset()
-        args = (self.read(owner), tuple(tensor.shape), tensor.stride(), offset)
-        info = info_of(torch.as_strided)
-        ambient = self._ambient.number()
-        where = self.module, self._frames(), ambient, 0, Group("alias", self._group), None
+        return info_of(torch.as_strided), (read, tuple(tensor.shape), tensor.stride(), offset)
+
+    def _alias(self, tensor: Tensor, info: FunctionInfo, args: tuple[Any, ...]) -> Entry:
+        """Record a tensor that shares memory with a known one, though no call was seen to make it, as a view."""
+        where = self.module, self._frames(), self._ambient.number(), 0, Group("alias", self._group), None
         self._finish(Call(info, args, {}, True, where), (tensor,), ())
         return self._live[id(tensor)]
 
@@ -303,9 +337,7 @@ class Tracer(TorchFunctionMode):
         call.exited = self.known(result)
         return result
 
-    def call_custom(
-        self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def call_custom(self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a custom autograd function: its steps make a group, or one operation if they hide where results are from."""
         outer, first = self._group, len(self.calls)
         self._group = Group(name, outer)
@@ -315,20 +347,33 @@ class Tracer(TorchFunctionMode):
         finally:
             self._group = outer
         outputs = tensors(result)
-        if all(self._is_known(output) for output in outputs) or any(call.writes for call in self.calls[first:]):
+        steps = self.calls[first:]
+        if any(step.writes for step in steps) or self._lead_to(steps, read, outputs):
             return result
         where = self.module, self._frames(4), self._ambient.number(), 0, outer, None
         self._finish(Call(custom_info(apply, name), *read, True, where), outputs, ())
         return result
 
-    def _is_known(self, tensor: Tensor) -> bool:
-        """Return whether a tensor has a value, or shares memory with one that has."""
-        entry = self._live.get(id(tensor))
-        owner = self._owners.get(storage_key(tensor))
-        return (entry is not None and entry[0]() is tensor) or (owner is not None and owner() is not None)
+    def _lead_to(self, steps: list[Call], inputs: Any, outputs: tuple[Tensor, ...]) -> bool:
+        """Return whether recorded steps lead from each of `outputs` back to one of the values in `inputs`."""
+        given = {id(edge) for _, edge in edges_of(inputs)}
+        reached = set(given)
+        for step in steps:
+            if any(id(edge) in reached for _, edge in edges_in(step)):
+                reached.update(map(id, step.outputs))
+        return not given or all(id(self.read(output)) in reached for output in outputs)
+
+    def call_opaque(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function whose inside cannot be seen, as one operation."""
+        return self._opaque(custom_info(func, name), args, kwargs)
+
+    def call_transform(
+        self, transform: Callable[..., Any], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call vmap, grad or their like on `func`, as one operation that also reads what `func` captured."""
+        return self._opaque(transform_info(transform, func), (captured(func), *args), kwargs)
 
     def _opaque(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record a call as one operation whose inside is not seen."""
         self.busy = True
         try:
             with torch.overrides._pop_mode_temporarily():
@@ -362,9 +407,13 @@ _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _BOUNDARY = Tracer.call_module.__code__
 
 
-def _same_kind(one: Tensor, other: Tensor) -> bool:
-    plain = (Tensor, Parameter)
-    return type(one) in plain and type(other) in plain and one.dtype == other.dtype
+class _OutOfSightError(Exception):
+    """A tensor of a function transform that was not seen to begin: what is computed with it cannot be recorded."""
+
+
+def _holds(tensor: Tensor, value: Value) -> bool:
+    """Return whether a tensor has the bytes of a value."""
+    return bool(value.digest) and tensor.dtype == value.dtype and fingerprint(tensor) == value.fingerprint
 
 
 def _overrides(kind: type) -> bool:

@@ -29,9 +29,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Those that belong to no recorded call.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(self, tracer: Tracer, thread: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
+        self._thread = thread
         self.seen = 0
         self.missed: list[Missed] = []
 
@@ -43,16 +46,29 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         self.seen += 1
-        if not self._tracer.busy and not _harmless(func):
-            module = self._tracer.module
-            where = module.label if module is not None else ""
-            self.missed.append(Missed(func._schema.name, len(self._tracer.calls), where, _stack()))
+        if (self._thread or not self._tracer.busy) and not _harmless(func):
+            self.missed.append(Missed(_name(func), len(self._tracer.calls), self._where(), _stack()))
         return func(*args, **(kwargs or {}))
+
+    def _where(self) -> str:
+        if self._thread:
+            return f"thread {self._thread!r}"
+        return f"module {self._tracer.module.label!r}" if self._tracer.module is not None else ""
+
+    def for_thread(self, name: str) -> Watch:
+        """Return a watch for another thread, in which nothing is recorded: whatever it computes is missed."""
+        watch = Watch(self._tracer, name)
+        watch.missed = self.missed
+        return watch
+
+
+def _name(func: torch._ops.OpOverload) -> str:
+    return func._schema.name if isinstance(func, torch._ops.OpOverload) else str(func)
 
 
 def _harmless(func: torch._ops.OpOverload) -> bool:
     """Return whether an operation only hands a tensor on, as autograd does on its own account."""
-    return func._schema.name in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device")
+    return _name(func) in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device")
 
 
 def _stack() -> Frames:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
-from pytest_torchlens.capture.leaves import children
 
 
 class Node:
@@ -118,7 +115,7 @@ class _Graph:
     def add_call(self, number: int, call: Call) -> list[Node]:
         """Return the call's nodes, after those of sources that it is the first to read."""
         self._new = []
-        edges = [*edges_in(call.args, ""), *edges_in(call.kwargs, "")]
+        edges = list(edges_in(call))
         if call.info.bookkeeping:
             self._same_as(call.outputs[0], edges[0][1])
             return self._new
@@ -166,15 +163,6 @@ class _Graph:
     def _add(self, node: Node) -> Node:
         self._by_value[id(node.value)] = node
         return node
-
-
-def edges_in(template: Any, path: str) -> Iterator[tuple[str, Value | Aliased]]:
-    """Yield path and value of each tensor in an argument template."""
-    if isinstance(template, Value | Aliased):
-        yield path, template
-    elif isinstance(template, list | tuple | dict | slice):
-        for key, item in children(template):
-            yield from edges_in(item, f"{path}.{key}" if path else str(key))
 
 
 def _mark_output_ancestors(nodes: list[Node]) -> None:

@@ -16,6 +16,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import ambient
+from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import copies_of
@@ -122,7 +123,8 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     """Return, for each call, the slots whose last use it is; the model's outputs stay to the end."""
     last: dict[int, int] = {}
     for number, call in enumerate(recording.calls):
-        for value in (*values_in((call.args, call.kwargs)), *call.outputs):
+        read = [edge.value if isinstance(edge, Aliased) else edge for _, edge in edges_in(call)]
+        for value in (*read, *call.outputs):
             last[value.slot] = number
     for _, output in recording.outputs:
         last.pop((output.value if isinstance(output, Aliased) else output).slot, None)
@@ -133,17 +135,3 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     for slot, number in last.items():
         free.setdefault(number, []).append(slot)
     return free
-
-
-def values_in(template: Any) -> list[Value]:
-    """Return the values in an argument template, in order."""
-    found: list[Value] = []
-
-    def note(leaf: Any) -> None:
-        if type(leaf) is Value:
-            found.append(leaf)
-        elif type(leaf) is Aliased:
-            found.append(leaf.value)
-
-    substitute(template, note)
-    return found

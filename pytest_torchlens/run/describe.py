@@ -16,9 +16,7 @@ def describe(value: Any, name: str = "") -> tuple[str, ...]:
 
     A tensor that stands alone and has no name is its type and shape only.
     """
-    return tuple(
-        f"{place}: {_tensor(tensor)}" if place else _tensor(tensor) for place, tensor in _leaves(value, name)
-    )
+    return tuple(f"{place}: {_tensor(tensor)}" if place else _tensor(tensor) for place, tensor in _leaves(value, name))
 
 
 def describe_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:

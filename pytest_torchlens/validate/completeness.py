@@ -19,12 +19,12 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     score.checked = recording.dispatched
     for missed in recording.missed:
         after = f"after {where.label(missed.call - 1)}" if missed.call else "before the first operation"
-        inside = f", in module {missed.module!r}" if missed.module else ""
+        inside = f", in {missed.where}" if missed.where else ""
         score.fail(
             Failure(
                 operation=missed.name,
                 message=f"{missed.name} ran {after}{inside}, but no recorded operation did it",
-                cause="it was called past torch's Python functions: by compiled or scripted code, or by autograd",
+                cause="it was called past torch's Python functions: by compiled code, by autograd, or in another thread",
                 advice="call the code in eager mode, or leave completeness out with a reason",
                 source_line=first_model_line(missed.frames),
             )

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
 
+from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import shape_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.graph import edges_in
 from pytest_torchlens.history.labels import label_of
 from pytest_torchlens.history.labels import type_of
 from pytest_torchlens.records import Failure
@@ -73,9 +73,7 @@ def _arguments(history: ModelHistory) -> Iterator[Finding]:
     for node in history.nodes:
         if node.call is None:
             continue
-        given = [path for path, _ in edges_in(node.call.args, "")] + [
-            path for path, _ in edges_in(node.call.kwargs, "")
-        ]
+        given = list(edges_in(node.call))
         known = sum(1 for _, _, write in node.parents if not write) + len(node.parameters)
         if known != len(given):
             yield node, f"its call was given {len(given)} tensors, but {known} parents and parameters are listed"

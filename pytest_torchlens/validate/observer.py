@@ -64,7 +64,6 @@ def _difference(name: str, traced: str | None, plain: str | None) -> str:
 def _failure(message: str) -> Failure:
     return Failure(
         message=message,
-        cause="the model does not repeat itself (state kept outside the module, an unseeded generator, a "
-        "nondeterministic kernel), or recording changed what ran",
-        advice="run the model twice without recording from the same seed: if the runs differ, make it repeatable",
+        cause="recording changed what ran: two plain runs from the same state agree",
+        advice="look for code that asks whether a mode, hook or tracer is active; else report the model to us",
     )

@@ -144,6 +144,11 @@ def _no_values(probe: Probe) -> bool:
     return all(output.is_meta for output in probe.outputs)
 
 
+def _no_fingerprint(probe: Probe) -> bool:
+    """The result has no values that could be compared."""
+    return not any(value.digest for value in probe.call.outputs)
+
+
 def _undefined(probe: Probe) -> bool:
     """Nothing but not-a-number came out, and came out again."""
     return all(is_dense(output) and bool(output.isnan().all()) for output in probe.outputs)
@@ -161,4 +166,5 @@ _REASONS: dict[str, Callable[[Probe], bool]] = {
     "saturated": _constant_output,
     "undefined result": _undefined,
     "no values": _no_values,
+    "no fingerprint": _no_fingerprint,
 }

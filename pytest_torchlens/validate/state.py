@@ -11,30 +11,69 @@ import torch
 
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.record import is_lazy
+from pytest_torchlens.capture.leaves import is_lazy
 
 _CONTAINERS = (dict, list, set, deque)
+_GENERATORS: tuple[tuple[type, Any, Any], ...] = (
+    (torch.Generator, torch.Generator.get_state, torch.Generator.set_state),
+    (random.Random, random.Random.getstate, random.Random.setstate),
+    (np.random.Generator, lambda g: g.bit_generator.state, lambda g, state: setattr(g.bit_generator, "state", state)),
+    (np.random.RandomState, np.random.RandomState.get_state, np.random.RandomState.set_state),
+)
 
 
 class ModelState:
-    """A model as it is now: attributes of every module, their plain containers, and the contents of buffers."""
+    """A model as it is now: attributes of every module, containers and generators in them, buffers, gradients."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._attributes = [(module, dict(module.__dict__)) for module in model.modules()]
-        held = [value for _, attributes in self._attributes for value in attributes.values()]
-        self._containers = [(value, value.copy()) for value in held if isinstance(value, _CONTAINERS)]
+        python = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+        self._attributes = [(module, type(module), dict(module.__dict__)) for module in python]
+        self._containers: dict[int, tuple[Any, Any]] = {}
+        self._generators: list[tuple[Any, Any, Any]] = []
+        for _, _, attributes in self._attributes:
+            for value in attributes.values():
+                self._note(value)
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
+        self._lazy = [(tensor, type(tensor)) for tensor in (*model.parameters(), *model.buffers()) if is_lazy(tensor)]
+        self._gradients = [(parameter, parameter.grad, _copy(parameter.grad)) for parameter in model.parameters()]
+
+    def _note(self, value: Any) -> None:
+        """Note the contents of a container, and of those in it, or the state of a generator."""
+        if isinstance(value, _CONTAINERS) and id(value) not in self._containers:
+            self._containers[id(value)] = (value, value.copy())
+            for item in value.values() if isinstance(value, dict) else value:
+                self._note(item)
+        for kind, get, put in _GENERATORS:
+            if isinstance(value, kind):
+                self._generators.append((value, get(value), put))
 
     def restore(self) -> None:
-        """Put attributes and containers back by assignment, and buffers that changed by copying."""
-        for module, attributes in self._attributes:
+        """Put attributes and containers back by assignment, and the contents of tensors that changed by copying."""
+        for module, kind, attributes in self._attributes:
+            module.__class__ = kind
             module.__dict__.clear()
             module.__dict__.update(attributes)
-        for container, contents in self._containers:
+        for container, contents in self._containers.values():
             _refill(container, contents)
+        for generator, state, put in self._generators:
+            put(generator, state)
+        self._restore_tensors()
+
+    def _restore_tensors(self) -> None:
+        for tensor, kind in self._lazy:
+            tensor.data = torch.empty(0, device=tensor.device)
+            tensor.__class__ = kind
         for buffer, former in self._buffers:
             if fingerprint(buffer) != fingerprint(former):
                 overwrite(buffer, former)
+        for parameter, gradient, contents in self._gradients:
+            parameter.grad = gradient
+            if gradient is not None and contents is not None:
+                overwrite(gradient, contents)
+
+
+def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.detach().clone()
 
 
 def _refill(container: Any, contents: Any) -> None:

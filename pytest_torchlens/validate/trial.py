@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.replay import Player
-
-Edge = tuple[str, Value]
 
 
 class Trial:
@@ -37,7 +32,7 @@ class Trial:
     ) -> None:
         self.call = call
         self.outputs = outputs
-        self.edges = edges_of(call)
+        self.edges = [(path, _value(read)) for path, read in edges_in(call)]
         self._player = player
         self._originals = originals
         returned = {value.slot for value in call.outputs}
@@ -72,6 +67,10 @@ class Trial:
         return [fingerprint(tensor) for tensor in outputs + written] != self._reference
 
 
+def _value(read: Value | Aliased) -> Value:
+    return read.value if isinstance(read, Aliased) else read
+
+
 def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:
     """Return copies of the tensors that a call is about to overwrite, by slot."""
     return {slot: copied(player.at(slot)) for slot in call.writes}
@@ -86,16 +85,3 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
         size = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
         block = tensor.as_strided((size,), (1,), tensor.storage_offset()).clone()
         return block.as_strided(tensor.shape, tensor.stride(), 0)
-
-
-def edges_of(call: Call) -> list[Edge]:
-    """Return path and value of each tensor argument, positional ones first, in the order of the template."""
-    return [*_edges(call.args, ""), *_edges(call.kwargs, "")]
-
-
-def _edges(template: Any, path: str) -> Iterator[Edge]:
-    if isinstance(template, Value | Aliased):
-        yield path, template.value if isinstance(template, Aliased) else template
-    elif isinstance(template, list | tuple | dict | slice):
-        for key, item in children(template):
-            yield from _edges(item, f"{path}.{key}" if path else str(key))

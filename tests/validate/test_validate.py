@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 
 import pytest
 import torch
@@ -339,3 +340,27 @@ def test_operations_called_past_torch_functions_are_missed_by_name_and_line():
     assert failure.message == "aten::cos ran after add_1_1, in module ':1', but no recorded operation did it"
     assert failure.source_line.startswith(f"{__file__}:")
     assert failure.source_line.endswith("in forward")
+
+
+def test_what_a_thread_computes_is_missed_by_name():
+    def forward(x):
+        results = []
+        thread = threading.Thread(target=lambda: results.append(torch.relu(x)), name="helper")
+        thread.start()
+        thread.join()
+        return results[0] * 2
+
+    (failure,) = validate(Function(forward), (torch.ones(2),)).verdict.part("completeness").failures
+    assert (
+        failure.message
+        == "aten::relu ran before the first operation, in thread 'helper', but no recorded operation did it"
+    )
+
+
+def test_a_model_that_does_not_repeat_itself_is_not_judged_by_a_second_run():
+    counter = iter(range(100))
+    verdict = validate(Function(lambda x: x + next(counter)), (torch.ones(2),)).verdict
+    part = verdict.part("observer")
+    assert part.status is Status.NOT_APPLICABLE
+    assert part.reason == "two plain runs from one state differ: the model does not repeat itself"
+    assert verdict.part("replay").status is Status.PASSED
