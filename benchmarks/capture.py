@@ -51,8 +51,7 @@ def _measure(workload: str, modes: list[str], options: argparse.Namespace) -> di
             result[key] |= beside[key]
     if not options.no_memory:
         result["peak_mib"] = {
-            mode: _child(measure="memory", workload=workload, mode=mode)["peak_mib"]
-            for mode in result["runs"]
+            mode: _child(measure="memory", workload=workload, mode=mode)["peak_mib"] for mode in result["runs"]
         }
     return result
 

@@ -57,9 +57,7 @@ def memory_table(results: Results, modes: list[str]) -> str:
 def note(results: Results) -> str:
     """Return what the numbers mean, how quiet the machine was, and which modes failed."""
     busy = max(
-        result["wall_ms"][mode] / result["cpu_ms"][mode]
-        for result in results.values()
-        for mode in result["runs"]
+        result["wall_ms"][mode] / result["cpu_ms"][mode] for result in results.values() for mode in result["runs"]
     )
     lines = [
         "Multiples are of the plain forward pass; µs an operation: with fingerprints, over the empty mode.",

@@ -36,8 +36,8 @@ def log_forward_pass(
     input_kwargs
         Keyword arguments.
     layers_to_save
-        ``"all"`` (default), None or ``"none"``, or keys: labels, short labels, module addresses, places (negative ones too), or
-        parts of labels.
+        ``"all"`` (default), None or ``"none"``, or keys: labels, short labels, module addresses, places (negative
+        ones too), or parts of labels.
     random_seed
         Seed for the generators of torch, NumPy and Python; None (default) leaves them alone.
 

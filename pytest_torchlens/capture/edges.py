@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_torchlens.capture.calls import Aliased
 from pytest_torchlens.capture.calls import Call
-from pytest_torchlens.capture.calls import Value
 from pytest_torchlens.capture.leaves import children
+from pytest_torchlens.capture.values import Aliased
+from pytest_torchlens.capture.values import Value
 
 
 def edges_in(call: Call) -> Iterator[tuple[str, Value | Aliased]]:

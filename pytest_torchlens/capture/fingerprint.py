@@ -8,9 +8,9 @@ import torch
 import xxhash
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from pytest_torchlens.capture.calls import Value
-from pytest_torchlens.capture.calls import sparse_parts
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.values import sparse_parts
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _CPU = torch.device("cpu")
@@ -93,11 +93,14 @@ def _parts(tensor: torch.Tensor) -> str:
         return _quantized(tensor)
     if parts := sparse_parts(tensor):
         return _join("sparse", *(fingerprint(part) for part in parts))
+    return _elsewhere(tensor)
+
+
+def _elsewhere(tensor: torch.Tensor) -> str:
+    """Digest a tensor on another device, in oneDNN's layout, or lazily conjugated, by way of a plain copy."""
     if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
         tensor = tensor.to_dense()
     dense = tensor.resolve_conj().resolve_neg().cpu().contiguous().as_subclass(torch.Tensor)
-    if dense.layout is not torch.strided:
-        return ""
     return f"{digest_memory(dense.data_ptr(), dense.nbytes):016x}"
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_torchlens.capture.calls import Value
 from pytest_torchlens.capture.fingerprint import PLAIN
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.values import Value
 
 
 @dataclass(frozen=True)

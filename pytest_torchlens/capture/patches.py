@@ -59,7 +59,7 @@ def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -
     return call(*args, **kwargs) if tracer is None else tracer.call_custom(call, function.__name__, args, kwargs)
 
 
-def _script_call(function: torch.jit.ScriptFunction[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
     tracer = _watching_tracer()
     call = _SCRIPT_CALL.__get__(function, type(function))
     return call(*args, **kwargs) if tracer is None else tracer.call_opaque(call, function.name, args, kwargs)

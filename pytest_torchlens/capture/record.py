@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.calls import Source
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
 from pytest_torchlens.capture.tracer import Tracer
+from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.watch import Watch
 
 
@@ -66,7 +66,7 @@ def record(
     recording = _new_recording(model, seed)
     tracer = Tracer(recording, keep == "all", _named_tensors(model), _addresses(model))
     for path, tensor in _inputs(model, args, kwargs):
-        tracer.add_source(tensor, "input", path)
+        tracer.ledger.add_source(tensor, "input", path)
     if seed is not None:
         seed_all(seed)
     recording.started = time.time()
@@ -75,11 +75,11 @@ def record(
     with watcher or contextlib.nullcontext(), tracing(tracer):
         recording.output = model(*args, **kwargs)
     recording.elapsed = time.perf_counter() - start
-    recording.outputs = [(path, tracer.read(tensor)) for path, tensor in walk(recording.output)]
+    recording.outputs = [(path, tracer.ledger.read(tensor)) for path, tensor in walk(recording.output)]
     for source in recording.sources:
         source.final = fingerprint(source.live) if source.written else ""
     recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]
-    recording.slots = tracer.slots
+    recording.slots = tracer.ledger.slots
     _note_parameters(recording, model)
     if watcher is not None:
         recording.dispatched, recording.missed = watcher.seen, watcher.missed

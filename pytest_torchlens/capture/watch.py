@@ -63,7 +63,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _name(func: torch._ops.OpOverload) -> str:
-    return func._schema.name if isinstance(func, torch._ops.OpOverload) else str(func)
+    schema = getattr(func, "_schema", None)  # higher-order operators have none
+    return str(schema.name if schema is not None else func)
 
 
 def _harmless(func: torch._ops.OpOverload) -> bool:

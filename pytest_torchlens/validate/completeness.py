@@ -24,7 +24,7 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
             Failure(
                 operation=missed.name,
                 message=f"{missed.name} ran {after}{inside}, but no recorded operation did it",
-                cause="it was called past torch's Python functions: by compiled code, by autograd, or in another thread",
+                cause="it was called past torch's Python functions: by compiled code, autograd, or another thread",
                 advice="call the code in eager mode, or leave completeness out with a reason",
                 source_line=first_model_line(missed.frames),
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 
 from pytest_torchlens.capture import edges_in
-from pytest_torchlens.capture.calls import shape_of
+from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.labels import label_of

@@ -9,7 +9,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.calls import shape_of
+from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.replay import Player

@@ -1,0 +1,208 @@
+"""Which value each tensor holds now, where it came from, and what was written to its memory since."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.fingerprint import dense_digest
+from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.leaves import ATOMS
+from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.memory import Extent
+from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.memory import overlap
+from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.values import Aliased
+from pytest_torchlens.capture.values import Source
+from pytest_torchlens.capture.values import Value
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+Named = dict[int, tuple[Tensor, str, str]]
+Entry = tuple["weakref.ref[torch.Tensor]", Value, int, int]
+"""Tensor, its present value, its storage key, and the number of the call that made the value."""
+View = tuple[FunctionInfo, tuple[Any, ...]]
+"""A function and the arguments that make one tensor from another over the same memory."""
+
+
+class OutOfSightError(Exception):
+    """A tensor of a function transform that was not seen to begin: what is computed with it cannot be recorded."""
+
+
+class Ledger:
+    """The tensors of a recording and the values they hold; ids are checked, for they are used again.
+
+    Parameters
+    ----------
+    recording
+        Gets the sources that are met.
+    keep
+        Whether every value keeps its tensor.
+    named
+        Parameters and buffers by id: the tensor, ``"parameter"`` or ``"buffer"``, its address.
+    record_view
+        Called with function, arguments and tensor where a tensor turns up that no call was seen to make, though its
+        memory is known; records the view.
+    """
+
+    def __init__(
+        self, recording: Recording, keep: bool, named: Named, record_view: Callable[[View, Tensor], None]
+    ) -> None:
+        self._recording = recording
+        self._keep = keep
+        self._named = named
+        self._record_view = weakref.WeakMethod(record_view)  # no cycle: what is recorded must die with the recording
+        self._live: dict[int, Entry] = {}
+        self._owners: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
+        self._writes: dict[int, list[tuple[int, Value, Extent | None]]] = {}
+        self._retention = Retention()
+        self.slots = 0
+
+    def template(self, arg: Any) -> Any:
+        """Return an argument with its value in place of each tensor."""
+        kind = type(arg)
+        if kind is Tensor or kind is Parameter:
+            return self.read(arg)
+        if kind in ATOMS:
+            return arg
+        return substitute(arg, self._swap)
+
+    def _swap(self, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf if is_lazy(leaf) else self.read(leaf)
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+    def read(self, tensor: Tensor) -> Value | Aliased:
+        """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
+        entry = self._live.get(id(tensor))
+        if entry is None or entry[0]() is not tensor:
+            entry = self._register(tensor)
+        if self._writes:
+            log = self._writes.get(entry[2])
+            if log is not None and log[-1][0] > entry[3]:
+                return self._with_writes(tensor, entry, log)
+        return entry[1]
+
+    def known(self, value: Any) -> tuple[Value, ...]:
+        """Return the present values of the tensors in a module's arguments or result, as far as they have one."""
+        found = (value,) if type(value) is Tensor else tensors(value)
+        entries = [(self._live.get(id(tensor)), tensor) for tensor in found]
+        return tuple([entry[1] for entry, tensor in entries if entry is not None and entry[0]() is tensor])
+
+    def made(self, tensor: Tensor, number: int, place: int) -> Value:
+        """Enter what call `number` gave as its output at `place`."""
+        old = self._live.get(id(tensor))
+        if old is not None and old[0]() is tensor:
+            ref, slot = old[0], old[1].slot
+        else:
+            ref, slot = weakref.ref(tensor), self._new_slot()
+        value = Value(slot, number, place, tensor)
+        dense = dense_digest(tensor, value) if type(tensor) is Tensor else None
+        if dense is not None:
+            value.digest, key = dense
+        else:
+            value.digest, key = fingerprint(tensor), storage_key(tensor)
+        self._live[id(tensor)] = (ref, value, key, number)
+        owner = self._owners.get(key)
+        if owner is None or owner[0]() is None or owner[0] is ref:
+            self._owners[key] = (ref, value)
+        if self._keep:
+            self._retention.keep(value, tensor, key)
+        return value
+
+    def _new_slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    def _with_writes(
+        self, tensor: Tensor, entry: Entry, log: list[tuple[int, Value, Extent | None]]
+    ) -> Value | Aliased:
+        extent = Extent.of(tensor)
+        later = [value for number, value, written in log if number > entry[3] and overlap(extent, written)]
+        return Aliased(entry[1], tuple(later)) if later else entry[1]
+
+    def log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:
+        """Note that call `number` overwrote these tensors: later reads of the same memory depend on it."""
+        by_slot = {value.slot: value for value in call.outputs}
+        slots = []
+        for target in written:
+            entry = self._live[id(target)]
+            slots.append(entry[1].slot)
+            value = by_slot.get(entry[1].slot, call.outputs[0])
+            self._writes.setdefault(storage_key(target), []).append((number, value, Extent.of(target)))
+        call.writes = tuple(slots)
+
+    def about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return what the call will overwrite, after copies were made of what is kept of it."""
+        written = info.writer(args, kwargs) if info.writer is not None else ()
+        if "out" in kwargs:
+            written += tensors(kwargs["out"])
+        written = tuple([target for target in written if not is_lazy(target)])
+        for target in written:
+            self._retention.before_write(storage_key(target))
+        return written
+
+    def _register(self, tensor: Tensor) -> Entry:
+        """Find out where a tensor that no recorded call made comes from."""
+        named = self._named.get(id(tensor))
+        if named is not None and named[0] is tensor:
+            return self.add_source(tensor, named[1], named[2])
+        if is_functorch_wrapped_tensor(tensor):
+            raise OutOfSightError
+        key = storage_key(tensor)
+        if key and key in self._owners and (view := self._as_view(tensor, *self._owners[key])) is not None:
+            return self._recorded_view(view, tensor)
+        return self.add_source(tensor, "constant", "")
+
+    def _recorded_view(self, view: View, tensor: Tensor) -> Entry:
+        record_view = self._record_view()
+        if record_view is not None:
+            record_view(view, tensor)
+        return self._live[id(tensor)]
+
+    def add_source(self, tensor: Tensor, kind: str, name: str) -> Entry:
+        """Enter a tensor as one that comes from outside, with the value it has now."""
+        key = storage_key(tensor)
+        value = Value(self._new_slot(), -1, len(self._recording.sources), tensor)
+        if kind != "parameter":  # large, and their version counters tell
+            value.digest = fingerprint(tensor)
+        self._retention.keep(value, tensor, key)
+        version = -1 if tensor.is_inference() else tensor._version
+        self._recording.sources.append(Source(kind, name, value, tensor, version))
+        ref = weakref.ref(tensor)
+        entry = self._live[id(tensor)] = (ref, value, key, len(self._recording.calls) - 1)
+        self._owners[key] = (ref, value)
+        return entry
+
+    def _as_view(self, tensor: Tensor, ref: weakref.ref[Tensor], last: Value) -> View | None:
+        """Return the call that makes `tensor` from the tensor known to own its memory; None if it cannot be told.
+
+        Of an owner that is gone the memory may live on in `tensor`: told by the values in it.
+        """
+        owner = ref()
+        read = self.read(owner) if owner is not None else last if _holds(tensor, last) else None
+        if read is None or last.dtype != tensor.dtype or last.stride is None:
+            return None
+        if owner is None or type(owner) is not type(tensor):
+            whole = last.shape == tensor.shape and last.stride == tensor.stride()
+            same = info_of(torch.Tensor.as_subclass), (read, type(tensor))
+            return same if whole and (owner is None or owner.data_ptr() == tensor.data_ptr()) else None
+        offset = (tensor.data_ptr() - owner.data_ptr()) // tensor.itemsize + owner.storage_offset()
+        return info_of(torch.as_strided), (read, tuple(tensor.shape), tensor.stride(), offset)
+
+
+def _holds(tensor: Tensor, value: Value) -> bool:
+    """Return whether a tensor has the bytes of a value."""
+    return bool(value.digest) and tensor.dtype == value.dtype and fingerprint(tensor) == value.fingerprint

@@ -1,0 +1,139 @@
+"""The state of one tensor at one time, and the tensors that come from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+class Value:
+    """One state of one tensor: what a call returned, or what a source held.
+
+    Stands for the tensor in the arguments of later calls.
+
+    Attributes
+    ----------
+    slot
+        Number of the tensor object; an in-place call makes a new value in the same slot.
+    call
+        Number of the call that made it; -1 for a source.
+    position
+        Which of the call's tensors it is, or which of the sources.
+    shape, dtype, device, stride, nbytes
+        As when made; ``stride`` is None for tensors without strides, ``nbytes`` counts the elements' bytes.
+    gradfunc
+        Name of the autograd node, ``""`` without one.
+    requires_grad
+        Whether autograd follows it.
+    digest
+        Fingerprint: a number for dense CPU tensors, text for others, ``""`` where there is none.
+    tensor
+        The kept tensor, or None.
+    """
+
+    __slots__ = (
+        "call",
+        "device",
+        "digest",
+        "dtype",
+        "gradfunc",
+        "nbytes",
+        "position",
+        "requires_grad",
+        "shape",
+        "slot",
+        "stride",
+        "tensor",
+    )
+
+    def __init__(self, slot: int, call: int, position: int, tensor: torch.Tensor) -> None:
+        self.slot = slot
+        self.call = call
+        self.position = position
+        self.dtype = tensor.dtype
+        self.device = tensor.device
+        self.requires_grad = requires_grad = tensor.requires_grad
+        self.gradfunc = type(tensor.grad_fn).__name__ if requires_grad else ""
+        self.stride: tuple[int, ...] | None = None
+        try:
+            self.shape = tensor.shape
+            self.nbytes = tensor.nbytes
+            self.stride = tensor.stride()
+        except RuntimeError:  # sparse and nested tensors lack some of these
+            self.shape, self.nbytes = shape_of(tensor), _bytes_of(tensor)
+        if tensor.layout is torch.jagged:
+            self.shape, self.stride = shape_of(tensor), None
+        self.digest: int | str = ""
+        self.tensor: torch.Tensor | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest as text."""
+        return f"{self.digest:016x}" if isinstance(self.digest, int) else self.digest
+
+
+def shape_of(tensor: torch.Tensor) -> torch.Size:
+    """Return a tensor's shape; of a nested tensor, whose rows differ, the number of rows and -1 for what differs."""
+    if not tensor.is_nested:
+        return tensor.shape
+    if tensor.layout is torch.strided:
+        return torch.Size([tensor.size(0)])
+    return torch.Size([size if type(size) is int else -1 for size in tensor.shape])
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    parts = sparse_parts(tensor)
+    return sum(part.nbytes for part in parts) if parts else tensor.numel() * tensor.itemsize
+
+
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the tensors that a sparse tensor is made of; none for other layouts."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return ()
+
+
+@dataclass(frozen=True)
+class Aliased:
+    """An argument whose memory was written through other tensors since `value` was made."""
+
+    value: Value
+    writes: tuple[Value, ...]
+
+
+@dataclass
+class Source:
+    """A tensor that no recorded call made.
+
+    Attributes
+    ----------
+    kind
+        ``"input"``, ``"parameter"``, ``"buffer"`` or ``"constant"``.
+    name
+        Path of the input, address of the parameter or buffer, or where a constant came from.
+    value
+        Its state at its first use; ``value.tensor`` is the tensor itself, or a copy if a recorded call overwrote it.
+    live
+        The tensor object itself.
+    version
+        The tensor's version counter when it was first used; -1 where it has none.
+    final
+        Its fingerprint after the forward pass, if a recorded call overwrote it.
+    """
+
+    kind: str
+    name: str
+    value: Value
+    live: torch.Tensor
+    version: int = -1
+    final: str = ""
+
+    @property
+    def written(self) -> bool:
+        """Whether a recorded call wrote to its memory."""
+        return self.value.tensor is not self.live
