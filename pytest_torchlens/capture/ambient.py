@@ -48,18 +48,22 @@ class AmbientTable:
     """The settings met so far; a call keeps the number of its row."""
 
     rows: list[Key] = field(default_factory=list)
-    _last: Key = ()
+    _quick: tuple[Any, ...] = ()
     _number: int = -1
 
-    def number(self) -> int:
-        """Return the row of the settings now in force, adding it if it is new."""
-        key = current()
-        if key == self._last:
-            return self._number
-        if key not in self.rows:
-            self.rows.append(key)
-        self._last = key
-        self._number = self.rows.index(key)
+    def number(self, every: bool) -> int:
+        """Return the row of the settings now in force, adding it if it is new.
+
+        Unless `every` setting is asked for, those that few functions heed (attention backends, matmul precision)
+        are looked at only when another has changed.
+        """
+        quick = _grad(), _inference(), _dtype(), _deterministic(), _any_autocast()
+        if every or quick != self._quick or quick[4]:
+            self._quick = quick
+            key = current()
+            if key not in self.rows:
+                self.rows.append(key)
+            self._number = self.rows.index(key)
         return self._number
 
 

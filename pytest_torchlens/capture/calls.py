@@ -103,10 +103,6 @@ class RandomState:
     state: torch.Tensor
 
 
-Circumstances = tuple[ModuleCall | None, Frames, int, int, Group | None, RandomState | None]
-"""Module, frames, ambient, elapsed, group and random of a `Call`."""
-
-
 class Call:
     """One function call.
 
@@ -151,14 +147,26 @@ class Call:
         "writes",
     )
 
-    def __init__(
-        self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any], returned: bool, where: Circumstances
+    def __init__(  # noqa: PLR0913 - one is made for every call: nothing in between
+        self,
+        info: FunctionInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: ModuleCall | None,
+        frames: Frames,
+        ambient: int,
+        group: Group | None,
     ) -> None:
         self.info = info
         self.args = args
         self.kwargs = kwargs
-        self.returned = returned
-        self.module, self.frames, self.ambient, self.elapsed, self.group, self.random = where
+        self.module = module
+        self.frames = frames
+        self.ambient = ambient
+        self.group = group
+        self.random: RandomState | None = None
+        self.elapsed = 0
+        self.returned = True
         self.outputs: tuple[Value, ...] = ()
         self.writes: tuple[int, ...] = ()
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import torch
 import xxhash
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import sparse_parts
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 _CPU = torch.device("cpu")
 # complex tensors may be lazily conjugated, quantized ones have a scale beside their bytes
 _UNUSUAL = frozenset([torch.complex32, torch.complex64, torch.complex128])
 _UNUSUAL |= frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
 
 _digest = xxhash.xxh3_64_intdigest
-_arrays: dict[int, type[ctypes.Array[ctypes.c_char]]] = {}
+_readers: dict[int, Callable[[int], ctypes.Array[ctypes.c_char]]] = {}
 
 
 def fingerprint(tensor: torch.Tensor) -> str:
@@ -40,26 +41,31 @@ def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
 
     `value` has the tensor's facts, which are costly to ask for twice.
     """
-    if value.stride is None or value.dtype in _UNUSUAL or value.device != _CPU or not tensor.is_contiguous():
+    if not value.contiguous or value.dtype in _UNUSUAL or value.device != _CPU:
         return None
     try:
         address = tensor.data_ptr()
     except RuntimeError:  # wrapped by functorch, or in a layout of oneDNN's
         return None
-    offset = tensor.storage_offset()
-    if not offset:
+    if not tensor.storage_offset():
         return digest_memory(address, value.nbytes), address
     return None if tensor.is_neg() else (digest_memory(address, value.nbytes), storage_key(tensor))
 
 
 def digest_memory(address: int, size: int) -> int:
     """Return the XXH3-64 digest of `size` bytes at `address`."""
-    if not address and size:
+    if not address:
+        return _empty(size)
+    reader = _readers.get(size)
+    if reader is None:
+        reader = _readers[size] = (ctypes.c_char * size).from_address
+    return _digest(reader(address))
+
+
+def _empty(size: int) -> int:
+    if size:
         raise RuntimeError("a tensor without memory has no digest")
-    array = _arrays.get(size)
-    if array is None:
-        array = _arrays[size] = ctypes.c_char * size
-    return _digest(array.from_address(address) if size else b"")
+    return _digest(b"")
 
 
 def _strided(tensor: torch.Tensor) -> int:

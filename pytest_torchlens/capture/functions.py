@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -46,11 +47,16 @@ class FunctionInfo:
         Whether it may draw random numbers.
     uninitialised
         Whether its result may hold what was in the memory before.
+    heeds_settings
+        Whether attention backends or matmul precision may change what it computes.
     bookkeeping
         Whether it only tells autograd something: replayed, but no layer.
     """
 
-    __slots__ = ("bookkeeping", "draws", "func", "kind", "layer_type", "name", "uninitialised", "writer")
+    __slots__ = (
+        *("bookkeeping", "draws", "func", "heeds_settings", "kind"),
+        *("layer_type", "name", "uninitialised", "writer"),
+    )
 
     def __init__(self, func: Function) -> None:
         self.func = func
@@ -60,6 +66,7 @@ class FunctionInfo:
         self.writer = writer_of(func, self.name) if self.kind is Kind.LEAF else None
         self.draws = self.kind is Kind.LEAF and _may_draw(func, self.layer_type)
         self.bookkeeping = self.layer_type == "requires_grad"
+        self.heeds_settings = bool(_HEEDS_SETTINGS.search(self.layer_type))
         self.uninitialised = self.layer_type in _UNINITIALISED
 
 
@@ -153,6 +160,8 @@ def _may_draw(func: Function, name: str) -> bool:
         return True
     return may_draw(func, name)
 
+
+_HEEDS_SETTINGS = re.compile("attention|transformer|mm|mv|matmul|linear|conv|einsum|dot|lstm|gru|rnn|cdist")
 
 # what they return is, or may end in, whatever the memory held
 _UNINITIALISED = frozenset(

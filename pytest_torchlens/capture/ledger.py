@@ -65,7 +65,7 @@ class Ledger:
         self._named = named
         self._record_view = weakref.WeakMethod(record_view)  # no cycle: what is recorded must die with the recording
         self._live: dict[int, Entry] = {}
-        self._owners: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
+        self._owners: dict[int, Entry] | None = None
         self._writes: dict[int, list[tuple[int, Value, Extent | None]]] = {}
         self._retention = Retention()
         self.slots = 0
@@ -114,10 +114,9 @@ class Ledger:
             value.digest, key = dense
         else:
             value.digest, key = fingerprint(tensor), storage_key(tensor)
-        self._live[id(tensor)] = (ref, value, key, number)
-        owner = self._owners.get(key)
-        if owner is None or owner[0]() is None or owner[0] is ref:
-            self._owners[key] = (ref, value)
+        entry = self._live[id(tensor)] = (ref, value, key, number)
+        if self._owners is not None:
+            self._note_owner(entry)
         if self._keep:
             self._retention.keep(value, tensor, key)
         return value
@@ -162,7 +161,8 @@ class Ledger:
         if is_functorch_wrapped_tensor(tensor):
             raise OutOfSightError
         key = storage_key(tensor)
-        if key and key in self._owners and (view := self._as_view(tensor, *self._owners[key])) is not None:
+        owner = self._owner_of(key)
+        if owner is not None and (view := self._as_view(tensor, owner[0], owner[1])) is not None:
             return self._recorded_view(view, tensor)
         return self.add_source(tensor, "constant", "")
 
@@ -183,8 +183,23 @@ class Ledger:
         self._recording.sources.append(Source(kind, name, value, tensor, version))
         ref = weakref.ref(tensor)
         entry = self._live[id(tensor)] = (ref, value, key, len(self._recording.calls) - 1)
-        self._owners[key] = (ref, value)
+        if self._owners is not None:
+            self._note_owner(entry)
         return entry
+
+    def _owner_of(self, key: int) -> Entry | None:
+        """Return the tensor first known with some memory; the index is made when first asked for, most never ask."""
+        if self._owners is None:
+            self._owners = {}
+            for entry in self._live.values():
+                self._note_owner(entry)
+        return self._owners.get(key) if key else None
+
+    def _note_owner(self, entry: Entry) -> None:
+        assert self._owners is not None  # noqa: S101 - callers looked
+        owner = self._owners.get(entry[2])
+        if owner is None or owner[0]() is None or owner[0] is entry[0]:
+            self._owners[entry[2]] = entry
 
     def _as_view(self, tensor: Tensor, ref: weakref.ref[Tensor], last: Value) -> View | None:
         """Return the call that makes `tensor` from the tensor known to own its memory; None if it cannot be told.

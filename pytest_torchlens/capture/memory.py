@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_torchlens.capture.fingerprint import PLAIN
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value
 
 

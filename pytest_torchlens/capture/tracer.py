@@ -79,6 +79,7 @@ class Tracer(TorchFunctionMode):
         self.module: ModuleCall | None = None
         self._addresses = addresses
         self.ledger = Ledger(recording, keep, named, self._record_view)
+        self._template = self.ledger.template
         self._module_calls: dict[str, int] = {}
         self._group: Group | None = None
         self._expanding: list[Function] = []
@@ -106,34 +107,45 @@ class Tracer(TorchFunctionMode):
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            read_args = tuple([self.ledger.template(arg) for arg in args])
-            read_kwargs = {key: self.ledger.template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
+            call = self._new_call(info, tuple(map(self._template, args)), kwargs and self._templates(kwargs))
         except OutOfSightError:
             self.busy = False  # for the completeness check to see that it was missed
             return info.func(*args, **kwargs)
         written = () if info.writer is None and not kwargs else self.ledger.about_to_write(info, args, kwargs)
         random = state_before(args, kwargs) if info.draws else None
-        ambient = self._ambient.number()
         start = perf_counter_ns()
         result = info.func(*args, **kwargs)
-        elapsed = perf_counter_ns() - start
-        kind = type(result)
-        outputs = (result,) if kind is Tensor else written if result is None else tensors(result)
-        if outputs:
-            random = random if random is not None and drew(random) else None
-            where = self.module, self._frames(), ambient, elapsed, self._group, random
-            self._finish(Call(info, read_args, read_kwargs, result is not None, where), outputs, written)
-            if info.uninitialised:
-                garbage = tuple([output.detach().clone() for output in outputs])
-                self.recording.uninitialised[len(self.calls) - 1] = garbage
+        call.elapsed = perf_counter_ns() - start
+        if random is not None and drew(random):
+            call.random = random
+        if type(result) is Tensor:
+            self._finish(call, (result,), written)
+        elif outputs := written if result is None else tensors(result):
+            call.returned = result is not None
+            self._finish(call, outputs, written)
         return result
+
+    def _new_call(
+        self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any], group: Group | None = None
+    ) -> Call:
+        ambient = self._ambient.number(info.heeds_settings)
+        return Call(info, args, kwargs, self.module, self._frames(), ambient, group or self._group)
+
+    def _templates(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {key: self._template(arg) for key, arg in kwargs.items()}
 
     def _finish(self, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> None:
         number = len(self.calls)
         self.calls.append(call)
-        call.outputs = tuple([self.ledger.made(tensor, number, place) for place, tensor in enumerate(outputs)])
+        made = self.ledger.made
+        if len(outputs) == 1:
+            call.outputs = (made(outputs[0], number, 0),)
+        else:
+            call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
         if written:
             self.ledger.log_writes(call, number, written)
+        if call.info.uninitialised:
+            self.recording.uninitialised[number] = tuple([output.detach().clone() for output in outputs])
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer = self._group
@@ -151,13 +163,13 @@ class Tracer(TorchFunctionMode):
         read = self.ledger.read(args[0]) if args and isinstance(args[0], Tensor) else None
         value = read.value if isinstance(read, Aliased) else read
         plain = result if isinstance(result, bool | int | float | complex) else None
-        escape = Escape(info.name, value, len(self.calls), plain, self.module, self._frames())
+        escape = Escape(info.name, value, len(self.calls), plain, self.module, self._frames(3))
         self.recording.escapes.append(escape)
         return result
 
     def _record_view(self, view: View, tensor: Tensor) -> None:
-        where = self.module, self._frames(), self._ambient.number(), 0, Group("alias", self._group), None
-        self._finish(Call(view[0], view[1], {}, True, where), (tensor,), ())
+        call = self._new_call(*view, {}, Group("alias", self._group))
+        self._finish(call, (tensor,), ())
 
     # -- modules -----------------------------------------------------------------------------------------------
 
@@ -190,7 +202,7 @@ class Tracer(TorchFunctionMode):
         """Call a custom autograd function: a group of its steps, or one operation where they lead nowhere."""
         outer, first = self._group, len(self.calls)
         self._group = Group(name, outer)
-        read = self.ledger.template(args), self.ledger.template(kwargs)
+        read = self._template(args), self._template(kwargs)
         try:
             result = apply(*args, **kwargs)
         finally:
@@ -199,8 +211,7 @@ class Tracer(TorchFunctionMode):
         steps = self.calls[first:]
         if any(step.writes for step in steps) or self._lead_to(steps, read, outputs):
             return result
-        where = self.module, self._frames(4), self._ambient.number(), 0, outer, None
-        self._finish(Call(custom_info(apply, name), *read, True, where), outputs, ())
+        self._finish(self._new_call(custom_info(apply, name), *read), outputs, ())
         return result
 
     def _lead_to(self, steps: list[Call], inputs: Any, outputs: tuple[Tensor, ...]) -> bool:
@@ -241,7 +252,7 @@ class Tracer(TorchFunctionMode):
 
     # -- code positions ----------------------------------------------------------------------------------------
 
-    def _frames(self, depth: int = 3) -> Frames:
+    def _frames(self, depth: int = 4) -> Frames:
         """Return code and instruction of the frames from `depth` calls up to the innermost module call."""
         frame: FrameType | None = sys._getframe(depth)
         frames: list[CodeType | int] = []

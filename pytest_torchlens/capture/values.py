@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 class Value:
     """One state of one tensor: what a call returned, or what a source held.
@@ -20,8 +22,10 @@ class Value:
         Number of the call that made it; -1 for a source.
     position
         Which of the call's tensors it is, or which of the sources.
-    shape, dtype, device, stride, nbytes
-        As when made; ``stride`` is None for tensors without strides, ``nbytes`` counts the elements' bytes.
+    shape, dtype, device, nbytes
+        As when made; ``nbytes`` counts the elements' bytes.
+    contiguous
+        Whether it is an ordinary tensor, dense in memory in the order of its elements.
     gradfunc
         Name of the autograd node, ``""`` without one.
     requires_grad
@@ -33,7 +37,9 @@ class Value:
     """
 
     __slots__ = (
+        "_stride",
         "call",
+        "contiguous",
         "device",
         "digest",
         "dtype",
@@ -43,7 +49,6 @@ class Value:
         "requires_grad",
         "shape",
         "slot",
-        "stride",
         "tensor",
     )
 
@@ -55,22 +60,43 @@ class Value:
         self.device = tensor.device
         self.requires_grad = requires_grad = tensor.requires_grad
         self.gradfunc = type(tensor.grad_fn).__name__ if requires_grad else ""
-        self.stride: tuple[int, ...] | None = None
+        self._stride: tuple[int, ...] | None = None
         try:
             self.shape = tensor.shape
             self.nbytes = tensor.nbytes
-            self.stride = tensor.stride()
+            self.contiguous = type(tensor) in PLAIN and tensor.is_contiguous()
+            if not self.contiguous:
+                self._stride = _strides_of(tensor)
+                self.shape = shape_of(tensor)
         except RuntimeError:  # sparse and nested tensors lack some of these
             self.shape, self.nbytes = shape_of(tensor), _bytes_of(tensor)
-        if tensor.layout is torch.jagged:
-            self.shape, self.stride = shape_of(tensor), None
+            self.contiguous = False
         self.digest: int | str = ""
         self.tensor: torch.Tensor | None = None
+
+    @property
+    def stride(self) -> tuple[int, ...] | None:
+        """Steps between neighbours in each dimension, in elements; None for tensors without strides."""
+        return _contiguous_strides(self.shape) if self.contiguous else self._stride
 
     @property
     def fingerprint(self) -> str:
         """The digest as text."""
         return f"{self.digest:016x}" if isinstance(self.digest, int) else self.digest
+
+
+def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(size, 1))
+    return tuple(reversed(strides[: len(shape)]))
+
+
+def _strides_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    try:
+        return None if tensor.layout is not torch.strided or tensor.is_nested else tensor.stride()
+    except RuntimeError:
+        return None
 
 
 def shape_of(tensor: torch.Tensor) -> torch.Size:
