@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.constants import name_constants
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import walk
@@ -81,6 +82,7 @@ def record(
     recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]
     recording.slots = tracer.ledger.slots
     _note_parameters(recording, model)
+    name_constants(recording, model)
     if watcher is not None:
         recording.dispatched, recording.missed = watcher.seen, watcher.missed
     return recording

@@ -117,11 +117,19 @@ def _graph(node: Node) -> dict[str, Any]:
         "is_buffer_layer": node.kind == "buffer",
         "buffer_address": node.source.name if node.source is not None and node.kind == "buffer" else None,
         "is_constant": node.kind == "constant",
-        "constant_origin": node.source.name if node.source is not None and node.kind == "constant" else "",
+        "constant_origin": _origin(node) if node.kind == "constant" else "",
         "initialized_inside_model": node.kind == "operation" and not (node.parents or node.parameters),
         "terminated_inside_model": node.kind == "operation" and not node.children,
         "is_terminal_bool_layer": _is_terminal_bool(node),
     }
+
+
+def _origin(node: Node) -> str:
+    """Return what holds a constant, or where it was first read."""
+    if node.source is not None and node.source.name:
+        return node.source.name
+    readers = [child.call for child in node.children if child.call is not None]
+    return f"made outside torch's functions, first read in {source_line(readers[0])}" if readers else ""
 
 
 def _is_terminal_bool(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -216,3 +217,22 @@ def test_a_list_that_is_the_one_argument():
     assert tl.log_forward_pass(Total(), [parts]).layer_list[-1] == "output_1_4"
     with pytest.raises(tl.TraceError, match=r"Total.forward\(parts\) cannot take .*goes in as \[\[\.\.\.\]\]"):
         tl.log_forward_pass(Total(), parts)
+
+
+TABLE = torch.arange(2.0)
+
+
+class HoldsTensors(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain = [torch.ones(2)]
+
+    def forward(self, x):
+        return x * self.plain[0] + TABLE + torch.from_numpy(np.ones(2, dtype="float32"))
+
+
+def test_constants_say_where_they_are_from():
+    history = tl.log_forward_pass(nn.Sequential(HoldsTensors()), torch.ones(2))
+    origins = [history[label].constant_origin for label in history.constant_layers]
+    assert origins[:2] == ["0.plain[0]", f"{__name__}.TABLE"]
+    assert origins[2].startswith(f"made outside torch's functions, first read in {__file__}:")

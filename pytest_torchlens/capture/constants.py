@@ -1,0 +1,45 @@
+"""Names for tensors that no recorded call made: the attribute, container or global that holds them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture.calls import Recording
+
+_OF_TORCH = ("_parameters", "_buffers", "_modules")
+
+
+def name_constants(recording: Recording, model: torch.nn.Module) -> None:
+    """Name the constants that the model or a module of its code holds: ``"head._cache"``, ``"net.TABLE"``."""
+    unnamed = [source for source in recording.sources if source.kind == "constant" and not source.name]
+    if not unnamed:
+        return
+    names = {id(tensor): name for name, tensor in _held(model)}
+    for source in unnamed:
+        source.name = names.get(id(source.live), "")
+
+
+def _held(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor; the last of several names counts, so attributes of modules come after globals."""
+    for module_name in sorted({type(module).__module__ for module in model.modules()}):
+        scope = vars(sys.modules[module_name]) if module_name in sys.modules else {}
+        yield from _tensors_in(dict(scope), module_name)
+    for address, module in model.named_modules():
+        attributes = {name: value for name, value in vars(module).items() if name not in _OF_TORCH}
+        yield from _tensors_in(attributes, address)
+
+
+def _tensors_in(scope: dict[str, Any], owner: str) -> Iterator[tuple[str, torch.Tensor]]:
+    for attribute, value in scope.items():
+        name = f"{owner}.{attribute}" if owner else attribute
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif type(value) in (list, tuple):
+            yield from ((f"{name}[{i}]", item) for i, item in enumerate(value) if isinstance(item, torch.Tensor))
+        elif type(value) is dict:
+            items = list(value.items())
+            yield from ((f"{name}[{key!r}]", item) for key, item in items if isinstance(item, torch.Tensor))
