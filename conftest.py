@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MODELS = '''
-import itertools
 import os
 import torch
 from torch import nn
@@ -29,14 +28,13 @@ class Broken(nn.Module):
         raise ValueError("boom in construction")
 
 
-CALLS = itertools.count(2)
 
 
 class Drifts(nn.Module):
-    """Lets a count of calls, kept where nobody looks, into its result: no two runs agree."""
+    """Notices that it is recorded and computes something else."""
 
     def forward(self, x):
-        return x * next(CALLS)
+        return x * (2 if torch.overrides._is_torch_function_mode_enabled() else 3)
 
 
 class Dies(nn.Module):

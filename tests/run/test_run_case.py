@@ -131,14 +131,11 @@ def test_an_engine_that_breaks_shows_its_frames(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_failed_verdict_is_no_exception():
-    class Drifts(nn.Module):
-        calls = 0
-
+    class Notices(nn.Module):
         def forward(self, x):
-            Drifts.calls += 1
-            return x * Drifts.calls
+            return x * (2 if torch.overrides._is_torch_function_mode_enabled() else 3)
 
-    result = run_case(case(Drifts), RunOptions(validate=True))
+    result = run_case(case(Notices), RunOptions(validate=True))
     assert result.exception is None
     assert (result.report.outcome, result.report.stage) == (Outcome.FAILED, Stage.VALIDATE)
     assert result.report.verdict is not None
