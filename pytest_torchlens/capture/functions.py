@@ -49,13 +49,15 @@ class FunctionInfo:
         Whether its result may hold what was in the memory before.
     heeds_settings
         Whether attention backends or matmul precision may change what it computes.
+    opaque
+        Whether it is code of others whose inside was not seen.
     bookkeeping
         Whether it only tells autograd something: replayed, but no layer.
     """
 
     __slots__ = (
         *("bookkeeping", "draws", "func", "heeds_settings", "kind"),
-        *("layer_type", "name", "uninitialised", "writer"),
+        *("layer_type", "name", "opaque", "uninitialised", "writer"),
     )
 
     def __init__(self, func: Function) -> None:
@@ -65,6 +67,7 @@ class FunctionInfo:
         self.kind = _kind(func, self.name)
         self.writer = writer_of(func, self.name) if self.kind is Kind.LEAF else None
         self.draws = self.kind is Kind.LEAF and _may_draw(func, self.layer_type)
+        self.opaque = False
         self.bookkeeping = self.layer_type == "requires_grad"
         self.heeds_settings = bool(_HEEDS_SETTINGS.search(self.layer_type))
         self.uninitialised = self.layer_type in _UNINITIALISED

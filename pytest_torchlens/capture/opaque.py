@@ -36,6 +36,7 @@ def custom_info(func: Callable[..., Any], name: str) -> FunctionInfo:
     info.kind = Kind.LEAF
     info.writer = None
     info.draws = True
+    info.opaque = True
     return info
 
 

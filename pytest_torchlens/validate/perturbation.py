@@ -50,7 +50,7 @@ class Perturbation:
     def _explain(self, number: int, trial: Trial, places: list[int]) -> None:
         for place in places:
             tensor = trial.argument(place)
-            others = tuple(trial.argument(other) for other in range(len(trial.edges)) if other != place)
+            others = {path: trial.argument(at) for at, (path, _) in enumerate(trial.edges) if at != place}
             argument = trial.edges[place][0]
             named = reason(Probe(trial.call, argument, tensor, others, trial.outputs))
             if named is None and not (is_dense(tensor) or next(self._noise.variants(tensor), None) is not None):

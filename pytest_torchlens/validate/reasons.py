@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ class Probe:
     tensor
         The argument's real value.
     others
-        The other tensor arguments.
+        The other tensor arguments by path.
     outputs
         The call's outputs.
     """
@@ -33,7 +34,7 @@ class Probe:
     call: Call
     argument: str
     tensor: torch.Tensor
-    others: tuple[torch.Tensor, ...]
+    others: dict[str, torch.Tensor]
     outputs: tuple[torch.Tensor, ...]
 
     @property
@@ -102,8 +103,15 @@ _PRODUCTS = frozenset(
 )
 
 
+_ADDED = {"linear": "2", "conv1d": "2", "conv2d": "2", "conv3d": "2", "addmm": "0", "addmv": "0", "baddbmm": "0"}
+"""Which argument of a product is added to it."""
+
+
 def _multiplied_by_zero(probe: Probe) -> bool:
-    return probe.name in _PRODUCTS and any(is_dense(other) and _is_zero(other) for other in probe.others)
+    """Another factor is zero throughout."""
+    added = ("bias", "input", _ADDED.get(probe.name, ""))
+    factors = (other for path, other in probe.others.items() if path not in added)
+    return probe.name in _PRODUCTS and any(is_dense(factor) and _is_zero(factor) for factor in factors)
 
 
 def _is_zero(tensor: torch.Tensor) -> bool:
@@ -114,24 +122,37 @@ _CHOICES = frozenset(["where", "masked_fill", "maximum", "minimum", "max", "min"
 
 
 def _not_selected(probe: Probe) -> bool:
-    """Another argument won at every place."""
-    return probe.name in _CHOICES and bool(probe.others)
+    """Another argument won at every place: the result is that argument."""
+    return probe.name in _CHOICES and any(_is_all_of(other, probe.outputs[0]) for other in probe.others.values())
+
+
+def _is_all_of(tensor: torch.Tensor, result: torch.Tensor) -> bool:
+    try:
+        return bool((tensor.expand_as(result) == result).all())
+    except RuntimeError:  # shapes that do not go together
+        return False
 
 
 def _discrete_result(probe: Probe) -> bool:
-    """A comparison, rounding, ranking or index came out the same."""
-    return all(not (output.is_floating_point() or output.is_complex()) for output in probe.outputs)
-
-
-_NORMALISING = frozenset(["softmax", "log_softmax", "layer_norm", "group_norm", "instance_norm", "rms_norm"])
+    """Numbers went in; the comparison, rounding, ranking or index that came out is the same."""
+    continuous = probe.tensor.is_floating_point() or probe.tensor.is_complex()
+    return continuous and all(not (output.is_floating_point() or output.is_complex()) for output in probe.outputs)
 
 
 def _single_element(probe: Probe) -> bool:
     """Softmax or normalisation over one element forgets its value; attention over one key forgets query and key."""
+    args, kwargs, shape = probe.call.args, probe.call.kwargs, probe.tensor.shape
     if probe.name == "scaled_dot_product_attention":
-        keys = probe.others[0] if probe.argument in ("0", "query") else probe.tensor
-        return probe.argument in ("0", "1", "query", "key") and keys.shape[-2] == 1
-    return probe.name in _NORMALISING and 1 in probe.tensor.shape
+        keys = probe.tensor if probe.argument in ("1", "key") else probe.others.get("1", probe.others.get("key"))
+        return probe.argument in ("0", "1", "query", "key") and keys is not None and keys.shape[-2] == 1
+    if probe.name in ("softmax", "log_softmax"):
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        return type(dim) is int and shape[dim] == 1
+    if probe.name == "layer_norm":
+        return bool(math.prod(args[1] if len(args) > 1 else kwargs["normalized_shape"]) == 1)
+    if probe.name == "group_norm":
+        return bool(math.prod(shape[1:]) == (args[1] if len(args) > 1 else kwargs["num_groups"]))
+    return probe.name == "instance_norm" and math.prod(shape[2:]) == 1
 
 
 def _constant_output(probe: Probe) -> bool:
@@ -147,6 +168,11 @@ def _no_values(probe: Probe) -> bool:
 def _no_fingerprint(probe: Probe) -> bool:
     """The result has no values that could be compared."""
     return not any(value.digest for value in probe.call.outputs)
+
+
+def _ignored(probe: Probe) -> bool:
+    """Code whose inside was not seen need not use all that it is given."""
+    return probe.call.info.opaque
 
 
 def _undefined(probe: Probe) -> bool:
@@ -167,4 +193,5 @@ _REASONS: dict[str, Callable[[Probe], bool]] = {
     "undefined result": _undefined,
     "no values": _no_values,
     "no fingerprint": _no_fingerprint,
+    "ignored by opaque code": _ignored,
 }
