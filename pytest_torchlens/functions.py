@@ -63,7 +63,10 @@ def log_forward_pass(
     args, kwargs = _arguments(model, input_args, input_kwargs)
     layers_to_save = None if layers_to_save in ("none", []) else layers_to_save
     recording = record(model, args, kwargs, keep="none" if layers_to_save is None else "all", seed=random_seed)
-    return ModelHistory(recording, layers_to_save)
+    history = ModelHistory(recording, layers_to_save)
+    if layers_to_save not in (None, "all"):
+        history.select()
+    return history
 
 
 def get_model_metadata(

@@ -77,16 +77,11 @@ def restored(key: Key) -> Iterator[None]:
         if inference != before[1]:
             stack.enter_context(torch.inference_mode(inference))
         stack.enter_context(torch.set_grad_enabled(grad))
-        for device, kind, cache in autocast or _no_autocast(before[8]):
+        for device, kind, cache in autocast or before[8] or ():
             on = bool(autocast)
             stack.enter_context(torch.autocast(device, dtype=kind, enabled=on, cache_enabled=cache))
         _set_globals(dtype, deterministic, math, flash, efficient, precision)
         yield
-
-
-def _no_autocast(autocast: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """Return the rows that switch off what is on now."""
-    return autocast or ()
 
 
 def _set_globals(

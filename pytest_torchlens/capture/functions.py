@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import functools
 import inspect
 import re
 import types
@@ -11,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import resolve_name
 
 from pytest_torchlens.capture.schemas import may_draw
 from pytest_torchlens.capture.writers import writer_of
@@ -117,7 +115,8 @@ _PLAIN = frozenset(
     is_conj is_neg is_inference is_pinned is_shared is_same_size is_set_to is_coalesced element_size data_ptr
     get_device
     storage untyped_storage storage_type has_names names __len__ __repr__ __format__ __hash__ __setstate__
-    __reduce_ex__ __reduce__ __dir__ __dlpack_device__ backward register_hook register_post_accumulate_grad_hook
+    __reduce_ex__ __reduce__ __dir__ __dlpack_device__ __array_wrap__
+    backward register_hook register_post_accumulate_grad_hook
     retain_grad share_memory_ dim_order _clear_non_serializable_cached_data result_type can_cast
     is_tensor is_storage get_default_dtype _is_view _version _nnz _dimI _dimV qscheme q_scale q_zero_point
     sparse_dim dense_dim _has_symbolic_sizes_strides _is_zerotensor iscomplexobj broadcast_shapes
@@ -132,11 +131,18 @@ def _kind(func: Function, name: str) -> Kind:
         return Kind.LEAF if name in _TENSOR_PROPERTIES else Kind.PLAIN
     if accessor == "__set__":
         return Kind.LEAF if name in ("data", "real", "imag", "requires_grad") else Kind.PLAIN
-    if name in _PLAIN:
+    if name in _PLAIN and _is_of_torch(func):
         return Kind.PLAIN
-    if name in _ESCAPES:
+    if name in _ESCAPES and _is_of_torch(func):
         return Kind.ESCAPE
     return Kind.COMPOSITE if isinstance(func, types.FunctionType) and _is_composite(func, name) else Kind.LEAF
+
+
+def _is_of_torch(func: Function) -> bool:
+    """Return whether a function is PyTorch's own; operators of other libraries may have the same names."""
+    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(func).startswith(("aten.", "prim."))
+    return not isinstance(func, types.FunctionType) or (func.__module__ or "").partition(".")[0] == "torch"
 
 
 def _is_composite(func: types.FunctionType, name: str) -> bool:
@@ -191,10 +197,3 @@ def info_of(func: Function) -> FunctionInfo:
         return info
     except TypeError:  # not hashable
         return FunctionInfo(func)
-
-
-@functools.cache
-def qualified_name(func: Function) -> str:
-    """Return the name to show a person: ``torch.nn.functional.relu``, ``torch.Tensor.T``."""
-    name = resolve_name(func) or f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', func)}"
-    return str(name).removesuffix(".__get__").removesuffix(".__set__")

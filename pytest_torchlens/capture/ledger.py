@@ -180,9 +180,10 @@ class Ledger:
             value.digest = fingerprint(tensor)
         self._retention.keep(value, tensor, key)
         version = -1 if tensor.is_inference() else tensor._version
-        self._recording.sources.append(Source(kind, name, value, tensor, version))
+        since = len(self._recording.calls) - 1
+        self._recording.sources.append(Source(kind, name, value, tensor, version, since=since))
         ref = weakref.ref(tensor)
-        entry = self._live[id(tensor)] = (ref, value, key, len(self._recording.calls) - 1)
+        entry = self._live[id(tensor)] = (ref, value, key, since)
         if self._owners is not None:
             self._note_owner(entry)
         return entry

@@ -37,6 +37,7 @@ def custom_info(func: Callable[..., Any], name: str) -> FunctionInfo:
     info.writer = None
     info.draws = True
     info.opaque = True
+    info.heeds_settings = True
     return info
 
 

@@ -47,21 +47,21 @@ def _watching_tracer() -> Tracer | None:
 
 
 def _module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    tracer = _watching_tracer()
+    tracer, call = _watching_tracer(), _originals["Module.__call__"]
     if tracer is None:
-        return _CALL(module, *args, **kwargs)
-    return tracer.call_module(_CALL, module, args, kwargs)
+        return call(module, *args, **kwargs)
+    return tracer.call_module(call, module, args, kwargs)
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
     tracer = _watching_tracer()
-    call = _APPLY.__get__(None, function)
+    call = _originals["Function.apply"].__get__(None, function)
     return call(*args, **kwargs) if tracer is None else tracer.call_custom(call, function.__name__, args, kwargs)
 
 
 def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
     tracer = _watching_tracer()
-    call = _SCRIPT_CALL.__get__(function, type(function))
+    call = _originals["ScriptFunction.__call__"].__get__(function, type(function))
     return call(*args, **kwargs) if tracer is None else tracer.call_opaque(call, function.name, args, kwargs)
 
 
@@ -77,64 +77,72 @@ def _thread_start(thread: threading.Thread) -> None:
                 body()
 
         thread.run = run  # type: ignore[method-assign]
-    _START(thread)
+    _originals["Thread.start"](thread)
 
 
 def _has_torch_function(relevant: Any) -> bool:
     """Stand in for ``torch.overrides.has_torch_function``: a mode of ours is no reason to leave a fast path."""
     if tracer_here() is None or not torch._C._len_torch_function_stack():
-        return bool(_GUARD(relevant))
+        return bool(_originals["has_torch_function"](relevant))
     with torch.overrides._pop_mode_temporarily():
-        return bool(_GUARD(relevant))
+        return bool(_originals["has_torch_function"](relevant))
 
 
-def _transform(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a stand-in for the function behind `torch.vmap` or `torch.func.grad`."""
-
-    def call(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        tracer = _watching_tracer()
-        if tracer is None or torch._C._functorch.peek_interpreter_stack() is not None:
-            return original(func, *args, **kwargs)
-        return tracer.call_transform(original, func, args, kwargs)
-
-    return call
+def _vmap(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _transformed("vmap_impl", func, args, kwargs)
 
 
-_CALL = torch.nn.Module.__call__
-_APPLY = torch.autograd.Function.__dict__["apply"]
-_SCRIPT_CALL = torch.jit.ScriptFunction.__dict__["__call__"]
-_START = threading.Thread.start
-_GUARD = torch.overrides.has_torch_function
-_TRANSFORMS = (
-    (torch._functorch.apis, "vmap_impl"),
-    (torch._functorch.eager_transforms, "grad_impl"),
-    (torch._functorch.eager_transforms, "grad_and_value_impl"),
-)
+def _grad(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _transformed("grad_impl", func, args, kwargs)
 
-# owner, attribute, what it is, what stands in for it
-_REPLACED: list[tuple[Any, str, Any, Any]] = [
-    (torch.nn.Module, "__call__", _CALL, _module_call),
-    (torch.autograd.Function, "apply", _APPLY, classmethod(_apply)),
-    (torch.jit.ScriptFunction, "__call__", _SCRIPT_CALL, _script_call),
-    (threading.Thread, "start", _START, _thread_start),
-    (torch.overrides, "has_torch_function", _GUARD, _has_torch_function),
-    *((owner, name, getattr(owner, name), _transform(getattr(owner, name))) for owner, name in _TRANSFORMS),
+
+def _grad_and_value(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _transformed("grad_and_value_impl", func, args, kwargs)
+
+
+def _transformed(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Stand in for what is behind `torch.vmap` and `torch.func.grad`; inner transforms belong to the outermost."""
+    tracer, transform = _watching_tracer(), _originals[name]
+    if tracer is None or torch._C._functorch.peek_interpreter_stack() is not None:
+        return transform(func, *args, **kwargs)
+    return tracer.call_transform(transform, func, args, kwargs)
+
+
+# owner, attribute, what stands in for it
+_STAND_INS: list[tuple[Any, str, Any]] = [
+    (torch.nn.Module, "__call__", _module_call),
+    (torch.autograd.Function, "apply", classmethod(_apply)),
+    (torch.jit.ScriptFunction, "__call__", _script_call),
+    (threading.Thread, "start", _thread_start),
+    (torch.overrides, "has_torch_function", _has_torch_function),
+    (torch._functorch.apis, "vmap_impl", _vmap),
+    (torch._functorch.eager_transforms, "grad_impl", _grad),
+    (torch._functorch.eager_transforms, "grad_and_value_impl", _grad_and_value),
 ]
+# what stood there when recording began: PyTorch's own, or what another tool had put there
+_originals: dict[str, Any] = {}
 
 
 def _install() -> None:
     global _installed  # noqa: PLW0603 - the count of recording threads is a fact about the process
     with _lock:
         if not _installed:
-            for owner, name, _, stand_in in _REPLACED:
+            for owner, name, stand_in in _STAND_INS:
+                _originals[_key(owner, name)] = vars(owner)[name]
                 setattr(owner, name, stand_in)
         _installed += 1
 
 
 def _remove() -> None:
+    """Put everything back, but for what somebody else has replaced since."""
     global _installed  # noqa: PLW0603 - as above
     with _lock:
         _installed -= 1
         if not _installed:
-            for owner, name, original, _ in _REPLACED:
-                setattr(owner, name, original)
+            for owner, name, stand_in in _STAND_INS:
+                if vars(owner)[name] is stand_in:
+                    setattr(owner, name, _originals[_key(owner, name)])
+
+
+def _key(owner: Any, name: str) -> str:
+    return f"{owner.__name__}.{name}" if isinstance(owner, type) else name

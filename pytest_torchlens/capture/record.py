@@ -73,8 +73,11 @@ def record(
     recording.started = time.time()
     start = time.perf_counter()
     watcher = tracer.watch = Watch(tracer) if watch else None
-    with watcher or contextlib.nullcontext(), tracing(tracer):
-        recording.output = model(*args, **kwargs)
+    try:
+        with watcher or contextlib.nullcontext(), tracing(tracer):
+            recording.output = model(*args, **kwargs)
+    finally:
+        tracer.watch = None  # no cycle: what is recorded must die with the recording
     recording.elapsed = time.perf_counter() - start
     recording.outputs = [(path, tracer.ledger.read(tensor)) for path, tensor in walk(recording.output)]
     for source in recording.sources:

@@ -267,6 +267,10 @@ _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _BOUNDARY = Tracer.call_module.__code__
 
 
+_NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._disabled_torch_function_impl)
+
+
 def _overrides(kind: type) -> bool:
     """Return whether a tensor class has a ``__torch_function__`` of its own."""
-    return kind is not Tensor and kind is not Parameter and "__torch_function__" in kind.__dict__
+    own = getattr(kind, "__torch_function__", None)
+    return getattr(own, "__func__", own) not in _NO_OVERRIDE

@@ -150,6 +150,8 @@ class Source:
         The tensor's version counter when it was first used; -1 where it has none.
     final
         Its fingerprint after the forward pass, if a recorded call overwrote it.
+    since
+        Number of the last call before its first use.
     """
 
     kind: str
@@ -158,6 +160,7 @@ class Source:
     live: torch.Tensor
     version: int = -1
     final: str = ""
+    since: int = -1
 
     @property
     def written(self) -> bool:

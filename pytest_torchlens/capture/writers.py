@@ -27,6 +27,8 @@ def writer_of(func: Callable[..., Any], name: str) -> Writer | None:
     """
     if (own := getattr(func, "__name__", name)) in _STATISTICS:
         return _statistics(func, own)
+    if own in ("embedding", "embedding_bag") and isinstance(func, types.FunctionType):
+        return _renormalised
     if name == "__setitem__" or own == "__set__" or _has_in_place_name(name):
         return _first
     if isinstance(func, types.FunctionType):
@@ -71,6 +73,19 @@ def _by_flag(func: types.FunctionType) -> Writer | None:
         return _first(args, kwargs) if flag else NEVER
 
     return target
+
+
+_MAX_NORM = 3  # its place among the arguments of F.embedding and F.embedding_bag
+
+
+def _renormalised(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the table of an embedding that rescales the rows it looks up to `max_norm`."""
+    bag_first = (
+        1  # F.embedding(input, weight, padding_idx, max_norm), F.embedding_bag(input, weight, offsets, max_norm)
+    )
+    max_norm = args[3] if len(args) > 3 else kwargs.get("max_norm")  # noqa: PLR2004 - its place, see above
+    weight = args[bag_first] if len(args) > bag_first else kwargs.get("weight")
+    return NEVER if max_norm is None or weight is None else (weight,)
 
 
 # function: positions of mean, variance and the flag that makes it write, then the flag's keyword and default

@@ -82,8 +82,8 @@ class Node:
 def build_nodes(recording: Recording) -> list[Node]:
     """Return the nodes in execution order, inputs first, outputs last, other sources before their first use.
 
-    Operations that neither descend from an input nor lead to an output are left out, as are sources that nothing
-    left reads.
+    Operations that neither descend from an input nor lead to an output, and are no part of one that does, are left
+    out, as are sources that nothing left reads.
     """
     graph = _Graph(recording)
     nodes = graph.sources("input")
@@ -92,7 +92,7 @@ def build_nodes(recording: Recording) -> list[Node]:
     for _, value in recording.outputs:
         nodes.extend(graph.add_output(value))
     _mark_output_ancestors(nodes)
-    kept = [node for node in nodes if node.kind in ("input", "output") or node.from_input or node.to_output]
+    kept = _with_ancestors(nodes)
     _link_children(kept)
     kept = [node for node in kept if node.children or node.kind not in ("buffer", "constant")]
     _note_modules(recording, kept)
@@ -163,6 +163,16 @@ class _Graph:
     def _add(self, node: Node) -> Node:
         self._by_value[id(node.value)] = node
         return node
+
+
+def _with_ancestors(nodes: list[Node]) -> list[Node]:
+    """Return inputs, outputs, what descends from inputs or leads to outputs, and all that these are made from."""
+    kept: set[int] = set()
+    for node in reversed(nodes):
+        if id(node) in kept or node.kind in ("input", "output") or node.from_input or node.to_output:
+            kept.add(id(node))
+            kept.update(id(parent) for parent, _, _ in node.parents)
+    return [node for node in nodes if id(node) in kept]
 
 
 def _mark_output_ancestors(nodes: list[Node]) -> None:

@@ -75,6 +75,10 @@ class ModelHistory:
         self._forget_others(saved)
         return saved
 
+    def select(self) -> None:
+        """Let go of what was not asked to be saved, now and not when first asked for a layer."""
+        _ = self._saved
+
     def _forget_others(self, saved: list[Node]) -> None:
         kept = {id(node.value) for node in saved}
         for node in self.nodes:

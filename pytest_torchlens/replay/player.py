@@ -20,6 +20,7 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import copies_of
+from pytest_torchlens.replay.currents import Currents
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -45,6 +46,7 @@ class Player:
         self.recording = recording
         self._tensors: dict[int, torch.Tensor] = _source_tensors(recording.sources)
         self._free_after = _last_uses(recording)
+        self._currents = Currents(recording.sources)
         self._ambient = -1
         self._settings = contextlib.ExitStack()
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
@@ -63,6 +65,11 @@ class Player:
     def at(self, slot: int) -> torch.Tensor:
         """Return the tensor that is in a slot now."""
         return self._tensors[slot]
+
+    def wrong_edges(self, call: Call) -> list[str]:
+        """Return the paths of arguments whose recorded value is not what the tensor holds, or lacks a write to it."""
+        reads = [(path, read, read.value if isinstance(read, Aliased) else read) for path, read in edges_in(call)]
+        return [path for path, read, value in reads if not self._currents.agrees(read, self._tensors[value.slot])]
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in their places, those of ``swap(value)`` if given."""
@@ -99,6 +106,7 @@ class Player:
         if call.returned:
             for value, tensor in zip(call.outputs, returned, strict=True):
                 self._tensors[value.slot] = tensor
+        self._currents.note(number, call, {slot: self._tensors[slot] for slot in call.writes})
         for slot in self._free_after.get(number, ()):
             self._tensors.pop(slot, None)
 

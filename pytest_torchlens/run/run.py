@@ -134,9 +134,11 @@ class _Job:
     def record(self, model: nn.Module, inputs: Inputs) -> HistoryRecord:
         if not self.options.validate:
             self.enter(Stage.RECORD)
-            return log_forward_pass(model, inputs.args, inputs.kwargs, layers_to_save=None).record()
+            return log_forward_pass(
+                model, inputs.args, inputs.kwargs, layers_to_save=None, random_seed=self.case.settings.seed
+            ).record()
         self.enter(Stage.VALIDATE)
-        validation = validate(model, inputs.args, inputs.kwargs, parts=self.options.parts)
+        validation = validate(model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=self.case.settings.seed)
         self.found["verdict"] = validation.verdict
         if not validation.verdict:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import Status
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.reasons import Probe
@@ -69,6 +71,9 @@ class Perturbation:
             source_line=self._where.source_line(number),
         )
 
-    def verdict(self) -> PartVerdict:
-        """Return the score so far."""
-        return self._score.verdict(exempt=dict(self._exempt.most_common()))
+    def verdict(self, complete: bool) -> PartVerdict:
+        """Return the score; not run to the end if the replay was not `complete`."""
+        verdict = self._score.verdict(exempt=dict(self._exempt.most_common()))
+        if complete or not verdict.status.ok:
+            return verdict
+        return dataclasses.replace(verdict, status=Status.NOT_RUN, reason="the replay did not come to the end")

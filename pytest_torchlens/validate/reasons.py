@@ -147,7 +147,7 @@ def _single_element(probe: Probe) -> bool:
         return probe.argument in ("0", "1", "query", "key") and keys is not None and keys.shape[-2] == 1
     if probe.name in ("softmax", "log_softmax"):
         dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-        return type(dim) is int and shape[dim] == 1
+        return type(dim) is int and -len(shape) <= dim < len(shape) and shape[dim] == 1
     if probe.name == "layer_norm":
         return bool(math.prod(args[1] if len(args) > 1 else kwargs["normalized_shape"]) == 1)
     if probe.name == "group_norm":
@@ -157,7 +157,11 @@ def _single_element(probe: Probe) -> bool:
 
 def _constant_output(probe: Probe) -> bool:
     """Every output is one number repeated, as a saturated, masked or zeroed function gives."""
-    return all(is_dense(output) and bool((output == output.flatten()[0]).all()) for output in probe.outputs)
+    return all(_is_uniform(output) for output in probe.outputs)
+
+
+def _is_uniform(tensor: torch.Tensor) -> bool:
+    return is_dense(tensor) and (tensor.numel() == 0 or bool((tensor == tensor.flatten()[0]).all()))
 
 
 def _no_values(probe: Probe) -> bool:

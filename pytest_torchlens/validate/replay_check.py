@@ -47,6 +47,12 @@ class ReplayCheck:
         for value, tensor in zip(call.outputs, outputs, strict=True):
             self._compare(number, call, value, tensor)
 
+    def edges(self, number: int, wrong: list[str]) -> None:
+        """Report arguments of call `number` whose recorded parents are not what the tensor held."""
+        for path in wrong:
+            message = f"argument {path} is recorded with another parent than the one whose value the tensor held"
+            self._fail(number, message, "an edge, or a write through shared memory, is missing or wrong in the record")
+
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> None:
         if call.info.uninitialised:
             self._uninitialised += 1

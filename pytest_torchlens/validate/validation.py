@@ -139,7 +139,8 @@ class _Run:
             return history, verdicts
         self.restore()
         history, again = self._validate_once(unwatched)
-        return history, [*again, verdicts[-1]]
+        before = {verdict.name: verdict for verdict in verdicts}
+        return history, [*(_with_former_failure(verdict, before[verdict.name]) for verdict in again), verdicts[-1]]
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         recording = self._recording = record(
@@ -190,6 +191,13 @@ class _Run:
         self._generators.restore()
 
 
+def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdict:
+    if former.status.ok or not verdict.status.ok:
+        return verdict
+    reason = f"while the dispatcher was watched: {former.failures[0].message}"
+    return dataclasses.replace(verdict, reason=reason)
+
+
 def _uninitialised_outputs(recording: Recording) -> set[str]:
     """Return the paths of outputs that are uninitialised memory as `torch.empty` returned it."""
     values = {path: output.value if isinstance(output, Aliased) else output for path, output in recording.outputs}
@@ -211,13 +219,14 @@ def _replay(
             check.outputs(player, returned)
             check.final_states(player)
     verdicts = [check.verdict()] if "replay" in parts else []
-    return [*verdicts, perturbation.verdict()] if wanted else verdicts
+    return [*verdicts, perturbation.verdict(complete)] if wanted else verdicts
 
 
 def _play(recording: Recording, player: Player, check: ReplayCheck, perturbation: Perturbation | None) -> bool:
     """Replay call after call; False if one could not be run again."""
     for number, call in enumerate(recording.calls):
         originals = originals_of(player, call) if perturbation is not None else {}
+        check.edges(number, player.wrong_edges(call))
         try:
             returned = player.run(call, player.arguments(call))
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
@@ -234,11 +243,17 @@ def _play(recording: Recording, player: Player, check: ReplayCheck, perturbation
     return True
 
 
+def _best(parts: list[PartVerdict]) -> Status:
+    statuses = {part.status for part in parts}
+    order = (Status.PASSED_WITH_TOLERANCE, Status.PASSED, Status.NOT_APPLICABLE)
+    return next((status for status in order if status in statuses), Status.NOT_RUN)
+
+
 def _verdict(parts: list[PartVerdict], seconds: float) -> Verdict:
     failed = any(part.status is Status.FAILED for part in parts)
     counts = {part.name: part.checked for part in parts}
     return Verdict(
-        status=Status.FAILED if failed else Status.PASSED if parts else Status.NOT_RUN,
+        status=Status.FAILED if failed else _best(parts),
         parts=tuple(parts),
         operations_checked=counts.get("replay", 0),
         edges_checked=counts.get("perturbation", 0),

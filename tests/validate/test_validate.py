@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import threading
 
 import pytest
@@ -387,3 +388,59 @@ def test_opaque_code_may_ignore_an_argument():
     forward = lambda x, y: Ignores.apply(x, y)  # noqa: E731, PLW0108 - looked up while recording, as models do
     verdict = validate(Function(forward), (torch.rand(3), torch.rand(3))).verdict
     assert verdict.part("perturbation").exempt == {"ignored by opaque code": 1}
+
+
+# -- edges ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_edge_past_an_in_place_write():
+    recording, history = recorded(Function(lambda x: (x * 2).add_(1).pow(2)), torch.rand(3))
+    power = recording.calls[2]
+    power.args = (recording.calls[0].outputs[0], 2)  # mul's value, in the slot that add_ has overwritten
+    (failure,) = verdicts(recording, history)["replay"].failures
+    assert failure.operation == "pow_1_3"
+    assert failure.message == "argument 0 is recorded with another parent than the one whose value the tensor held"
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_forgotten_write_through_a_view(keep):
+    recording, history = recorded(Views(), torch.rand(2, 3))
+    read = recording.calls[5].args[0]
+    recording.calls[5].args = (dataclasses.replace(read, writes=read.writes[keep : keep + 1]), 2)
+    (failure,) = verdicts(recording, history)["replay"].failures
+    assert failure.operation == "mul_3_6"
+
+
+def test_perturbation_is_not_run_where_the_replay_stops():
+    recording, history = recorded(DemoNetwork(), torch.rand(5, 5))
+    recording.calls[4].args = ((3, -1),)
+    found = {part.name: part for part in check_recording(recording, history, ["perturbation"])}
+    assert found["perturbation"].status is Status.NOT_RUN
+
+
+STATES = {
+    "average": lambda s, x: setattr(s, "held", s.held * 0.9 + x.mean(0) * 0.1),
+    "queue": lambda s, x: setattr(s, "held", torch.cat([s.held[1:], x.mean().reshape(1)])),
+    "copy": lambda s, x: s.held.copy_(s.held * 0.9 + x.mean(0)),
+}
+
+
+@pytest.mark.parametrize("update", STATES.values(), ids=STATES)
+def test_a_buffer_updated_from_the_input_and_not_read_again(update):
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("held", torch.zeros(3))
+
+        def forward(self, x):
+            update(self, x)
+            return x + 1
+
+    assert failures(validate(Keeps(), (torch.rand(2, 3),)).verdict) == []
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_an_embedding_that_rescales_its_table(grad):
+    with torch.set_grad_enabled(grad):
+        model = nn.Embedding(5, 4, max_norm=1.0)
+        assert failures(validate(model, (torch.tensor([1, 3]),)).verdict) == []
