@@ -52,3 +52,19 @@ class Function(nn.Module):
 
     def forward(self, *args, **kwargs):
         return self.function(*args, **kwargs)
+
+
+class Views(nn.Module):
+    """Two in-place writes through sibling views, then a read of the base."""
+
+    def forward(self, x):
+        y = x * 1
+        a, b = y[0], y[1]
+        a.add_(1)
+        b.mul_(2)
+        return y * 2
+
+
+def failures(verdict):
+    """Return part, operation and message of each failure."""
+    return [(part.name, failure.operation, failure.message) for part in verdict.parts for failure in part.failures]

@@ -119,8 +119,8 @@ class LensSession:
 
         try:
             write_site(report, folder)
-        except OSError as error:
-            self._trouble = f"the report could not be written: {error}"
+        except Exception as error:  # noqa: BLE001 - hours of audits must not end in an internal error
+            self._trouble = f"the report could not be written: {type(error).__name__}: {error}"
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -17,6 +17,7 @@ from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
+from pytest_torchlens.records import Status
 from pytest_torchlens.report import save_drawing
 from pytest_torchlens.run.describe import describe
 from pytest_torchlens.run.describe import describe_arguments
@@ -52,7 +53,7 @@ class CaseResult:
     """What came of one model."""
 
     report: ModelReport
-    exception: Exception | None = None
+    exception: BaseException | None = None
     """What the model, or the engine, raised; its text stands in the report as well."""
 
 
@@ -73,15 +74,15 @@ def run_case(
     Returns
     -------
     CaseResult
-        The report, and the exception where one was raised.  Exceptions that are no `Exception` (Ctrl-C, a
-        test runner's skip) pass through.
+        The report, and the exception where one was raised, `SystemExit` included.  Ctrl-C and a test runner's skip
+        pass through.
     """
     job = _Job(case, options, progress)
     start = time.perf_counter()
-    exception = None
+    exception: BaseException | None = None
     try:
         job.run()
-    except Exception as error:  # noqa: BLE001 - a model may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything
         exception = error
         job.found.update(outcome=Outcome.FAILED, stage=job.stage, error=error_record(job.stage, error))
     seconds = time.perf_counter() - start
@@ -140,6 +141,8 @@ class _Job:
         self.enter(Stage.VALIDATE)
         validation = validate(model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=self.case.settings.seed)
         self.found["verdict"] = validation.verdict
+        unjudged = [part for part in validation.verdict.parts if part.status is Status.NOT_APPLICABLE]
+        self.found["notes"] = tuple(f"{part.name} not judged: {part.reason}" for part in unjudged)
         if not validation.verdict:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)
         return validation.history.record()
@@ -147,4 +150,4 @@ class _Job:
     def draw(self, history: HistoryRecord, folder: Path) -> None:
         report = ModelReport(zoo=self.case.zoo, name=self.case.name, history=history)
         drawn = save_drawing(report, folder)
-        self.found.update(graph=drawn.graph, notes=drawn.notes)
+        self.found.update(graph=drawn.graph, notes=(*self.found.get("notes", ()), *drawn.notes))

@@ -48,6 +48,8 @@ class PythonProvider:
         if not isinstance(builders, Mapping):
             kind = type(builders).__name__
             raise ZooError(f"{text} returns {kind}, not a mapping of names to builders")
+        for name in builders:
+            _check_name(name, text)
         self._builders: Mapping[str, Callable[..., nn.Module]] = builders
 
     def names(self) -> list[str]:
@@ -58,11 +60,26 @@ class PythonProvider:
         """Call the model's builder with `kwargs`."""
         if pretrained:
             raise ZooError(f"{self._text}: load pretrained weights in the function, and say 'weights: init'")
-        return self._builders[name](**kwargs)
+        model = self._builders[name](**kwargs)
+        if not hasattr(model, "named_parameters"):
+            raise ZooError(
+                f"{self._text}: the builder of {name!r} returns {type(model).__name__}, not a torch.nn.Module"
+            )
+        return model
 
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
         """Refuse: what a user's own model takes, only the user knows."""
         raise ZooError(f"{self._text}: no 'input' is named for this model, in 'defaults' or in a rule")
+
+
+def _check_name(name: Any, text: str) -> None:
+    """Refuse names that could not be given back to pytest on the command line."""
+    if not isinstance(name, str):
+        raise ZooError(f"{text}: the name {name!r} is of type {type(name).__name__}, not text")
+    if not name or "::" in name or not name.isprintable():
+        raise ZooError(
+            f"{text}: {name!r} cannot be a model's name: it is empty, or has '::' or characters without print"
+        )
 
 
 def _function(where: str, name: str, folder: Path) -> Callable[[], Any]:

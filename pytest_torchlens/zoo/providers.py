@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-INSTALL = "pip install 'pytest-torchlens[zoo]'"
+INSTALL = "install the extra 'zoo' of pytest-torchlens: pip install 'pytest-torchlens[zoo]', or from a clone '.[zoo]'"
 IMAGE = TensorSpec((1, 3, 224, 224))
 
 

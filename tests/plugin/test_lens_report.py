@@ -77,7 +77,7 @@ def test_a_report_that_cannot_be_written_fails_the_run(pytester: pytest.Pytester
     monkeypatch.setattr("pytest_torchlens.report.write_site", no_space)
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-report=out")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["the report could not be written: No space left on device"])
+    result.stdout.fnmatch_lines(["the report could not be written: OSError: No space left on device"])
 
 
 def test_junit_has_a_few_properties_of_each_model(pytester: pytest.Pytester):

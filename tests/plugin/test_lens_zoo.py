@@ -146,7 +146,9 @@ def test_a_missing_library_names_the_extra(pytester: pytest.Pytester, monkeypatc
     monkeypatch.setitem(__import__("sys").modules, "timm", None)
     result = pytester.runpytest_inprocess("--lens-zoo=timm:test_vit")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*timm is not installed: pip install 'pytest-torchlens[[]zoo]'"])
+    result.stderr.fnmatch_lines(
+        ["*timm is not installed: install the extra 'zoo' of pytest-torchlens: pip install 'pytest-torchlens[[]zoo]'*"]
+    )
 
 
 def test_a_wrong_key_is_a_usage_error_with_its_line(pytester: pytest.Pytester, tiny_zoo):
