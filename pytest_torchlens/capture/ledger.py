@@ -22,7 +22,8 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Extent
 from pytest_torchlens.capture.memory import Retention
-from pytest_torchlens.capture.memory import overlap
+from pytest_torchlens.capture.memory import Write
+from pytest_torchlens.capture.memory import writes_since
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
@@ -66,7 +67,7 @@ class Ledger:
         self._record_view = weakref.WeakMethod(record_view)  # no cycle: what is recorded must die with the recording
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
-        self._writes: dict[int, list[tuple[int, Value, Extent | None]]] = {}
+        self._writes: dict[int, list[Write]] = {}
         self._retention = Retention()
         self.slots = 0
 
@@ -125,11 +126,8 @@ class Ledger:
         self.slots += 1
         return self.slots - 1
 
-    def _with_writes(
-        self, tensor: Tensor, entry: Entry, log: list[tuple[int, Value, Extent | None]]
-    ) -> Value | Aliased:
-        extent = Extent.of(tensor)
-        later = [value for number, value, written in log if number > entry[3] and overlap(extent, written)]
+    def _with_writes(self, tensor: Tensor, entry: Entry, log: list[Write]) -> Value | Aliased:
+        later = writes_since(log, entry[3], Extent.of(tensor))
         return Aliased(entry[1], tuple(later)) if later else entry[1]
 
     def log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:

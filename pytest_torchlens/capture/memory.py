@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +57,16 @@ def _mask(extent: Extent, start: int, length: int) -> torch.Tensor:
     window = covered.as_strided((*extent.shape, extent.itemsize), (*steps, 1), extent.start - start)
     window.fill_(True)
     return covered
+
+
+Write = tuple[int, Value, Extent | None]
+"""Number of the call that wrote, its value, and where it wrote."""
+
+
+def writes_since(log: list[Write], since: int, extent: Extent | None) -> list[Value]:
+    """Return the values of the writes after call `since` that overlap `extent`, in order; `log` is in order too."""
+    later = itertools.takewhile(lambda write: write[0] > since, reversed(log))
+    return [value for _, value, written in reversed(list(later)) if overlap(extent, written)]
 
 
 class Retention:

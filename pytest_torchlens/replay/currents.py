@@ -11,7 +11,8 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.memory import Extent
-from pytest_torchlens.capture.memory import overlap
+from pytest_torchlens.capture.memory import Write
+from pytest_torchlens.capture.memory import writes_since
 from pytest_torchlens.capture.storage import storage_key
 
 
@@ -20,7 +21,7 @@ class Currents:
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._held = {source.value.slot: (source.value, source.since) for source in sources}
-        self._writes: dict[int, list[tuple[int, Value, Extent | None]]] = {}
+        self._writes: dict[int, list[Write]] = {}
 
     def agrees(self, read: Value | Aliased, tensor: torch.Tensor) -> bool:
         """Return whether a recorded read of `tensor` names the value that it holds and the writes that reached it."""
@@ -29,11 +30,10 @@ class Currents:
         return held is value and {id(write) for write in writes} == self._later_writes(tensor, since)
 
     def _later_writes(self, tensor: torch.Tensor, since: int) -> set[int]:
-        log = self._writes.get(storage_key(tensor), ()) if self._writes else ()
-        if not log or log[-1][0] <= since:
+        log = self._writes.get(storage_key(tensor)) if self._writes else None
+        if log is None or log[-1][0] <= since:
             return set()
-        extent = Extent.of(tensor)
-        return {id(value) for number, value, written in log if number > since and overlap(extent, written)}
+        return set(map(id, writes_since(log, since, Extent.of(tensor))))
 
     def note(self, number: int, call: Call, written: dict[int, torch.Tensor]) -> None:
         """Note what call `number` gave and the tensors, by slot, that it overwrote."""

@@ -27,7 +27,8 @@ def test_the_first_command(pytester: pytest.Pytester, workers: list[str]):
 @pytest.mark.zoo
 def test_a_model_of_each_kind(pytester: pytest.Pytester):
     result = pytester.runpytest_subprocess(
-        "--lens-zoo=torchvision:googlenet,shufflenet_v2_x0_5,swin_v2_t,vit_b_16,lraspp_mobilenet_v3_large",
+        "--lens-zoo=torchvision:alexnet,resnet18,resnet50,googlenet,densenet121,mobilenet_v3_small,shufflenet_v2_x0_5",
+        "--lens-zoo=torchvision:efficientnet_b0,convnext_tiny,swin_v2_t,vit_b_16,maxvit_t,fcn_resnet50",
         "--lens-zoo=torchvision:fasterrcnn_mobilenet_v3_large_320_fpn,raft_small,r3d_18",
         "--lens-zoo=timm:test_*",
         "--lens-validate",
