@@ -98,6 +98,16 @@ def _fill(tensor: torch.Tensor, low: float, high: float, seed: int, name: str) -
         values[start : start + len(chunk)] = chunk * np.float32(high - low) + np.float32(low)
         start += len(chunk)
     tensor.copy_(_as_dtype(torch.from_numpy(values), tensor))
+    if not tensor.is_complex() and tensor.dtype is not torch.bool:
+        tensor.clamp_(max=_below(high, tensor.dtype))
+
+
+def _below(high: float, dtype: torch.dtype) -> float:
+    """Return the number to stay at or under so as not to reach `high`, to which scaling and rounding may lead."""
+    if not dtype.is_floating_point:
+        return math.ceil(high) - 1
+    info = torch.finfo(dtype)
+    return high - max(abs(high) * info.eps, info.tiny)
 
 
 def _as_dtype(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -150,3 +150,20 @@ def test_a_large_tensor_is_filled_across_chunks():
 def test_a_lazy_module_is_refused_by_name():
     with pytest.raises(ValueError, match=r"parameter '0.weight' of Sequential has no shape yet"):
         fill_model(nn.Sequential(nn.LazyLinear(3)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        (torch.int64, 1000, 1001),
+        (torch.int64, 0, 10),
+        (torch.bfloat16, 0, 1),
+        (torch.float16, -1, 0),
+        (torch.float32, 0, 1),
+    ],
+    ids=str,
+)
+def test_values_stay_below_the_upper_end(dtype, low, high):
+    tensor = fill_tensor((4096,), dtype, low, high, seed=0, name="x")
+    assert tensor.min() >= low
+    assert tensor.max() < high
