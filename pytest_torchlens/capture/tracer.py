@@ -80,6 +80,7 @@ class Tracer(TorchFunctionMode):
         self._addresses = addresses
         self.ledger = Ledger(recording, keep, named, self._record_view)
         self._template = self.ledger.template
+        self._made = self.ledger.made
         self._module_calls: dict[str, int] = {}
         self._group: Group | None = None
         self._expanding: list[Function] = []
@@ -107,10 +108,13 @@ class Tracer(TorchFunctionMode):
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            call = self._new_call(info, tuple(map(self._template, args)), kwargs and self._templates(kwargs))
+            read = tuple(map(self._template, args))
+            named = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
         except OutOfSightError:
             self.busy = False  # for the completeness check to see that it was missed
             return info.func(*args, **kwargs)
+        ambient = self._ambient.number(info.heeds_settings)
+        call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
         written = () if info.writer is None and not kwargs else self.ledger.about_to_write(info, args, kwargs)
         random = state_before(args, kwargs) if info.draws else None
         start = perf_counter_ns()
@@ -118,8 +122,9 @@ class Tracer(TorchFunctionMode):
         call.elapsed = perf_counter_ns() - start
         if random is not None and drew(random):
             call.random = random
-        if type(result) is Tensor:
-            self._finish(call, (result,), written)
+        if type(result) is Tensor and not written and not info.uninitialised:  # nearly all calls
+            self.calls.append(call)
+            call.outputs = (self._made(result, len(self.calls) - 1, 0),)
         elif outputs := written if result is None else tensors(result):
             call.returned = result is not None
             self._finish(call, outputs, written)
@@ -131,17 +136,11 @@ class Tracer(TorchFunctionMode):
         ambient = self._ambient.number(info.heeds_settings)
         return Call(info, args, kwargs, self.module, self._frames(), ambient, group or self._group)
 
-    def _templates(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {key: self._template(arg) for key, arg in kwargs.items()}
-
     def _finish(self, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> None:
         number = len(self.calls)
         self.calls.append(call)
-        made = self.ledger.made
-        if len(outputs) == 1:
-            call.outputs = (made(outputs[0], number, 0),)
-        else:
-            call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
+        made = self._made
+        call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
         if written:
             self.ledger.log_writes(call, number, written)
         if call.info.uninitialised:
@@ -163,7 +162,7 @@ class Tracer(TorchFunctionMode):
         read = self.ledger.read(args[0]) if args and isinstance(args[0], Tensor) else None
         value = read.value if isinstance(read, Aliased) else read
         plain = result if isinstance(result, bool | int | float | complex) else None
-        escape = Escape(info.name, value, len(self.calls), plain, self.module, self._frames(3))
+        escape = Escape(info.name, value, len(self.calls), plain, self.module, self._frames())
         self.recording.escapes.append(escape)
         return result
 
@@ -252,7 +251,7 @@ class Tracer(TorchFunctionMode):
 
     # -- code positions ----------------------------------------------------------------------------------------
 
-    def _frames(self, depth: int = 4) -> Frames:
+    def _frames(self, depth: int = 3) -> Frames:
         """Return code and instruction of the frames from `depth` calls up to the innermost module call."""
         frame: FrameType | None = sys._getframe(depth)
         frames: list[CodeType | int] = []
