@@ -44,7 +44,7 @@ def record(
     Parameters
     ----------
     model
-        Any module; it is not changed.
+        Any module; nothing is changed but what its forward changes.
     args, kwargs
         What to call it with.
     keep
