@@ -132,6 +132,11 @@ class Aliased:
     writes: tuple[Value, ...]
 
 
+def value_of(read: Value | Aliased) -> Value:
+    """Return the value that was read, whether or not writes reached it through other tensors."""
+    return read.value if isinstance(read, Aliased) else read
+
+
 @dataclass
 class Source:
     """A tensor that no recorded call made.

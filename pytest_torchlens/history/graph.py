@@ -10,6 +10,7 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
+from pytest_torchlens.capture.values import value_of
 
 
 class Node:
@@ -129,7 +130,7 @@ class _Graph:
     def add_output(self, value: Value | Aliased) -> list[Node]:
         """Return an output's node, after that of a source that is one of the outputs."""
         self._new = []
-        node = Node("output", value.value if isinstance(value, Aliased) else value)
+        node = Node("output", value_of(value))
         self._connect(node, [("", value)])
         return [*self._new, node]
 
@@ -146,7 +147,7 @@ class _Graph:
 
     def _same_as(self, value: Value, read: Value | Aliased) -> None:
         """Let a value stand for the same node, or parameter, as the one that was read."""
-        former = read.value if isinstance(read, Aliased) else read
+        former = value_of(read)
         if id(former) in self._parameters:
             self._parameters[id(value)] = self._parameters[id(former)]
         else:

@@ -20,6 +20,7 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import copies_of
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay.currents import Currents
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Player:
 
     def wrong_edges(self, call: Call) -> list[str]:
         """Return the paths of arguments whose recorded value is not what the tensor holds, or lacks a write to it."""
-        reads = [(path, read, read.value if isinstance(read, Aliased) else read) for path, read in edges_in(call)]
+        reads = [(path, read, value_of(read)) for path, read in edges_in(call)]
         return [path for path, read, value in reads if not self._currents.agrees(read, self._tensors[value.slot])]
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
@@ -131,11 +132,11 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     """Return, for each call, the slots whose last use it is; the model's outputs stay to the end."""
     last: dict[int, int] = {}
     for number, call in enumerate(recording.calls):
-        read = [edge.value if isinstance(edge, Aliased) else edge for _, edge in edges_in(call)]
+        read = [value_of(edge) for _, edge in edges_in(call)]
         for value in (*read, *call.outputs):
             last[value.slot] = number
     for _, output in recording.outputs:
-        last.pop((output.value if isinstance(output, Aliased) else output).slot, None)
+        last.pop(value_of(output).slot, None)
     for source in recording.sources:
         if source.written:  # its final state is looked at
             last.pop(source.value.slot, None)

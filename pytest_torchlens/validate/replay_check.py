@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.values import shape_of
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.replay import Player
@@ -73,7 +73,7 @@ class ReplayCheck:
     def outputs(self, player: Player, returned: list[str]) -> None:
         """Compare the replayed model outputs with the fingerprints of what the model returned."""
         for (path, output), found in zip(self._recording.outputs, returned, strict=True):
-            value = output.value if isinstance(output, Aliased) else output
+            value = value_of(output)
             self._score.checked += 1
             if fingerprint(player.at(value.slot)) != found:
                 name = f"output {path!r}" if path else "the output"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player
 
 
@@ -32,7 +32,7 @@ class Trial:
     ) -> None:
         self.call = call
         self.outputs = outputs
-        self.edges = [(path, _value(read)) for path, read in edges_in(call)]
+        self.edges = [(path, value_of(read)) for path, read in edges_in(call)]
         self._player = player
         self._originals = originals
         returned = {value.slot for value in call.outputs}
@@ -65,10 +65,6 @@ class Trial:
         outputs = returned if self.call.returned else tuple([overwritten[value.slot] for value in self.call.outputs])
         written = tuple([overwritten[slot] for slot in self._also_written])
         return [fingerprint(tensor) for tensor in outputs + written] != self._reference
-
-
-def _value(read: Value | Aliased) -> Value:
-    return read.value if isinstance(read, Aliased) else read
 
 
 def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:

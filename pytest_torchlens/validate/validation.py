@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.record import seed_all
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
@@ -200,7 +200,7 @@ def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdi
 
 def _uninitialised_outputs(recording: Recording) -> set[str]:
     """Return the paths of outputs that are uninitialised memory as `torch.empty` returned it."""
-    values = {path: output.value if isinstance(output, Aliased) else output for path, output in recording.outputs}
+    values = {path: value_of(output) for path, output in recording.outputs}
     return {path for path, value in values.items() if value.call in recording.uninitialised}
 
 
