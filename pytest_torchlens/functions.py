@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from typing import Any
+from typing import Literal
 
 import torch
 
@@ -23,6 +24,8 @@ def log_forward_pass(
     input_kwargs: dict[str, Any] | None = None,
     layers_to_save: LayersToSave = "all",
     random_seed: int | None = None,
+    *,
+    exhaust: bool = False,
 ) -> ModelHistory:
     """Run a forward pass and return everything about it.
 
@@ -40,6 +43,9 @@ def log_forward_pass(
         ones too), or parts of labels.
     random_seed
         Seed for the generators of torch, NumPy and Python; None (default) leaves them alone.
+    exhaust
+        Whether to run a generator that the model returns to its end and record that too; by default (False) it is
+        handed on as it is and ``history.recording.unseen`` says so.
 
     Returns
     -------
@@ -62,7 +68,8 @@ def log_forward_pass(
     """
     args, kwargs = _arguments(model, input_args, input_kwargs)
     layers_to_save = None if layers_to_save in ("none", []) else layers_to_save
-    recording = record(model, args, kwargs, keep="none" if layers_to_save is None else "all", seed=random_seed)
+    keep: Literal["none", "all"] = "none" if layers_to_save is None else "all"
+    recording = record(model, args, kwargs, keep=keep, seed=random_seed, exhaust=exhaust)
     history = ModelHistory(recording, layers_to_save)
     if layers_to_save not in (None, "all"):
         history.select()
@@ -87,6 +94,8 @@ def validate_model_activations(
     input_args: Any = (),
     input_kwargs: dict[str, Any] | None = None,
     random_seed: int | None = None,
+    *,
+    exhaust: bool = False,
 ) -> Validation:
     """Record a forward pass, prove the record right, and return the verdict, which is true when it passed.
 
@@ -95,7 +104,7 @@ def validate_model_activations(
     Parameters are those of `log_forward_pass`.
     """
     args, kwargs = _arguments(model, input_args, input_kwargs)
-    return validate(model, args, kwargs, seed=random_seed)
+    return validate(model, args, kwargs, seed=random_seed, exhaust=exhaust)
 
 
 get_model_activations = log_forward_pass
