@@ -22,8 +22,7 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Extent
 from pytest_torchlens.capture.memory import Retention
-from pytest_torchlens.capture.memory import Write
-from pytest_torchlens.capture.memory import writes_since
+from pytest_torchlens.capture.memory import WriteLog
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
@@ -71,7 +70,7 @@ class Ledger:
         self._record_view = weakref.WeakMethod(record_view)  # no cycle: what is recorded must die with the recording
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
-        self._writes: dict[int, list[Write]] = {}
+        self._writes: dict[int, WriteLog] = {}
         self._retention = Retention()
         self.slots = 0
         self.closed = False
@@ -99,7 +98,7 @@ class Ledger:
                 entry = self._register(tensor)
         if self._writes:
             log = self._writes.get(entry[2])
-            if log is not None and log[-1][0] > entry[3]:
+            if log is not None and log.latest > entry[3]:
                 return self._with_writes(tensor, entry, log)
         return entry[1]
 
@@ -139,9 +138,9 @@ class Ledger:
         self.slots += 1
         return self.slots - 1
 
-    def _with_writes(self, tensor: Tensor, entry: Entry, log: list[Write]) -> Value | Aliased:
+    def _with_writes(self, tensor: Tensor, entry: Entry, log: WriteLog) -> Value | Aliased:
         with _unnoticed():
-            later = writes_since(log, entry[3], Extent.of(tensor))
+            later = log.since(entry[3], Extent.of(tensor))
         return Aliased(entry[1], tuple(later)) if later else entry[1]
 
     def log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:
@@ -153,7 +152,7 @@ class Ledger:
                 entry = self._live[id(target)]
                 slots.append(entry[1].slot)
                 value = by_slot.get(entry[1].slot, call.outputs[0])
-                self._writes.setdefault(storage_key(target), []).append((number, value, Extent.of(target)))
+                self._writes.setdefault(storage_key(target), WriteLog()).add(number, value, Extent.of(target))
         call.writes = tuple(slots)
 
     def about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
