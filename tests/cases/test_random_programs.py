@@ -8,9 +8,12 @@ import hypothesis
 import pytest
 import torch
 
+from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import PARTS
@@ -21,6 +24,7 @@ from tests.cases.random_programs import Step
 from tests.cases.random_programs import change
 from tests.cases.random_programs import runs
 from tests.cases.random_programs import sources_of
+from tests.models import Function
 
 FITTING = PROGRAMS.filter(runs)
 SETTINGS = hypothesis.settings(
@@ -43,7 +47,7 @@ def run(program, call=torch.nn.Module.__call__, change_of=None):
 
 
 def recorded(model, *inputs):
-    return record(model, inputs, watch=True).output
+    return record(model, inputs).output
 
 
 def left_behind(model, inputs, output):
@@ -52,7 +56,7 @@ def left_behind(model, inputs, output):
         "values": [fingerprint(tensor) for tensor in tensors],
         "memory": _memory(tensors),
         "ways": output["ways"],
-        "autograd": [(t.requires_grad, type(t.grad_fn).__name__, t._version) for t in tensors],
+        "autograd": [(t.requires_grad, _gradfunc(t), t._version) for t in tensors],
         "random": fingerprint(torch.get_rng_state()),
         "grads": [_known(parameter.grad) for parameter in model.parameters()],
         "modes": [(module.training, sorted(module.__dict__)) for module in model.modules()],
@@ -62,6 +66,14 @@ def left_behind(model, inputs, output):
 
 def _known(tensor):
     return None if tensor is None else fingerprint(tensor)
+
+
+def _gradfunc(tensor):
+    """Return the name of the autograd node; PyTorch refuses it for some views after writes."""
+    try:
+        return type(tensor.grad_fn).__name__
+    except RuntimeError:
+        return "refused"
 
 
 def _memory(tensors):
@@ -76,10 +88,10 @@ def _memory(tensors):
 def _gradients(model, inputs, output):
     """Return the gradients of the outputs, or that PyTorch refuses to compute them."""
     wanted = [tensor for tensor in (*inputs, *model.parameters()) if tensor.is_leaf and tensor.requires_grad]
-    followed = [tensor.sum() for tensor in output["tensors"] if tensor.grad_fn is not None]
-    if not wanted or not followed:
-        return []
     try:
+        followed = [tensor.sum() for tensor in output["tensors"] if tensor.grad_fn is not None]
+        if not wanted or not followed:
+            return []
         return [_known(grad) for grad in torch.autograd.grad(sum(followed), wanted, allow_unused=True)]
     except RuntimeError:
         return ["refused"]
@@ -105,30 +117,34 @@ def ancestors(history):
 def missing_ancestors(program, history):
     """Return output and source, where changing the source changes the output but the graph has no way between them.
 
-    A source whose change turns a branch is not judged: the branch is Python's, and no edge of the graph.
+    A source whose change turns a branch, or the number of results, is not judged: these are Python's, and no edges.
     """
     found = ancestors(history)
-    plain, _ = run(program)
+    plain = run(program)[0]
     missing = []
     for source in sources_of(*program.build()):
-        other, _ = run(program, change_of=source)
-        if other["ways"] == plain["ways"]:
-            pairs = zip(found, plain["tensors"], other["tensors"], strict=True)
-            changed = [fingerprint(one) != fingerprint(two) for _, one, two in pairs]
-            missing += [(n, source) for n, is_other in enumerate(changed) if is_other and source not in found[n]]
+        other = run(program, change_of=source)[0]
+        if other["ways"] != plain["ways"] or len(other["tensors"]) != len(plain["tensors"]):
+            continue
+        for place, (one, two) in enumerate(zip(plain["tensors"], other["tensors"], strict=True)):
+            if fingerprint(one) != fingerprint(two) and not _descends(history, place, source, found[place]):
+                missing.append((place, source))
     return missing
 
 
+def _descends(history, place, source, found):
+    from_input = history[history.output_layers[place]].has_input_ancestor
+    return source in found and (from_input or not source.startswith("input"))
+
+
 def check(program):
-    hypothesis.target(float(len(program.steps)))
     _, plain = run(program)
     _, traced = run(program, recorded)
-    assert traced == plain
+    assert [name for name in plain if traced[name] != plain[name]] == []
     check_verdict(program)
     history = history_of(program)
-    assert missing_ancestors(program, history) == []
-    for label, names in zip(history.output_layers, ancestors(history), strict=True):
-        assert history[label].has_input_ancestor >= any(name.startswith("input") for name in names)
+    missing = missing_ancestors(program, history)
+    assert missing == []
 
 
 def check_verdict(program):
@@ -142,13 +158,51 @@ def check_verdict(program):
     after = left_behind(model, inputs, {"tensors": [], "ways": []})
     for unversioned in (before, after):
         del unversioned["autograd"]  # what was written is put back by another write
-    assert after == before
+    assert [name for name in before if after[name] != before[name]] == []
 
 
 @hypothesis.settings(SETTINGS, max_examples=60)
 @hypothesis.given(FITTING)
 def test_random_programs(program):
     check(program)
+
+
+@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="recording reads grad_fn, which PyTorch refuses here")
+def test_views_of_parameters_written_without_gradients():
+    steps = (Step("state_itself", number=3), Step("view", first=2, number=5), Step("overwritten", first=3))
+    check(RandomProgram(steps))
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="perturbation takes equal rows for an argument unread")
+def test_index_among_equal_rows():
+    def pick(x):
+        return torch.stack([x, x]).index_select(0, torch.tensor([1, 0, 1]))
+
+    assert validate(Function(pick), (torch.arange(3.0),)).verdict
+
+
+SABOTAGED = {
+    "view": ((Step("view", number=5), Step("pointwise", first=2, number=1)), 1, "input 0"),
+    "write": ((Step("copies"), Step("view", first=2, number=5), Step("written", first=3, second=1)), 3, "input 1"),
+    "parameter": ((Step("with_parameter", number=0),), 1, "weight"),
+    "buffer": ((Step("state_itself"), Step("pointwise", first=2, number=1)), 1, "mean"),
+}
+
+
+@pytest.mark.parametrize(("steps", "returned", "source"), SABOTAGED.values(), ids=SABOTAGED)
+def test_a_removed_edge_is_missed(steps, returned, source):
+    program = RandomProgram(steps, returned)
+    assert missing_ancestors(program, history_of(program)) == []
+    history = history_of(program)
+    for call in history.recording.calls:
+        call.args = tuple(without(source, history.recording, arg) for arg in call.args)
+    assert source in {name for _, name in missing_ancestors(program, history)}
+
+
+def without(source, recording, arg):
+    """Return an argument, or None in place of a read of the named source."""
+    read = value_of(arg) if isinstance(arg, Value | Aliased) else None
+    return None if any(read is s.value and s.name == source.removeprefix("input ") for s in recording.sources) else arg
 
 
 @pytest.mark.slow
