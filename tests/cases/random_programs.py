@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import typing
 import warnings
 
 import torch
@@ -17,7 +18,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 STATEMENTS = {}
-Pair = collections.namedtuple("Pair", "first second")
+
+
+class Pair(typing.NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Swap(nn.Module):
 
 
 class Machine(nn.Module):
-    """Runs a program; returns the last tensors and which way its branches went."""
+    """Runs a program; returns the last tensors and which way it went: its branches, and shapes, which decide too."""
 
     def __init__(self, program):
         super().__init__()
@@ -87,7 +92,9 @@ class Machine(nn.Module):
                 with torch.no_grad():
                     self.run(step.body, live, ways)
             else:
-                live.extend(STATEMENTS[step.name](self, t, s, step.number))
+                made = STATEMENTS[step.name](self, t, s, step.number)
+                live.extend(made)
+                ways.append([tuple(tensor.shape) for tensor in made])
 
 
 BLOCKS = ("loop", "branch", "no_grad")
@@ -182,7 +189,7 @@ def container(m, t, s, n):
         return [*Pair(first=s, second=t)]
     if n % 4 == 2:
         return list({"a": t, "b": [s]}["b"])
-    return [list((t, [s, t]))[1][1]]
+    return [{0: (t, [s])}[0][1][0]]
 
 
 # -- views -------------------------------------------------------------------------------------------------------
@@ -203,7 +210,7 @@ def view(m, t, s, n):
         lambda: t[..., ::2],
         lambda: t.expand(2, *t.shape),
         lambda: t.view(t.shape),
-        lambda: t.squeeze(),
+        t.squeeze,
     )
     return [] if 0 in t.shape else [functions[n % 10]()]
 
@@ -251,7 +258,7 @@ def state_itself(m, t, s, n):
 def written(m, t, s, n):
     if not goes_into(s, t):
         return []
-    functions = (t.add_, t.mul_, t.copy_, t.sub_, lambda a: t.lerp_(a.expand(t.shape), 0.5), lambda a: t.data.add_(a))
+    functions = (t.add_, t.mul_, t.copy_, t.sub_, lambda a: t.lerp_(a.expand(t.shape), 0.5), t.data.add_)
     return [functions[n % 6](s)]
 
 
