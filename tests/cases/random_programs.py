@@ -48,7 +48,7 @@ class RandomProgram:
 
     def build(self):
         torch.manual_seed(5)
-        x = torch.linspace(-1.0, 1.5, 6).view(2, 3).requires_grad_(self.input_requires_grad)
+        x = torch.linspace(-1.0, 1.5, 6).view(2, 3).clone().requires_grad_(self.input_requires_grad)
         y = torch.tensor([0.5, -0.25, 2.0])
         return Machine(self).train(self.training), (x, y)
 
