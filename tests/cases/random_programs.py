@@ -48,6 +48,7 @@ class RandomProgram:
 
     def build(self):
         torch.manual_seed(5)
+        # no view: of a leaf that is one, autograd knows the base, which a replay from a copy has not
         x = torch.linspace(-1.0, 1.5, 6).view(2, 3).clone().requires_grad_(self.input_requires_grad)
         y = torch.tensor([0.5, -0.25, 2.0])
         return Machine(self).train(self.training), (x, y)
@@ -234,14 +235,12 @@ def parts(m, t, s, n):
 def masked(m, t, s, n):
     if t.shape != s.shape or t.dim() == 0:
         return []
-    different = (t + torch.linspace(0, 0.1, t.numel()).view(t.shape)).nan_to_num()  # elements differ: see `gathered`
-    return [different[s > 0], t.masked_fill(s > 0, 0.75), t.where(s > 0, s)][n % 3 : n % 3 + 1]
+    return [t[s > 0], t.masked_fill(s > 0, 0.75), t.where(s > 0, s)][n % 3 : n % 3 + 1]
 
 
 @statement
 def gathered(m, t, s, n):
-    # the two rows differ: perturbation wrongly fails an index that picks among equal rows
-    rows = torch.stack([t, t.cos() + 2]).nan_to_num()
+    rows = torch.stack([t, s if s.shape == t.shape and s.dtype == t.dtype else t])
     places = torch.tensor([1, 0, 1])
     return [rows[places], rows.index_select(0, places), t.flip(tuple(range(t.dim())))][n % 3 : n % 3 + 1]
 
@@ -299,9 +298,7 @@ def index_put(m, t, s, n):
     if t.dim() == 0 or t.shape[0] != 2 or not goes_into(s, t[0]):
         return []
     places = torch.tensor([1, 0])
-    row = s.expand(t.shape[1:])
-    values = torch.stack([row, row.cos() + 2]).nan_to_num()  # rows differ: see `gathered`
-    return [(t.index_put_((places,), values, accumulate=True), t)[0]]
+    return [t.index_put_((places,), s.expand(t.shape), accumulate=True)]
 
 
 @statement
@@ -373,19 +370,7 @@ def runs(program):
             model.run(program.steps, live, [])
         except (RuntimeError, UserWarning):
             return False
-    return not any(map(written_without_gradients, live))
-
-
-def written_without_gradients(tensor):
-    """Return whether it is a view, made in ``no_grad``, of a tensor that requires gradients, and was written.
-
-    Recording raises on these: see `test_views_of_parameters_written_without_gradients`.
-    """
-    try:
-        _ = tensor.grad_fn
-    except RuntimeError as error:
-        return "created in no_grad mode" in str(error)
-    return False
+    return True
 
 
 def change(tensor):
