@@ -28,6 +28,8 @@ from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 
+ARRAY = "an array, written to by Python"
+"""Where the contents come from that another library put into a tensor's memory."""
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Named = dict[int, tuple[Tensor, str, str]]
@@ -59,19 +61,29 @@ class Ledger:
     record_view
         Called with function, arguments and tensor where a tensor turns up that no call was seen to make, though its
         memory is known; records the view.
+    record_write
+        Called with tensor and present contents where an array over its memory was written to; records the write.
     """
 
     def __init__(
-        self, recording: Recording, keep: bool, named: Named, record_view: Callable[[View, Tensor], None]
+        self,
+        recording: Recording,
+        keep: bool,
+        named: Named,
+        record_view: Callable[[View, Tensor], None],
+        record_write: Callable[[Tensor, Tensor], None],
     ) -> None:
         self._recording = recording
         self._keep = keep
         self._named = named
-        self._record_view = weakref.WeakMethod(record_view)  # no cycle: what is recorded must die with the recording
+        # no cycle: what is recorded must die with the recording
+        self._record_view = weakref.WeakMethod(record_view)
+        self._record_write = weakref.WeakMethod(record_write)
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
         self._writes: dict[int, WriteLog] = {}
         self._retention = Retention()
+        self._exposed: dict[int, tuple[Tensor, str]] = {}
         self.slots = 0
         self.closed = False
         """Whether the pass is over: a thread may outlive it."""
@@ -92,6 +104,8 @@ class Ledger:
 
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
+        if self._exposed:
+            self._look_for_write(tensor)
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
             with _unnoticed():
@@ -132,7 +146,34 @@ class Ledger:
             self._note_owner(entry)
         if self._keep:
             self._retention.keep(value, tensor, key)
+            if key in self._exposed:
+                self._retention.before_write(key)
         return value
+
+    def expose(self, tensor: Tensor) -> None:
+        """Note that Python got an array over a tensor's memory: who writes to it calls no function of torch."""
+        with _unnoticed():
+            if key := storage_key(tensor):
+                self._retention.before_write(key)
+                self._exposed[key] = tensor, fingerprint(tensor)
+
+    def _look_for_write(self, tensor: Tensor) -> None:
+        """Record a write through an array, if there was one to the memory of a tensor that is about to be read."""
+        with _unnoticed():
+            key = storage_key(tensor)
+            exposed, digest = self._exposed.get(key, (tensor, ""))
+            now = fingerprint(exposed) if digest else ""
+        if now != digest and (record_write := self._record_write()) is not None:
+            self._exposed[key] = exposed, now
+            contents = exposed.detach().clone()
+            self.add_source(contents, "constant", ARRAY)
+            record_write(exposed, contents)
+
+    def close(self) -> None:
+        """Record what was written through arrays since the last reads; what other threads do is recorded no more."""
+        for tensor, _ in list(self._exposed.values()):
+            self._look_for_write(tensor)
+        self.closed = True
 
     def _new_slot(self) -> int:
         self.slots += 1
@@ -152,7 +193,10 @@ class Ledger:
                 entry = self._live[id(target)]
                 slots.append(entry[1].slot)
                 value = by_slot.get(entry[1].slot, call.outputs[0])
-                self._writes.setdefault(storage_key(target), WriteLog()).add(number, value, Extent.of(target))
+                key = storage_key(target)
+                self._writes.setdefault(key, WriteLog()).add(number, value, Extent.of(target))
+                if key in self._exposed:
+                    self.expose(self._exposed[key][0])
         call.writes = tuple(slots)
 
     def about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from pytest_torchlens.capture.constants import is_foreign
+from pytest_torchlens.capture.ledger import ARRAY
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Source
 
@@ -26,7 +27,8 @@ class TensorsBefore:
 
     def strangers(self, sources: Iterable[Source]) -> list[Source]:
         """Return the constants among `sources` that did not exist then, but for those made from arrays."""
-        return [source for source in sources if source.kind == "constant" and not self._had(source.live)]
+        constants = (source for source in sources if source.kind == "constant" and source.name != ARRAY)
+        return [source for source in constants if not self._had(source.live)]
 
     def _had(self, tensor: Tensor) -> bool:
         for former in (self._alive.get(id(tensor)), self._memory.get(storage_key(tensor))):

@@ -84,7 +84,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
             recording.output = call_model(model, args, kwargs, exhaust)
     finally:
         tracer.watch = None  # no cycle: what is recorded must die with the recording
-        tracer.ledger.closed = True
+        tracer.ledger.close()
     recording.elapsed = time.perf_counter() - start
     recording.outputs = [(path, tracer.ledger.read(tensor)) for path, tensor in walk(recording.output)]
     with torch._C.DisableTorchFunctionSubclass():

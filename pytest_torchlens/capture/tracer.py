@@ -48,6 +48,8 @@ COMPOSITE, PLAIN, ESCAPE = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
+_ARRAYS = frozenset(["numpy", "__array__", "__dlpack__"])
+_COPY = info_of(Tensor.copy_)
 _CALLER_OF_MODULE = 4  # above _frames, _enter, call_module and what stands in for __call__
 
 
@@ -78,7 +80,7 @@ class Tracer(TorchFunctionMode):
         self._ambient = recording.ambient
         self.module: ModuleCall | None = None
         self._addresses = addresses
-        self.ledger = Ledger(recording, keep, named, self._record_view)
+        self.ledger = Ledger(recording, keep, named, self._record_view, self._record_write)
         self._template = self.ledger.template
         self._made = self.ledger.made
         self._module_calls: dict[str, int] = {}
@@ -170,6 +172,8 @@ class Tracer(TorchFunctionMode):
         read = self.ledger.read(args[0]) if args and isinstance(args[0], Tensor) else None
         value = read.value if isinstance(read, Aliased) else read
         plain = result if isinstance(result, bool | int | float | complex) else None
+        if info.name in _ARRAYS and read is not None:
+            self.ledger.expose(args[0])
         escape = Escape(info.name, value, len(self.calls), plain, self.module, self._frames())
         self.recording.escapes.append(escape)
         return result
@@ -177,6 +181,12 @@ class Tracer(TorchFunctionMode):
     def _record_view(self, view: View, tensor: Tensor) -> None:
         call = self._new_call(*view, {}, Group("alias", self._group))
         self._finish(call, (tensor,), ())
+
+    def _record_write(self, tensor: Tensor, contents: Tensor) -> None:
+        call = self._new_call(
+            _COPY, (self.ledger.read(tensor), self.ledger.read(contents)), {}, Group("array", self._group)
+        )
+        self._finish(call, (tensor,), (tensor,))
 
     # -- modules -----------------------------------------------------------------------------------------------
 

@@ -34,6 +34,13 @@ class Noise:
         else:
             yield from _integers(tensor, gentle)
 
+    @torch.no_grad()
+    def all_different(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return other values with, for floats, no zeros and no two alike; None if there are none."""
+        if is_dense(tensor) and tensor.is_floating_point() and tensor.numel():
+            return _written(tensor, self._like(tensor) * torch.where(tensor == 0, 1, tensor))
+        return next(self.variants(tensor, gentle=True), None)
+
     def _floats(self, tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
         factors = self._like(tensor)
         yield _written(tensor, factors * tensor)

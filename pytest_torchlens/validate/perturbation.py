@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-import torch
-
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
@@ -70,7 +68,7 @@ class Perturbation:
     def _hidden(self, trial: Trial, place: int) -> bool:
         """Return whether the call reacts once its other arguments have other values too."""
         gentle = trial.call.info.layer_type in _GENTLE
-        noise = {at: self._first(trial.argument(at).detach(), gentle) for at in range(len(trial.edges))}
+        noise = {at: self._noise.all_different(trial.argument(at).detach()) for at in range(len(trial.edges))}
         others = {at: tensor for at, tensor in noise.items() if at != place and tensor is not None}
         before = trial.outcome({at: copied(tensor) for at, tensor in others.items()})
         if before is None:
@@ -80,9 +78,6 @@ class Perturbation:
             not in (before, None)
             for variant in self._noise.variants(trial.argument(place).detach(), gentle)
         )
-
-    def _first(self, tensor: torch.Tensor, gentle: bool) -> torch.Tensor | None:
-        return next(iter(self._noise.variants(tensor, gentle)), None) if tensor.numel() else None
 
     def _failure(self, number: int, trial: Trial, argument: str) -> Failure:
         return Failure(

@@ -313,10 +313,11 @@ def test_only_modules_can_be_recorded():
 
 def test_unannounced_writes_are_found():
     held = torch.zeros(3)
+    array = held.numpy()  # long before the pass
 
     def forward(x):
         y = x + held
-        held.numpy()[0] = 5.0
+        array[0] = 5.0
         return y
 
     assert record(Function(forward), (torch.ones(3),)).silent_writes == ["constant"]

@@ -41,6 +41,7 @@ def test_each_exemption_is_named_and_counted(named):
 HIDDEN = {
     "equal rows": lambda x: torch.stack([x, x]).index_select(0, torch.tensor([1, 0, 1])),
     "equal rows by index": lambda x: x.expand(2, 3)[torch.tensor([1, 0])],
+    "zeros added by index": lambda x: x.clone().index_put_((torch.tensor([1, 0]),), torch.zeros(2), accumulate=True),
     "equal elements by mask": lambda x: torch.tensor([1.0, 1, 2, 2])[torch.tensor([True, False, True, False])] * x[1:],
 }
 

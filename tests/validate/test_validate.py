@@ -136,15 +136,16 @@ def test_observer_sees_state_left_otherwise():
     ]
 
 
-def test_writes_through_numpy_are_reported():
+def test_writes_through_an_array_from_before_the_pass_are_reported():
     class Silent(nn.Module):
         def __init__(self):
             super().__init__()
             self.register_buffer("held", torch.zeros(3))
+            self.array = self.held.numpy()
 
         def forward(self, x):
             y = x + self.held
-            self.held.numpy()[0] += 1
+            self.array[0] += 1
             return y
 
     verdict = validate(Silent(), (torch.ones(3),)).verdict
