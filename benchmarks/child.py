@@ -45,7 +45,7 @@ def measure_time(workload: str, modes: list[str], rounds: int, budget: float) ->
         "cpu_ms": {name: 1e3 * median(cpu for _, cpu in taken) for name, taken in runs.items()},
         "runs": {name: len(taken) for name, taken in runs.items()},
         "errors": errors,
-        "operations": _operations(model, x) if "fingerprints" in runs else None,
+        **(_sizes(model, x) if "fingerprints" in runs else {"operations": None}),
     }
 
 
@@ -71,10 +71,14 @@ def _timed(run: Callable[..., object], model: torch.nn.Module, x: torch.Tensor) 
     return taken
 
 
-def _operations(model: torch.nn.Module, x: torch.Tensor) -> int:
+def _sizes(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Any]:
+    """Return the number of operations and the MiB of memory under all activations, shared memory once."""
     from pytest_torchlens.capture import record
 
-    return len(record(model, (x,), {}, keep="none").calls)
+    recording = record(model, (x,), {}, keep="all")
+    kept = [value.tensor for call in recording.calls for value in call.outputs if value.tensor is not None]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    return {"operations": len(recording.calls), "activations_mib": sum(storages.values()) / MIB}
 
 
 def _status(field: str) -> int:

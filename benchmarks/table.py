@@ -46,12 +46,13 @@ def memory_table(results: Results, modes: list[str]) -> str:
     rows = [
         [
             workload,
+            f"{result['activations_mib']:.0f} MiB" if result["operations"] else MISSING,
             f"{result['peak_mib']['plain']:.0f} MiB",
             *(_added(result["peak_mib"], mode) for mode in others),
         ]
         for workload, result in results.items()
     ]
-    return _markdown(["peak memory", "plain", *others], rows)
+    return _markdown(["peak memory", "all activations", "plain", *others], rows)
 
 
 def note(results: Results) -> str:

@@ -45,9 +45,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         self._seen += 1
-        if not self._tracer.busy and not _harmless(func):
-            self.missed.append(Missed(_name(func), len(self._tracer.calls), self._where(), _stack()))
-        return func(*args, **(kwargs or {}))
+        number = len(self._tracer.calls)
+        if self._tracer.busy or _harmless(func):
+            return func(*args, **(kwargs or {}))
+        missed = Missed(_name(func), number, self._where(), _stack())
+        result = func(*args, **(kwargs or {}))
+        if len(self._tracer.calls) == number:  # else it ran a function (`torch.cond`) whose calls were recorded
+            self.missed.append(missed)
+        return result
 
     def _where(self) -> str:
         if self._thread:

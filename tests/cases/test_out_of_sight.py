@@ -248,6 +248,19 @@ def test_a_compiled_function_is_recorded():
     assert [op.layer_type for op in found.history if op.func_applied_name] == ["mul", "relu", "add", "mul"]
 
 
+@PROGRAMS.add(
+    """
+    input_1
+    sum_1: input_1
+    gt_1: sum_1
+    mul_1: input_1
+    output_1: mul_1
+    """
+)
+def branch_of_cond(x):
+    return torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x,))
+
+
 # -- arrays ----------------------------------------------------------------------------------------------------------
 
 
