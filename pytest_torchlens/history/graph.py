@@ -105,9 +105,11 @@ class _Graph:
         self._sources = recording.sources
         self._by_value: dict[int, Node] = {}
         self._parameters: dict[int, Source] = {}
+        self._written: dict[int, Source] = {}
         for source in recording.sources:
             if source.kind == "parameter":
                 self._parameters[id(source.value)] = source
+                self._written[source.value.slot] = source
         self._new: list[Node] = []
 
     def sources(self, kind: str) -> list[Node]:
@@ -141,6 +143,8 @@ class _Graph:
                 node.parameters.append(self._parameters[id(value)])
             else:
                 node.parents.append((self._node_of(value), path, False))
+                if value.slot in self._written:  # a parameter that forward itself wrote to, as a lazy layer does
+                    node.parameters.append(self._written[value.slot])
             node.parents.extend((self._node_of(write), path, True) for write in writes)
         if node.call is None or node.call.info.layer_type not in SHAPE_OF_FIRST:
             node.from_input = node.from_input or any(parent.from_input for parent, _, _ in node.parents)

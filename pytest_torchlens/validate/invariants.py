@@ -74,7 +74,9 @@ def _arguments(history: ModelHistory) -> Iterator[Finding]:
         if node.call is None:
             continue
         given = list(edges_in(node.call))
-        known = sum(1 for _, _, write in node.parents if not write) + len(node.parameters)
+        slots = {source.value.slot for source in node.parameters}  # of one that was written to it is a parent too
+        parents = sum(1 for parent, _, write in node.parents if not write and parent.value.slot not in slots)
+        known = parents + len(node.parameters)
         if known != len(given):
             yield node, f"its call was given {len(given)} tensors, but {known} parents and parameters are listed"
 

@@ -96,7 +96,7 @@ class MovingAverage(nn.Module):
     """
     input_1
     mul_1: $weight
-    mul_2: input_1 mul_1
+    mul_2: input_1 mul_1 $weight
     output_1: mul_2
     """
 )
@@ -116,13 +116,13 @@ class DecayedWeight(nn.Module):
     input_1
     flatten_1: $fc.parametrizations.weight.original
     buffer_1
-    mv_1: flatten_1 buffer_1
+    mv_1: flatten_1 buffer_1 $fc.parametrizations.weight.original
     norm_1: mv_1
     clampmin_1: norm_1
     expandas_1: clampmin_1 mv_1
     buffer_2
     div_1: mv_1 expandas_1 buffer_2
-    h_1: flatten_1
+    h_1: flatten_1 $fc.parametrizations.weight.original
     mv_2: h_1 div_1
     norm_2: mv_2
     clampmin_2: norm_2
@@ -130,9 +130,9 @@ class DecayedWeight(nn.Module):
     div_2: mv_2 expandas_2 buffer_1
     clone_1: div_1
     clone_2: div_2
-    mv_3: flatten_1 clone_2
+    mv_3: flatten_1 clone_2 $fc.parametrizations.weight.original
     vdot_1: clone_1 mv_3
-    div_3: flatten_1 vdot_1
+    div_3: flatten_1 vdot_1 $fc.parametrizations.weight.original
     linear_1: input_1 div_3 $fc.bias
     output_1: linear_1
     """,

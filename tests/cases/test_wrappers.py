@@ -1,0 +1,74 @@
+"""Wrappers of PyTorch's around a model, and layers that learn their shape from the first input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed
+from torch import nn
+
+from tests.cases.programs import Programs
+from tests.cases.programs import check
+
+PROGRAMS = Programs()
+
+
+def net():
+    return nn.Sequential(nn.Linear(6, 3), nn.ReLU())
+
+
+GRAPH = """
+    input_1
+    linear_1: input_1 $module.0.weight $module.0.bias
+    relu_1: linear_1
+    output_1: relu_1
+    """
+
+
+@PROGRAMS.add(GRAPH)
+class InDataParallel(nn.DataParallel):
+    """On a machine without GPU it calls the module itself."""
+
+    def __init__(self):
+        super().__init__(net())
+
+
+@PROGRAMS.add(GRAPH, mode="grad")
+class InDistributedDataParallel(nn.parallel.DistributedDataParallel):
+    """One process, over gloo."""
+
+    def __init__(self):
+        super().__init__(net())
+
+
+@pytest.fixture(autouse=True)
+def process_group(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    kaiminguniform_1: $fc.weight
+    uniform_1: $fc.bias
+    linear_1: input_1 kaiminguniform_1 uniform_1 $fc.weight $fc.bias
+    tanh_1: linear_1
+    output_1: tanh_1
+    """
+)
+class LearnsItsShape(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.LazyLinear(2)
+
+    def forward(self, x):
+        torch.manual_seed(0)
+        return torch.tanh(self.fc(x))
+
+
+@PROGRAMS.parametrize()
+def test_graph(program, mode):
+    check(program, mode)
