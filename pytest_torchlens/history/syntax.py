@@ -102,7 +102,11 @@ def lines_of(statements: list[ast.stmt] | ast.expr) -> tuple[int, ...]:
     return (statements[0].lineno, _end(statements[-1])) if statements else ()
 
 
-def text_of(filename: str, node: ast.AST) -> str:
-    """Return the source of a node on one line."""
-    text = ast.get_source_segment(Source.for_filename(filename).text, node) or ""
-    return " ".join(text.split())
+def text_of(filename: str, node: ast.expr) -> str:
+    """Return the source of an expression on one line."""
+    lines = [line.encode() for line in Source.for_filename(filename).lines[node.lineno - 1 : _end(node)]]
+    if not lines:
+        return ""
+    lines[-1] = lines[-1][: node.end_col_offset]
+    lines[0] = lines[0][node.col_offset :]
+    return " ".join(b"\n".join(lines).decode().split())
