@@ -74,7 +74,7 @@ def _asked_within(filename: str, node: ast.expr) -> dict[str, Any]:
     """Return the condition that a number is part of; which branch it led to, Python alone knows."""
     for part in (node, *ancestors(node)):
         above = parent_of(part)
-        if is_condition(part) and above is not None:
+        if isinstance(part, ast.expr) and is_condition(part) and above is not None:
             return {"statement": _WORDS[type(above)][0], "condition": text_of(filename, part)}
         if isinstance(part, ast.stmt):
             break
