@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pytest_torchlens.records.control import EscapeRecord
+from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.environment import Environment
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.history import ModuleRecord
 from pytest_torchlens.records.json import from_json
 from pytest_torchlens.records.json import to_json
+from pytest_torchlens.records.merged import MergedGraph
+from pytest_torchlens.records.merged import MergedOperation
+from pytest_torchlens.records.merged import merge
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import Operation
 from pytest_torchlens.records.report import ErrorRecord
@@ -14,6 +19,8 @@ from pytest_torchlens.records.report import ModelReport
 from pytest_torchlens.records.report import Outcome
 from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
+from pytest_torchlens.records.rolled import RolledEdge
+from pytest_torchlens.records.rolled import roll_edges
 from pytest_torchlens.records.verdict import Failure
 from pytest_torchlens.records.verdict import PartVerdict
 from pytest_torchlens.records.verdict import Status
@@ -23,17 +30,24 @@ __all__ = [
     "Edge",
     "Environment",
     "ErrorRecord",
+    "EscapeRecord",
     "Failure",
     "HistoryRecord",
+    "LoopRecord",
+    "MergedGraph",
+    "MergedOperation",
     "ModelReport",
     "ModuleRecord",
     "Operation",
     "Outcome",
     "PartVerdict",
+    "RolledEdge",
     "RunReport",
     "Stage",
     "Status",
     "Verdict",
     "from_json",
+    "merge",
+    "roll_edges",
     "to_json",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_torchlens.records.control import EscapeRecord
+from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.operation import Operation
 
 
@@ -45,6 +47,7 @@ class HistoryRecord:
     num_operations: int = 0
     """Function calls recorded, those without part in the result included."""
     num_layers: int = 0
+    """Inputs, layers of one or more passes, and outputs."""
     num_tensors_total: int = 0
     tensor_fsize_total: int = 0
     num_tensors_saved: int = 0
@@ -58,7 +61,12 @@ class HistoryRecord:
     elapsed_time_function_calls: float = 0.0
     elapsed_time_logging: float = 0.0
     layer_list: tuple[str, ...] = ()
-    """Labels with pass of inputs, operations and outputs in execution order (no buffers, no constants)."""
+    """Labels of inputs, operations and outputs in execution order (no buffers, no constants), each with its pass
+    where its layer has several."""
     operations: tuple[Operation, ...] = ()
     """In execution order; buffers and constants stand before their first use."""
+    escapes: tuple[EscapeRecord, ...] = ()
+    """Values handed over to Python, in order: truth tests of tensors, ``item()`` and the like."""
+    loops: tuple[LoopRecord, ...] = ()
+    """Loops of the source that ran layers several times."""
     modules: tuple[ModuleRecord, ...] = ()

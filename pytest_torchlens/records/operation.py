@@ -12,7 +12,7 @@ class Edge:
     Attributes
     ----------
     parent
-        ``layer_label_w_pass`` of the operation (or source) the value came from.
+        Label of the operation (or source) the value came from, with its pass where its layer has several.
     argument
         Where it went in: ``"0"`` for the first positional argument, ``"weight"`` for a keyword,
         ``"0.2"`` for the third tensor of a list that is the first argument.
@@ -99,6 +99,10 @@ class Operation:
     initialized_inside_model: bool = False
     terminated_inside_model: bool = False
     is_terminal_bool_layer: bool = False
+    is_condition: bool = False
+    """Whether a condition of the model's code asked for its value."""
+    in_cond_branch: bool = False
+    """Whether it serves conditions alone: no output is made from it."""
 
     # modules, each as "address" or "address:pass"
     containing_module_origin: str | None = None
@@ -108,6 +112,12 @@ class Operation:
     is_submodule_output: bool = False
     is_bottom_level_submodule_output: bool = False
     bottom_level_submodule_exited: str | None = None
+
+    @property
+    def same_layer_operations(self) -> tuple[str, ...]:
+        """Labels of the other passes of its layer."""
+        others = (number for number in range(1, self.layer_passes_total + 1) if number != self.pass_num)
+        return tuple(f"{self.layer_label}:{number}" for number in others)
 
     @property
     def is_computed_inside_submodule(self) -> bool:

@@ -1,7 +1,7 @@
 """Small programs with their graphs written beside them, and what must hold of every one.
 
-A graph is given line by line, ``layer: parents``, by short labels; ``~`` marks a parent reached through a write to
-shared memory, ``$`` a parameter, and layers without parents stand alone.
+A graph is given line by line, ``layer: parents``, by short labels (``linear_1:2`` is the second pass of a layer);
+``~`` marks a parent reached through a write to shared memory, ``$`` a parameter; layers without parents stand alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import nn
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.draw.text import display_label
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.validate import validate
 from tests.models import Function
@@ -77,14 +78,19 @@ def trace(program, mode):
 
 def graph_of(history):
     """Return a history's graph in the form of this file."""
-    short = {op.layer_label: op.layer_label_short for op in history.operations}
+    short = {display_label(op): _short(op) for op in history.operations}
     lines = []
     for op in history.operations:
         parents = [f"{'~' if edge.through_write else ''}{short[edge.parent]}" for edge in op.edges]
         parents += [f"${name}" for name in _few(op.parent_param_addresses)]
-        line = f"{short[op.layer_label]}: {' '.join(dict.fromkeys(parents))}"
-        lines.append(line if parents else op.layer_label_short)
+        line = f"{_short(op)}: {' '.join(dict.fromkeys(parents))}"
+        lines.append(line if parents else _short(op))
     return "\n".join(lines)
+
+
+def _short(op):
+    """Return the short label, with the pass where the layer has several: ``linear_1:2``."""
+    return f"{op.layer_label_short}:{op.pass_num}" if op.layer_passes_total > 1 else op.layer_label_short
 
 
 def _few(names):

@@ -59,11 +59,11 @@ def row_that_nobody_wrote(x):
     input_1
     newzeros_1: input_1
     getitem_1: newzeros_1
-    getitem_2: input_1
-    setitem_1: newzeros_1 getitem_2
-    getitem_3: input_1
-    setitem_2: setitem_1 getitem_3
-    add_1: getitem_1 ~setitem_2
+    getitem_2:1: input_1
+    setitem_1:1: newzeros_1 getitem_2:1
+    getitem_2:2: input_1
+    setitem_1:2: setitem_1:1 getitem_2:2
+    add_1: getitem_1 ~setitem_1:2
     output_1: add_1
     """
 )
@@ -308,15 +308,15 @@ def input_written_through_its_view(x):
     """
     input_1
     clone_1: input_1
-    getitem_1: clone_1
-    getitem_2: clone_1
-    add_1: getitem_1 getitem_2
-    setitem_1: clone_1 ~add_1 add_1
-    getitem_3: setitem_1
-    getitem_4: setitem_1
-    add_2: getitem_3 getitem_4
-    setitem_2: setitem_1 ~add_2 add_2
-    output_1: setitem_2
+    getitem_1:1: clone_1
+    getitem_2:1: clone_1
+    add_1:1: getitem_1:1 getitem_2:1
+    setitem_1:1: clone_1 ~add_1:1 add_1:1
+    getitem_1:2: setitem_1:1
+    getitem_2:2: setitem_1:1
+    add_1:2: getitem_1:2 getitem_2:2
+    setitem_1:2: setitem_1:1 ~add_1:2 add_1:2
+    output_1: setitem_1:2
     """
 )
 def each_element_from_the_last(x):

@@ -84,14 +84,14 @@ def two_questions_in_a_row(x):
 @PROGRAMS.add(
     """
     input_1
-    max_1: input_1
-    linear_1: input_1 $shrink.weight
-    max_2: linear_1
-    linear_2: linear_1 $shrink.weight
-    max_3: linear_2
-    argmax_1: linear_2
-    linear_3: linear_2 $exits.1.weight $exits.1.bias
-    output_1: linear_3
+    max_1:1: input_1
+    linear_1:1: input_1 $shrink.weight
+    max_1:2: linear_1:1
+    linear_1:2: linear_1:1 $shrink.weight
+    max_1:3: linear_1:2
+    argmax_1: linear_1:2
+    linear_2: linear_1:2 $exits.1.weight $exits.1.bias
+    output_1: linear_2
     """,
     inputs=lambda: (torch.tensor([[1.0, 7.0]]),),
 )
@@ -142,9 +142,9 @@ def item_back_into_a_tensor(x):
     """
     input_1
     mul_1: input_1
-    add_1: mul_1
-    add_2: add_1
-    output_1: add_2
+    add_1:1: mul_1
+    add_1:2: add_1:1
+    output_1: add_1:2
     """
 )
 def errors_caught_inside(x):
@@ -194,15 +194,15 @@ class FailingChild(nn.Module):
     unbind_3: view_1
     unbind_4: view_1
     sum_1: unbind_3
-    add_1: sum_1
+    add_1:1: sum_1
     sum_2: unbind_4
-    add_2: add_1 sum_2
-    add_3: add_2
+    add_1:2: add_1:1 sum_2
+    add_2: add_1:2
     stack_1: unbind_2
     eq_1: view_1
     any_1: eq_1
     positive_1: input_1
-    output_1: add_3
+    output_1: add_2
     output_2: stack_1
     output_3: positive_1
     """

@@ -23,9 +23,9 @@ def pairs():
 @PROGRAMS.add(
     """
     input_1
-    linear_1: input_1 $fc.weight
-    linear_2: linear_1 $fc.weight
-    output_1: linear_2
+    linear_1:1: input_1 $fc.weight
+    linear_1:2: linear_1:1 $fc.weight
+    output_1: linear_1:2
     """,
     inputs=pairs,
 )
@@ -37,11 +37,11 @@ class LayerTwiceInARow(Twice):
 @PROGRAMS.add(
     """
     input_1
-    linear_1: input_1 $there.weight
+    linear_1:1: input_1 $there.weight
     t_1: $there.weight
-    linear_2: linear_1 t_1 $back.bias
-    linear_3: linear_2 $there.weight
-    output_1: linear_3
+    linear_2: linear_1:1 t_1 $back.bias
+    linear_1:2: linear_2 $there.weight
+    output_1: linear_1:2
     """,
     inputs=pairs,
 )
@@ -60,10 +60,10 @@ class TiedWeights(nn.Module):
 @PROGRAMS.add(
     """
     input_1
-    linear_1: input_1 $first.core.fc.weight
-    add_1: linear_1
-    linear_2: add_1 $first.core.fc.weight
-    add_2: linear_2
+    linear_1:1: input_1 $first.core.fc.weight
+    add_1: linear_1:1
+    linear_1:2: add_1 $first.core.fc.weight
+    add_2: linear_1:2
     output_1: add_2
     """,
     inputs=pairs,
@@ -89,9 +89,9 @@ class HiddenCore(nn.Module):
 @PROGRAMS.add(
     """
     input_1
-    linear_1: input_1 $fc.weight
-    linear_2: linear_1 $fc.weight
-    output_1: linear_2
+    linear_1:1: input_1 $fc.weight
+    linear_1:2: linear_1:1 $fc.weight
+    output_1: linear_1:2
     """,
     inputs=pairs,
 )
@@ -181,9 +181,9 @@ def test_module_calls(name):
 
 def test_results_of_each_call_are_kept_apart():
     _, history = trace(PROGRAMS["LayerTwiceInARow"], "no_grad")
-    assert_saved(history, linear_1=20, linear_2=40)
-    assert history["fc:1"].layer_label_short == "linear_1"
-    assert history["fc:2"].layer_label_short == "linear_2"
+    assert_saved(history, **{"linear_1:1": 20, "linear_1:2": 40})
+    assert [history[key].pass_num for key in ("fc:1", "fc:2")] == [1, 2]
+    assert len(history["fc"]) == 2
 
 
 def test_used_and_unused_parameters():

@@ -1,0 +1,124 @@
+"""What makes two operations equal: function, module, arguments, and the place in the code that called them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.history.graph import Node
+
+
+class Interned(dict[Hashable, int]):
+    """A small number for each key, the same for equal keys; tuples of tuples are then compared once."""
+
+    def __missing__(self, key: Hashable) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class Sites:
+    """Call sites: chains of positions in the source.
+
+    Positions and not instructions, for a compiler may write one ``while`` condition twice; where Python keeps none
+    (3.10), instructions.  Code is told apart by identity: its own equality compares all of its bytes.
+    """
+
+    def __init__(self) -> None:
+        self._positions: dict[int, list[tuple[int, ...]]] = {}
+        self._known: dict[tuple[Any, ...], Hashable] = {}
+
+    def of(self, frames: Frames) -> Hashable:
+        """Return the chain of positions, innermost first; a function that calls itself stands in it once."""
+        key = tuple([part if type(part) is int else id(part) for part in frames])
+        found = self._known.get(key)
+        if found is None:
+            pairs = zip(frames[::2], frames[1::2], strict=True)
+            found = self._known[key] = tuple(dict.fromkeys(map(self._position, pairs)))
+        return found
+
+    def _position(self, frame: tuple[Any, Any]) -> tuple[int, ...]:
+        code, at = frame
+        if not hasattr(code, "co_positions"):
+            return id(code), at
+        positions = self._positions.get(id(code))
+        if positions is None:
+            positions = self._positions[id(code)] = list(code.co_positions())
+        found = positions[at // 2]
+        return (id(code), *found) if None not in found else (id(code), at)
+
+    def module(self, call: ModuleCall | None) -> Hashable:
+        """Return what is the same for two calls of one module; of one not registered, where it is called."""
+        if call is None or not call.address.startswith("<"):
+            return call and call.address
+        return call.address, self.of(call.frames), self.module(call.parent)
+
+
+def arguments_key(call: Call) -> Hashable:
+    """Return what is equal for two calls with the same non-tensor arguments and tensors of the same shapes."""
+    return tuple(map(_key, call.args)), tuple((name, _key(arg)) for name, arg in call.kwargs.items())
+
+
+def _key(arg: Any) -> Hashable:
+    kind = type(arg)
+    if kind is Value or kind is Aliased:
+        shape: Hashable = value_of(arg).shape
+        return shape
+    if isinstance(arg, list | tuple):
+        return kind, tuple(map(_key, arg))
+    if isinstance(arg, dict):
+        return kind, tuple((name, _key(item)) for name, item in arg.items())
+    if kind is slice:
+        return kind, _key(arg.start), _key(arg.stop), _key(arg.step)
+    return (kind, arg) if isinstance(arg, Hashable) else (kind, id(arg))
+
+
+class Weights:
+    """The parameters that operations work on: their own, and those behind operations that read nothing else.
+
+    A weight that is normalised or transposed before each use is the same weight each time.
+    """
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._interned = Interned()
+        self._made: dict[int, int] = {}
+        self._ids: dict[int, int] = {}
+        self._layers = {self._layer(node) for node in nodes if node.from_input and node.parameters}
+        for node in nodes:
+            if not node.from_input and node.call is not None and self._is_made(node):
+                rest = tuple(id(parent.source) for parent, _, _ in node.parents if parent.source is not None)
+                made = node.call.info.layer_type, node.value.position, self.of(node), rest, arguments_key(node.call)
+                self._made[id(node)] = self._interned[made]
+
+    def of(self, node: Node) -> tuple[Any, ...]:
+        """Return the parameters as a key; an empty one where there are none, or the operation is part of a weight."""
+        if id(node) in self._made:
+            return ()
+        own = self._own(node)
+        made = self._made
+        if not made:
+            return own
+        behind = tuple((path, made[id(parent)]) for parent, path, _ in node.parents if id(parent) in made)
+        return (own, behind) if behind else own
+
+    def _is_made(self, node: Node) -> bool:
+        """Return whether a node makes a weight of parameters, and is not a layer that is now given a constant."""
+        given = [parent for parent, _, _ in node.parents]
+        known = all(parent.source is not None or id(parent) in self._made for parent in given)
+        some = bool(node.parameters) or any(id(parent) in self._made for parent in given)
+        return known and some and self._layer(node) not in self._layers
+
+    def _layer(self, node: Node) -> Hashable:
+        return node.call and node.call.info.layer_type, node.value.position, self._own(node)
+
+    def _own(self, node: Node) -> tuple[int, ...]:
+        return tuple(map(self._number, node.parameters))
+
+    def _number(self, source: Source) -> int:
+        return self._ids.setdefault(id(source), len(self._ids))
