@@ -36,6 +36,8 @@ class Node:
         Whether it descends from an input, and leads to an output.
     entered, exited
         Module calls that its value goes into and comes out of, in the order of the calls.
+    passes, pass_num
+        All operations of its layer in execution order, itself included, and which of them it is, from 1.
     """
 
     __slots__ = (
@@ -53,6 +55,8 @@ class Node:
         "operation_num",
         "parameters",
         "parents",
+        "pass_num",
+        "passes",
         "source",
         "to_output",
         "value",
@@ -73,11 +77,23 @@ class Node:
         self.to_output = kind == "output"
         self.entered: list[ModuleCall] = []
         self.exited: list[ModuleCall] = []
+        self.passes: list[Node] = [self]
+        self.pass_num = 1
         self.layer_type = ""
         self.layer_label = ""
         self.layer_type_num = 0
         self.layer_total_num = -1
         self.operation_num = -1
+
+    @property
+    def label_w_pass(self) -> str:
+        """Label of the layer and number of the pass: ``"conv2d_3_7:1"``."""
+        return f"{self.layer_label}:{self.pass_num}"
+
+    @property
+    def label(self) -> str:
+        """What stands for this one operation: with its pass where its layer has several."""
+        return self.label_w_pass if len(self.passes) > 1 else self.layer_label
 
 
 def build_nodes(recording: Recording) -> list[Node]:

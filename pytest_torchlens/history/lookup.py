@@ -18,47 +18,61 @@ class LookupKeyError(KeyError):
 
 
 class Lookup:
-    """Keys of the nodes; places count over `saved`, as a list's do."""
+    """Keys of the nodes; places count over `saved`, as a list's do.
+
+    A key names one node, or all passes of one layer.
+    """
 
     def __init__(self, nodes: list[Node], saved: list[Node], modules: Modules) -> None:
         self._nodes = nodes
         self._saved = saved
-        self._by_key: dict[str, Node] = {}
+        self._by_key: dict[str, list[Node]] = {}
         self._several: dict[str, list[str]] = {}
         for node in nodes:
             short = f"{node.layer_type}_{node.layer_type_num}"
-            for key in (node.layer_label, f"{node.layer_label}:1", short, f"{short}:1"):
-                self._by_key[key] = node
+            for key in (node.label_w_pass, f"{short}:{node.pass_num}"):
+                self._by_key[key] = [node]
+            for key in (node.layer_label, short):
+                self._by_key[key] = node.passes
             if node.kind == "buffer" and node.source is not None:
-                self._enter(node.source.name, node)
+                self._enter(node.source.name, [node])
         for node in nodes:
             for call in node.exited:
-                self._enter(call.label, node)
-                self._enter(call.address, node)
+                self._enter(call.label, [node])
+        for address, found in self._exits(nodes).items():
+            self._enter(address, found)
         self._modules = modules
 
-    def _enter(self, key: str, node: Node) -> None:
-        if key in self._several or (key in self._by_key and self._by_key[key] is not node):
-            first = self._by_key.get(key)
-            several = self._several.setdefault(key, [first.layer_label] if first is not None else [])
-            several.append(node.layer_label)
-        else:
-            self._by_key[key] = node
+    def _exits(self, nodes: list[Node]) -> dict[str, list[Node]]:
+        """Return for each module address the nodes that came out of it."""
+        found: dict[str, dict[int, Node]] = {}
+        for node in nodes:
+            for call in node.exited:
+                found.setdefault(call.address, {})[id(node)] = node
+        return {address: list(exits.values()) for address, exits in found.items()}
 
-    def find(self, key: str | int) -> Node:
-        """Return the node that `key` names.
+    def _enter(self, key: str, found: list[Node]) -> None:
+        former = [node for node in self._by_key.get(key, []) if all(node is not other for other in found)]
+        if former or any(node.passes is not found[0].passes for node in found):
+            several = self._several.setdefault(key, [node.label for node in former])
+            several += [node.label for node in found]
+        else:
+            self._by_key[key] = found
+
+    def find(self, key: str | int) -> list[Node]:
+        """Return the node that `key` names, or the passes of the layer that it names.
 
         Raises
         ------
         LookupKeyError
-            If there is none, or if it names several.
+            If there is none, or if it names several layers.
         IndexError
             If a place is beyond the saved layers.
         """
         if isinstance(key, int):
             if not -len(self._saved) <= key < len(self._saved):
                 raise IndexError(f"layer {key} is out of range: {len(self._saved)} layers are saved")
-            return self._saved[key]
+            return [self._saved[key]]
         if key in self._several:
             raise LookupKeyError(f"{key!r} stands for several layers; name one of {', '.join(self._several[key])}")
         if key not in self._by_key:
@@ -72,8 +86,8 @@ class Lookup:
 
     def _matching(self, key: str | int) -> list[Node]:
         if isinstance(key, int) or key in self._by_key:
-            return [self.find(key)]
-        found = [node for node in self._nodes if key in node.layer_label]
+            return self.find(key)
+        found = [node for node in self._nodes if key in node.label]
         if not found:
             raise LookupKeyError(f"no layer has {key!r} in its label; {self._help(key)}")
         return found
@@ -86,9 +100,9 @@ class Lookup:
 
     def keys_of(self, node: Node, place: int | None) -> tuple[str | int, ...]:
         """Return the keys that find a node: places first, then names in alphabetical order."""
-        names = {node.layer_label, f"{node.layer_label}:1"}
+        names = {node.label, node.label_w_pass}
         for call in node.exited:
-            names |= {key for key in (call.address, call.label) if self._by_key.get(key) is node}
+            names |= {key for key in (call.address, call.label) if self._by_key.get(key) == [node]}
         if node.kind == "buffer" and node.source is not None:
             names.add(node.source.name)
         places = () if place is None else (place - len(self._saved), place)

@@ -11,7 +11,9 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
 from pytest_torchlens.history.labels import assign_labels
+from pytest_torchlens.history.layer import Layer
 from pytest_torchlens.history.lookup import Lookup
+from pytest_torchlens.history.loops import group_passes
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.records import arguments_with_labels
@@ -20,6 +22,8 @@ from pytest_torchlens.history.source_lines import source_line
 from pytest_torchlens.history.summary import summary
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import RolledEdge
+from pytest_torchlens.records import roll_edges
 
 LayersToSave = str | int | Sequence[str | int] | None
 
@@ -52,7 +56,7 @@ class ModelHistory:
     def nodes(self) -> list[Node]:
         """Inputs, operations and outputs in execution order, with the buffers and constants that they read."""
         nodes = build_nodes(self.recording)
-        assign_labels(nodes)
+        assign_labels(nodes, group_passes(nodes))
         return nodes
 
     @functools.cached_property
@@ -91,9 +95,16 @@ class ModelHistory:
 
     # -- layers ------------------------------------------------------------------------------------------------
 
-    def __getitem__(self, key: str | int) -> LoggedOperation:
-        """Return the layer that `key` names: a label, a short label, a module address or a place."""
-        return self._operation(self._lookup.find(key))
+    def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
+        """Return what `key` names: a label, a short label, a module address or a place.
+
+        A key that names all passes of a layer (``"linear_1_1"``) gives a `Layer`, one that names a single operation
+        (``"linear_1_1:2"``, or any key of a layer with one pass) the operation.
+        """
+        found = self._lookup.find(key)
+        if len(found) == 1:
+            return self._operation(found[0])
+        return Layer(tuple(map(self._operation, found)), self.rolled_edges)
 
     def __len__(self) -> int:
         """Return the number of layers: inputs, operations and outputs."""
@@ -106,7 +117,7 @@ class ModelHistory:
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
         try:
-            return isinstance(key, str | int) and self._lookup.find(key) is not None
+            return isinstance(key, str | int) and bool(self._lookup.find(key))
         except (KeyError, IndexError):
             return False
 
@@ -156,13 +167,13 @@ class ModelHistory:
 
     @property
     def layer_list(self) -> list[str]:
-        """Labels of inputs, operations and outputs in execution order."""
-        return [node.layer_label for node in self._layers]
+        """Labels of inputs, operations and outputs in execution order, with their pass where there are several."""
+        return [node.label for node in self._layers]
 
     @property
     def layer_labels(self) -> list[str]:
         """Labels of the saved layers in execution order; of all where none are saved."""
-        return [node.layer_label for node in self._saved or self._layers]
+        return [node.label for node in self._saved or self._layers]
 
     @property
     def input_layers(self) -> list[str]:
@@ -185,12 +196,27 @@ class ModelHistory:
         return self._of_kind("constant")
 
     def _of_kind(self, kind: str) -> list[str]:
-        return [node.layer_label for node in self.nodes if node.kind == kind]
+        return [node.label for node in self.nodes if node.kind == kind]
 
     @property
     def model_is_branching(self) -> bool:
-        """Whether some layer has more than one child layer."""
+        """Whether some operation has more than one child."""
         return any(len(node.children) > 1 for node in self.nodes)
+
+    @property
+    def model_is_recurrent(self) -> bool:
+        """Whether some layer has several passes."""
+        return self.model_max_recurrent_loops > 1
+
+    @property
+    def model_max_recurrent_loops(self) -> int:
+        """The largest number of passes of any layer."""
+        return max((len(node.passes) for node in self.nodes), default=1)
+
+    @functools.cached_property
+    def rolled_edges(self) -> tuple[RolledEdge, ...]:
+        """Edges between layers, with the passes in which each carries data."""
+        return roll_edges(self.operations)
 
     def label(self, number: int) -> str:
         """Return the label of call `number`; one without part in the result goes by its function."""
@@ -200,7 +226,7 @@ class ModelHistory:
 
     @functools.cached_property
     def _labels_by_call(self) -> dict[int, str]:
-        return {node.number: node.layer_label for node in reversed(self.nodes) if node.number >= 0}
+        return {node.number: node.label for node in reversed(self.nodes) if node.number >= 0}
 
     def source_line(self, number: int) -> str:
         """Return ``file:line, in function`` of the model's line that made call `number`."""
@@ -215,14 +241,16 @@ class ModelHistory:
         recording, nodes = self.recording, self.nodes
         among = nodes if self._layers_to_save == "all" else self._saved
         saved = [node for node in among if node.value.tensor is not None]
-        used = [node for node in nodes if node.parameters]
+        used = {id(node.passes) for node in nodes if node.parameters}
         seconds = sum(call.elapsed for call in recording.calls) / 1e9
         return {
             "model_name": self.model_name,
             "random_seed_used": self.random_seed_used,
             "model_is_branching": self.model_is_branching,
+            "model_is_recurrent": self.model_is_recurrent,
+            "model_max_recurrent_loops": self.model_max_recurrent_loops,
             "num_operations": len(recording.calls),
-            "num_layers": len(self._layers),
+            "num_layers": sum(node.pass_num == 1 for node in self._layers),
             "num_tensors_total": len(nodes),
             "tensor_fsize_total": sum(node.value.nbytes for node in nodes),
             "num_tensors_saved": len(saved),

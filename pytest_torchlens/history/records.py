@@ -30,15 +30,24 @@ def fields_of(node: Node, modules: Modules, lookup_keys: LookupKeys) -> dict[str
 def _identity(node: Node, lookup_keys: LookupKeys) -> dict[str, Any]:
     return {
         "layer_label": node.layer_label,
-        "layer_label_w_pass": f"{node.layer_label}:1",
+        "layer_label_w_pass": node.label_w_pass,
         "layer_label_short": f"{node.layer_type}_{node.layer_type_num}",
         "operation_num": node.operation_num,
         "layer_type": node.layer_type,
         "layer_type_num": node.layer_type_num,
         "layer_total_num": node.layer_total_num,
+        "pass_num": node.pass_num,
+        "layer_passes_total": len(node.passes),
+        "same_layer_operations": _others(node),
         "lookup_keys": lookup_keys,
         "call_id": node.number,
     }
+
+
+def _others(node: Node) -> tuple[str, ...]:
+    if len(node.passes) == 1:
+        return ()
+    return tuple(other.label for other in node.passes if other is not node)
 
 
 def _tensor(node: Node) -> dict[str, Any]:
@@ -105,11 +114,11 @@ def _parameters(node: Node) -> dict[str, Any]:
 
 
 def _graph(node: Node) -> dict[str, Any]:
-    labels = dict.fromkeys(parent.layer_label for parent, _, _ in node.parents)
+    labels = dict.fromkeys(parent.label for parent, _, _ in node.parents)
     return {
-        "edges": tuple(Edge(parent.layer_label, path, write) for parent, path, write in node.parents),
+        "edges": tuple(Edge(parent.label, path, write) for parent, path, write in node.parents),
         "parent_layers": tuple(labels),
-        "child_layers": tuple(child.layer_label for child in node.children),
+        "child_layers": tuple(child.label for child in node.children),
         "is_input_layer": node.kind == "input",
         "has_input_ancestor": node.from_input,
         "is_output_layer": node.kind == "output",
@@ -155,7 +164,7 @@ def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return a call's arguments with a label or parameter address in place of each tensor."""
     if node.call is None:
         return (), {}
-    names = {id(parent.value): parent.layer_label for parent, _, write in node.parents if not write}
+    names = {id(parent.value): parent.label for parent, _, write in node.parents if not write}
     names |= {id(source.value): source.name for source in node.parameters}
 
     def name(leaf: Any) -> Any:

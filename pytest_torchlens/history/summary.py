@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 
 from pytest_torchlens.history.operation import human_size
@@ -28,9 +29,17 @@ def summary(record: HistoryRecord) -> str:
         "\tModule Hierarchy:",
         *(f"\t\t{line}" for line in _hierarchy(record)),
         "\tLayers:",
-        *(f"\t\t{place}: {label}" for place, label in enumerate(record.layer_list)),
+        *(f"\t\t{place}: {label}" for place, label in enumerate(_with_passes(record.layer_list))),
     ]
     return "\n".join(lines)
+
+
+def _with_passes(labels: tuple[str, ...]) -> Iterator[str]:
+    """Yield each label; where its layer has several passes, with how many: ``add_1_2:1 (1/3 passes)``."""
+    totals = Counter(label.rpartition(":")[0] for label in labels)
+    for label in labels:
+        layer, _, pass_num = label.rpartition(":")
+        yield f"{label} ({pass_num}/{totals[layer]} passes)" if layer else label
 
 
 def _structure(record: HistoryRecord) -> str:

@@ -14,6 +14,8 @@ from pytest_torchlens.records.report import ModelReport
 from pytest_torchlens.records.report import Outcome
 from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
+from pytest_torchlens.records.rolled import RolledEdge
+from pytest_torchlens.records.rolled import roll_edges
 from pytest_torchlens.records.verdict import Failure
 from pytest_torchlens.records.verdict import PartVerdict
 from pytest_torchlens.records.verdict import Status
@@ -30,10 +32,12 @@ __all__ = [
     "Operation",
     "Outcome",
     "PartVerdict",
+    "RolledEdge",
     "RunReport",
     "Stage",
     "Status",
     "Verdict",
     "from_json",
+    "roll_edges",
     "to_json",
 ]

@@ -45,6 +45,7 @@ class HistoryRecord:
     num_operations: int = 0
     """Function calls recorded, those without part in the result included."""
     num_layers: int = 0
+    """Inputs, layers of one or more passes, and outputs."""
     num_tensors_total: int = 0
     tensor_fsize_total: int = 0
     num_tensors_saved: int = 0
@@ -58,7 +59,8 @@ class HistoryRecord:
     elapsed_time_function_calls: float = 0.0
     elapsed_time_logging: float = 0.0
     layer_list: tuple[str, ...] = ()
-    """Labels with pass of inputs, operations and outputs in execution order (no buffers, no constants)."""
+    """Labels of inputs, operations and outputs in execution order (no buffers, no constants), each with its pass
+    where its layer has several."""
     operations: tuple[Operation, ...] = ()
     """In execution order; buffers and constants stand before their first use."""
     modules: tuple[ModuleRecord, ...] = ()

@@ -12,7 +12,7 @@ class Edge:
     Attributes
     ----------
     parent
-        ``layer_label_w_pass`` of the operation (or source) the value came from.
+        Label of the operation (or source) the value came from, with its pass where its layer has several.
     argument
         Where it went in: ``"0"`` for the first positional argument, ``"weight"`` for a keyword,
         ``"0.2"`` for the third tensor of a list that is the first argument.
@@ -44,6 +44,8 @@ class Operation:
     layer_total_num: int
     pass_num: int = 1
     layer_passes_total: int = 1
+    same_layer_operations: tuple[str, ...] = ()
+    """The other passes of its layer."""
     lookup_keys: tuple[str | int, ...] = ()
     call_id: int = -1
     """Number of the function call that made this tensor (an LSTM is one call and three operations)."""

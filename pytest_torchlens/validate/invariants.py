@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.values import shape_of
+from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.labels import label_of
@@ -27,7 +28,7 @@ def check_invariants(history: ModelHistory) -> PartVerdict:
         for node, message in check(history):
             score.fail(
                 Failure(
-                    operation=node.layer_label,
+                    operation=node.label,
                     message=message,
                     cause="the history was changed after it was made, or this is a fault of pytest-torchlens",
                     advice="make the history again; if it stays, please report the model",
@@ -38,18 +39,35 @@ def check_invariants(history: ModelHistory) -> PartVerdict:
 
 
 def _labels(history: ModelHistory) -> Iterator[Finding]:
-    """Labels are unique and say type and numbers, which count up in execution order."""
+    """Labels say type and numbers, which count up by layer in execution order."""
     of_type: Counter[str] = Counter()
     total = 0
     for node in history.nodes:
-        of_type[type_of(node)] += 1
-        numbered = node.kind not in ("buffer", "constant")
-        expected = (type_of(node), of_type[type_of(node)], total if numbered else -1)
+        first = node.passes[0]
+        if first is not node:
+            expected = (type_of(first), first.layer_type_num, first.layer_total_num)
+        else:
+            of_type[type_of(node)] += 1
+            numbered = node.kind not in ("buffer", "constant")
+            expected = (type_of(node), of_type[type_of(node)], total if numbered else -1)
+            total += numbered
         if (node.layer_type, node.layer_type_num, node.layer_total_num) != expected:
             yield node, f"its type and numbers should be {expected}"
         elif node.layer_label != label_of(node):
             yield node, f"its label should be {label_of(node)!r}"
-        total += numbered
+
+
+def _passes(history: ModelHistory) -> Iterator[Finding]:
+    """The passes of a layer run the same function, are counted from 1, and all know each other."""
+    place = {id(node): index for index, node in enumerate(history.nodes)}
+    for node in history.nodes:
+        places = [place.get(id(other), -1) for other in node.passes] if node.pass_num == 1 else []
+        if places != sorted(set(places)) or -1 in places:
+            yield node, "the passes of its layer are not in execution order, or no operations of the history"
+        elif not 0 < node.pass_num <= len(node.passes) or node.passes[node.pass_num - 1] is not node:
+            yield node, f"it is not pass {node.pass_num} of its layer"
+        elif type_of(node) != type_of(node.passes[0]) or node.passes is not node.passes[0].passes:
+            yield node, f"it is no pass of the layer {node.passes[0].layer_label}"
 
 
 def _edges(history: ModelHistory) -> Iterator[Finding]:
@@ -60,12 +78,12 @@ def _edges(history: ModelHistory) -> Iterator[Finding]:
             if id(parent) not in place:
                 yield node, f"its parent by argument {argument} is no layer of the history"
             elif place[id(parent)] >= place[id(node)]:
-                yield node, f"its parent {parent.layer_label} comes after it"
+                yield node, f"its parent {parent.label} comes after it"
             elif not any(child is node for child in parent.children):
-                yield node, f"its parent {parent.layer_label} does not list it as a child"
+                yield node, f"its parent {parent.label} does not list it as a child"
         for child in node.children:
             if not any(parent is node for parent, _, _ in child.parents):
-                yield node, f"its child {child.layer_label} does not list it as a parent"
+                yield node, f"its child {child.label} does not list it as a parent"
 
 
 def _arguments(history: ModelHistory) -> Iterator[Finding]:
@@ -98,14 +116,16 @@ def _modules(history: ModelHistory) -> Iterator[Finding]:
 
 
 def _lookups(history: ModelHistory) -> Iterator[Finding]:
-    """Every label finds its own layer."""
+    """Every label finds its own operation."""
     for node in history.nodes:
-        if node.layer_label not in history or history[node.layer_label].call_id != node.number:
+        found = history[node.label] if node.label in history else None
+        if not isinstance(found, LoggedOperation) or found.call_id != node.number:
             yield node, "its label finds another layer, or none"
 
 
 _CHECKS: tuple[Callable[[ModelHistory], Iterator[Finding]], ...] = (
     _labels,
+    _passes,
     _edges,
     _arguments,
     _tensors,

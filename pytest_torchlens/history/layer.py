@@ -1,0 +1,105 @@
+"""A layer of several passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.records import RolledEdge
+
+# what differs from pass to pass: asked of a layer, it has no one answer
+_OF_ONE_PASS = frozenset(["layer_label_w_pass", "operation_num", "pass_num", "lookup_keys", "call_id", "edges"])
+
+
+@dataclass(frozen=True)
+class Layer:
+    """All passes of one layer, each an operation; metadata that are the same in all passes can be asked of it.
+
+    Attributes
+    ----------
+    passes
+        Its operations in execution order.
+    rolled_edges
+        The edges between layers of the whole history.
+    """
+
+    passes: tuple[LoggedOperation, ...]
+    rolled_edges: tuple[RolledEdge, ...] = ()
+
+    @property
+    def layer_label(self) -> str:
+        """Label without a pass."""
+        return self.passes[0].layer_label
+
+    @property
+    def parent_edges(self) -> tuple[RolledEdge, ...]:
+        """Edges into this layer, with the passes in which each carries data."""
+        return tuple(edge for edge in self.rolled_edges if edge.child == self.layer_label)
+
+    @property
+    def child_edges(self) -> tuple[RolledEdge, ...]:
+        """Edges out of this layer, with the passes in which each carries data."""
+        return tuple(edge for edge in self.rolled_edges if edge.parent == self.layer_label)
+
+    @property
+    def parent_layers(self) -> tuple[str, ...]:
+        """Labels of the layers that it gets data from, without passes."""
+        return tuple(dict.fromkeys(edge.parent for edge in self.parent_edges))
+
+    @property
+    def child_layers(self) -> tuple[str, ...]:
+        """Labels of the layers that get data from it, without passes."""
+        return tuple(dict.fromkeys(edge.child for edge in self.child_edges))
+
+    def __len__(self) -> int:
+        """Return the number of passes."""
+        return len(self.passes)
+
+    def __iter__(self) -> Iterator[LoggedOperation]:
+        """Yield the passes in execution order."""
+        return iter(self.passes)
+
+    def __getitem__(self, pass_num: int) -> LoggedOperation:
+        """Return a pass by its number, from 1."""
+        if not 1 <= pass_num <= len(self):
+            raise IndexError(f"{self.layer_label} has passes 1 to {len(self)}, no {pass_num}")
+        return self.passes[pass_num - 1]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what is the same in all passes."""
+        if name.startswith("_") or name not in LoggedOperation.__dataclass_fields__:
+            raise AttributeError(f"Layer has no attribute {name!r}")
+        values = [getattr(each, name) for each in self.passes]
+        if name not in _OF_ONE_PASS and all(value is values[0] for value in values):
+            return values[0]
+        if name in _OF_ONE_PASS or name == "tensor_contents" or any(value != values[0] for value in values):
+            first = self.passes[0].layer_label_w_pass
+            raise AttributeError(
+                f"{name} differs between the {len(self)} passes of {self.layer_label}; ask one of them, "
+                f"as history[{first!r}].{name}"
+            )
+        return values[0]
+
+    def __str__(self) -> str:
+        """Return the summary: passes, tensor, parents and children with their passes, function, modules."""
+        first = self.passes[0]
+        shapes = dict.fromkeys(each.tensor_shape for each in self.passes)
+        modules = dict.fromkeys(each.containing_module_origin or "none" for each in self.passes)
+        lines = [
+            f"Layer {self.layer_label}, {len(self)} passes:",
+            f"\tOutput tensor: shape={', '.join(map(str, shapes))}, dtype={first.tensor_dtype}",
+            f"\tParent Layers: {_joined((edge.parent, edge.in_label) for edge in self.parent_edges)}",
+            f"\tChild Layers: {_joined((edge.child, edge.out_label) for edge in self.child_edges)}",
+        ]
+        if first.func_applied_name:
+            lines.append(f"\tFunction: {first.func_applied_name}")
+        lines.append(f"\tComputed inside module: {', '.join(modules)}")
+        lines.append(f"\tPasses: {', '.join(each.layer_label_w_pass for each in self.passes)}")
+        return "\n".join(lines)
+
+
+def _joined(ends: Iterator[tuple[str, str]]) -> str:
+    texts = dict.fromkeys(f"{label} ({passes})" if passes else label for label, passes in ends)
+    return ", ".join(texts) or "none"

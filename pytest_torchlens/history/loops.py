@@ -1,0 +1,41 @@
+"""Which operations are passes of one layer: the three rules of the paper.
+
+1. Operations on the same parameters are passes of one layer.
+2. Equal operations beside such passes join them, growing outward (`growth`).
+3. A sequence without parameters that repeats back to back is a loop (`repeats`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.growth import grow
+from pytest_torchlens.history.repeats import repeats_by_site
+from pytest_torchlens.history.repeats import repeats_written_out
+from pytest_torchlens.history.sameness import Groups
+from pytest_torchlens.history.sameness import Operations
+
+
+def group_passes(nodes: list[Node]) -> list[list[Node]]:
+    """Return the layers of several passes, each a list of nodes in execution order.
+
+    Only operations whose values descend from an input count.
+    """
+    ops = Operations(nodes)
+    groups = Groups(len(ops))
+    grow(ops, groups, _on_same_parameters(ops, groups))
+    for repeats in (repeats_by_site, repeats_written_out):
+        grow(ops, groups, repeats(ops, groups))
+    return [[ops.nodes[number] for number in layer] for layer in groups.layers()]
+
+
+def _on_same_parameters(ops: Operations, groups: Groups) -> list[int]:
+    users: dict[int, list[int]] = defaultdict(list)
+    for number, weights in enumerate(ops.weights):
+        if weights:
+            users[ops.key[number]].append(number)
+    layers = [numbers for numbers in users.values() if len(numbers) > 1]
+    for numbers in layers:
+        groups.join(numbers)
+    return [groups.of(numbers[0]) for numbers in layers]

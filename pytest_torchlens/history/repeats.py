@@ -1,0 +1,166 @@
+"""The third rule: a sequence of operations that repeats back to back is a loop.
+
+Back to back means in the flow of data: a pass reads what the pass before it made, and nothing else was made on the
+way.  Two kinds count: operations called from one place in the code, whose scalars and shapes may change from pass to
+pass; and blocks of two operations or more with the same arguments and shapes, written out one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections import defaultdict
+from heapq import heappop
+from heapq import heappush
+
+from pytest_torchlens.history.cycles import in_cycles
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.sameness import Groups
+from pytest_torchlens.history.sameness import Operations
+
+_LOOK_BACK = 16
+"""How many earlier operations of a key are tried: more than equal streams side by side, or equal steps of a body."""
+
+
+class _Visits:
+    """Operations by key: the visits of each, and since when nothing new was made on the way to an operation."""
+
+    def __init__(self, ops: Operations, keys: list[int]) -> None:
+        counts = Counter(keys)
+        self.keys = keys
+        self.of_key: dict[int, list[int]] = defaultdict(list)
+        self.nth: list[int] = []
+        self.since: list[int] = []
+        """Number of the latest first visit among an operation and its ancestors."""
+        for number, key in enumerate(keys):
+            visits = self.of_key[key]
+            since = max((self.since[parent] for _, parent in ops.parents[number]), default=-1)
+            self.since.append(since if visits else number)
+            self.nth.append(len(visits))
+            visits.append(number)
+        self.cycle = in_cycles(
+            (keys[parent], key)
+            for number, key in enumerate(keys)
+            if counts[key] > 1
+            for _, parent in ops.parents[number]
+            if counts[keys[parent]] > 1
+        )
+
+    def candidates(self, number: int) -> list[int]:
+        """Return earlier visits of the same key with nothing new made since, latest first."""
+        nth, since = self.nth[number], self.since[number]
+        if not nth or self.keys[number] not in self.cycle:
+            return []
+        visits = self.of_key[self.keys[number]]
+        return [earlier for earlier in reversed(visits[max(0, nth - _LOOK_BACK) : nth]) if earlier >= since]
+
+
+def repeats_by_site(ops: Operations, groups: Groups) -> list[int]:
+    """Join operations of one call site that follow each other; return the layers that this made."""
+    visits = _Visits(ops, ops.key)
+    joined = []
+    for number in reversed(range(len(ops))):
+        candidates = visits.candidates(number)
+        if not candidates or groups.same(number, candidates[0]):
+            continue
+        earlier = _nearest_above(ops, visits, number, candidates[-1])
+        if earlier >= 0 and not _is_plain_sum(ops, groups, earlier, number) and groups.join([earlier, number]):
+            joined.append(number)
+    return [groups.of(number) for number in joined]
+
+
+def _nearest_above(ops: Operations, visits: _Visits, number: int, lowest: int) -> int:
+    """Return the nearest ancestor of the same key, not before `lowest`; -1 if there is none."""
+    keys, cycle = visits.keys, visits.cycle
+    waiting, seen = [-number], {number}
+    while waiting:
+        found = -heappop(waiting)
+        if found != number and keys[found] == keys[number]:
+            return found
+        for _, parent in ops.parents[found]:
+            if parent >= lowest and parent not in seen and cycle.get(keys[parent]) == cycle[keys[number]]:
+                seen.add(parent)
+                heappush(waiting, -parent)
+    return -1
+
+
+def _is_plain_sum(ops: Operations, groups: Groups, earlier: int, number: int) -> bool:
+    """Return whether one operation alone puts unlike things together, as ``sum([a, b, c])`` does."""
+    others = [parent for parent, _, _ in ops.nodes[number].parents if ops.number.get(id(parent), -1) != earlier]
+    if any(ops.number.get(id(parent), -1) > earlier for parent in others):
+        return False  # they are made in the loop
+    if len(others) == len(ops.nodes[number].parents):
+        return False  # there is more on the way than this operation
+    before = {path: parent for parent, path, _ in ops.nodes[earlier].parents}
+    places = [(parent, path) for parent, path, _ in ops.nodes[number].parents if parent in others]
+    return not all(_alike(ops, groups, before.get(path), parent) for parent, path in places)
+
+
+def _alike(ops: Operations, groups: Groups, first: Node | None, second: Node) -> bool:
+    """Return whether what comes into two passes from outside is of one kind."""
+    if first is None:
+        return False
+    if first is second or (first.call is not None and first.call is second.call):
+        return True
+    if id(first) not in ops.number or id(second) not in ops.number:
+        return first.kind == second.kind and first.from_input == second.from_input
+    one, two = ops.number[id(first)], ops.number[id(second)]
+    return groups.same(one, two) or ops.key[one] == ops.key[two] or ops.alike(one) == ops.alike(two)
+
+
+def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:
+    """Join blocks of two operations or more that follow each other; return the layers that this made."""
+    kinds = Counter(ops.kind)
+    keys = [ops.alike(number) if kinds[kind] > 1 else -number - 1 for number, kind in enumerate(ops.kind)]
+    visits = _Visits(ops, keys)
+    joined = []
+    for number in reversed(range(len(ops))):
+        for earlier in visits.candidates(number):
+            if groups.same(earlier, number):
+                break
+            if block := _Block(ops, groups, keys, earlier, number).match():
+                joined += [later for later, before in block.items() if groups.join([later, before])]
+                break
+    return [groups.of(number) for number in joined]
+
+
+class _Block:
+    """The block that ends in an operation, matched step by step with the one before it."""
+
+    def __init__(self, ops: Operations, groups: Groups, keys: list[int], earlier: int, number: int) -> None:
+        self._ops = ops
+        self._groups = groups
+        self._keys = keys
+        self._end = earlier
+        self._pairs = {number: earlier}
+        self._waiting = [number]
+        self._outside: list[tuple[Node, Node]] = []
+
+    def match(self) -> dict[int, int]:
+        """Return the operation of the former block for each of this one; nothing if they do not follow each other."""
+        while self._waiting:
+            later = self._waiting.pop()
+            ours, theirs = self._ops.nodes[later].parents, self._ops.nodes[self._pairs[later]].parents
+            if len(ours) != len(theirs):
+                return {}
+            for (parent, path, _), (before, path_before, _) in zip(ours, theirs, strict=True):
+                if path != path_before or not self._pair(parent, before):
+                    return {}
+        former = set(self._pairs.values())
+        numbers = [(self._ops.number.get(id(parent), -1), before, parent) for parent, before in self._outside]
+        unlike = (p for p in numbers if p[0] not in former and not _alike(self._ops, self._groups, p[1], p[2]))
+        carried = any(number in former for number, _, _ in numbers)
+        return self._pairs if len(former) > 1 and carried and next(unlike, None) is None else {}
+
+    def _pair(self, parent: Node, before: Node) -> bool:
+        number = self._ops.number.get(id(parent), -1)
+        if number <= self._end:
+            self._outside.append((parent, before))
+            return True
+        other = self._ops.number.get(id(before), -1)
+        if number in self._pairs:
+            return self._pairs[number] == other
+        if not 0 <= other <= self._end or self._keys[number] != self._keys[other]:
+            return False
+        self._pairs[number] = other
+        self._waiting.append(number)
+        return True

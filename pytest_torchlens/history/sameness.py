@@ -1,0 +1,125 @@
+"""The operations that descend from an input, by number, with what is needed to tell which are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.likeness import Interned
+from pytest_torchlens.history.likeness import Weights
+from pytest_torchlens.history.likeness import arguments_key
+from pytest_torchlens.history.likeness import module_key
+from pytest_torchlens.history.likeness import site_of
+
+Place = tuple[str, bool]
+Link = tuple[Place, int]
+
+
+class Operations:
+    """Operations in execution order; all lists go by their numbers.
+
+    Attributes
+    ----------
+    nodes
+        Their nodes.
+    parents, children
+        Argument place and number of each neighbour.
+    weights
+        Whether they work on parameters.
+    kind
+        Equal for the same function in the same module, or on the same parameters.
+    site
+        Equal for the same chain of code positions below the module's forward.
+    key
+        Equal for the same kind and, without parameters, the same site.
+    """
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes: list[Node] = []
+        self.number: dict[int, int] = {}
+        self.parents: list[list[Link]] = []
+        self.children: list[list[Link]] = []
+        self.weights: list[bool] = []
+        self.kind: list[int] = []
+        self.site: list[int] = []
+        self.key: list[int] = []
+        self._interned = Interned()
+        self._alike: dict[int, int] = {}
+        weights = Weights()
+        for node in nodes:
+            if node.kind == "operation" and node.from_input:
+                self._add(node, weights)
+            else:
+                weights.note(node)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def _add(self, node: Node, weights: Weights) -> None:
+        assert node.call is not None  # noqa: S101 - it is an operation
+        call, interned, number = node.call, self._interned, len(self.nodes)
+        on = weights.of(node)
+        around: Hashable = None if on else module_key(call.module)
+        kind = interned["kind", call.info.layer_type, node.value.position, on, around]
+        site = interned["site", site_of(call.frames)]
+        self.number[id(node)] = number
+        self.nodes.append(node)
+        self.weights.append(bool(on))
+        self.kind.append(kind)
+        self.site.append(site)
+        self.key.append(kind if on else interned["key", kind, site])
+        links = [((path, write), self.number.get(id(parent), -1)) for parent, path, write in node.parents]
+        self.parents.append([link for link in links if link[1] >= 0])
+        self.children.append([])
+        for place, parent in self.parents[-1]:
+            self.children[parent].append((place, number))
+
+    def alike(self, number: int) -> int:
+        """Return what is equal for the same kind with the same non-tensor arguments and shapes."""
+        found = self._alike.get(number)
+        if found is None:
+            node = self.nodes[number]
+            key: Hashable = self.kind[number]
+            if not self.weights[number] and node.call is not None:
+                key = (key, node.value.shape, arguments_key(node.call))
+            found = self._alike[number] = self._interned["alike", key]
+        return found
+
+
+class Groups:
+    """Which operations are one layer: sets that only ever grow together."""
+
+    def __init__(self, size: int) -> None:
+        self._root = list(range(size))
+        self._members: dict[int, list[int]] = {}
+
+    def of(self, number: int) -> int:
+        """Return the number that stands for the layer."""
+        return self._root[number]
+
+    def same(self, first: int, second: int) -> bool:
+        """Return whether two operations are one layer."""
+        return self._root[first] == self._root[second]
+
+    def members(self, root: int) -> list[int]:
+        """Return the operations of a layer."""
+        return self._members.get(root, [root])
+
+    def join(self, numbers: list[int]) -> bool:
+        """Make operations one layer; return whether they were not yet."""
+        roots = dict.fromkeys(self._root[number] for number in numbers)
+        if len(roots) == 1:
+            return False
+        largest = max(roots, key=lambda root: len(self.members(root)))
+        members = self._members.setdefault(largest, [largest])
+        for root in roots:
+            if root != largest:
+                moved = self._members.pop(root, [root])
+                members += moved
+                for number in moved:
+                    self._root[number] = largest
+        return True
+
+    def layers(self) -> list[list[int]]:
+        """Return the layers of several operations, each in execution order."""
+        return [sorted(members) for members in self._members.values()]
