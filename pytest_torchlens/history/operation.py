@@ -33,7 +33,7 @@ class Behind(Protocol):
         """Return the code positions from the model's forward down to the call."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LoggedOperation(Operation):
     """An operation with its activation, function and arguments; printing it gives a summary."""
 
@@ -139,3 +139,7 @@ class LoggedOperation(Operation):
     def __str__(self) -> str:
         """Return the summary: tensor, parameters, parents, children, function, modules, time, look-up keys."""
         return "\n".join(layer_summary(self))
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        return f"<{self.label}: {self.tensor_dtype} {self.tensor_shape}>"
