@@ -8,6 +8,7 @@ from typing import Any
 
 if TYPE_CHECKING:
     from pytest_torchlens.capture import SaveOptions
+    from pytest_torchlens.capture import SavingError
     from pytest_torchlens.capture import TraceError
     from pytest_torchlens.functions import get_model_activations
     from pytest_torchlens.functions import get_model_metadata
@@ -30,6 +31,7 @@ _HOME = {
     "ModelHistory": "history",
     "Query": "history",
     "SaveOptions": "capture",
+    "SavingError": "capture",
     "TraceError": "capture",
     "get_model_activations": "functions",
     "get_model_metadata": "functions",
@@ -47,6 +49,7 @@ __all__ = [
     "ModelHistory",
     "Query",
     "SaveOptions",
+    "SavingError",
     "TraceError",
     "get_model_activations",
     "get_model_metadata",

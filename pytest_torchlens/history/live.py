@@ -47,6 +47,11 @@ class Live:
             return stream.read(value) if stream is not None else None
         return self._options.apply(value.tensor) if value.call < 0 else value.tensor
 
+    def gradients(self, node: Node) -> dict[int, torch.Tensor]:
+        """Return the gradients of a node that is saved, by the number of the backward pass."""
+        gradients = self.recording.gradients
+        return {} if gradients is None or id(node) in self._unsaved else gradients.of(node.value)
+
     def forget_others(self, saved: list[Node]) -> None:
         """Let go of what is not among `saved`."""
         kept, values = {id(node) for node in saved}, {id(node.value) for node in saved}
@@ -103,8 +108,7 @@ class LiveOperation:
 
     def gradients(self) -> dict[int, torch.Tensor]:
         """Return the gradients by the number of the backward pass."""
-        gradients = self._live.recording.gradients
-        return {} if gradients is None else gradients.of(self._node.value)
+        return self._live.gradients(self._node)
 
     def stack(self) -> tuple[StackFrame, ...]:
         """Return the code positions from the model's forward down to the call."""
