@@ -28,7 +28,7 @@ class Walks:
         self._children = {op.label: op.child_layers for op in operations}
         self._inputs = [op.label for op in operations if op.is_input_layer]
         self._outputs = [op.label for op in operations if op.is_output_layer]
-        self._initialized = [op.label for op in operations if op.initialized_inside_model]
+        self._initialized = {op.label for op in operations if op.initialized_inside_model}
 
     def ancestors(self, label: str) -> Labels:
         """Return all that a layer is computed from."""
@@ -71,12 +71,11 @@ class Walks:
 
     def initialized_parents(self, label: str) -> Labels:
         """Return the parents that were made inside the model from no other tensor."""
-        return tuple(parent for parent in self._parents[label] if parent in set(self._initialized))
+        return tuple(parent for parent in self._parents[label] if parent in self._initialized)
 
     def initialized_ancestors(self, label: str) -> Labels:
         """Return the ancestors that were made inside the model from no other tensor."""
-        initialized = set(self._initialized)
-        return tuple(origin for origin in self.original_ancestors(label) if origin in initialized)
+        return tuple(origin for origin in self.original_ancestors(label) if origin in self._initialized)
 
     def distance_from_input(self, label: str) -> tuple[int | None, int | None]:
         """Return the fewest and the most steps from an input; None where there is no way."""

@@ -182,7 +182,7 @@ def test_bytes_that_are_no_text(copy):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(tl.HistoryFileError, match="is no saved history: history.json cannot be read"):
+    with pytest.raises(tl.HistoryFileError, match=r"is no saved history: history.json cannot be read"):
         tl.load(tmp_path / "nowhere")
 
 
