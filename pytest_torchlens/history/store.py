@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.capture.tensor_files import storable
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Operation
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 
@@ -140,7 +142,7 @@ class Stored:
 def _content(folder: Path) -> dict[str, Any]:
     file = folder / _FILE
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"), parse_int=_integer, parse_constant=_constant)
     except OSError as error:
         raise HistoryFileError(f"{folder} is no saved history: {_FILE} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
@@ -155,6 +157,19 @@ def _content(folder: Path) -> dict[str, Any]:
     return content
 
 
+_DIGITS = 18
+
+
+def _integer(text: str) -> int:
+    if len(text.lstrip("-")) > _DIGITS:
+        raise ValueError(f"a number has {len(text)} digits")
+    return int(text)
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
 def _parsed(content: dict[str, Any], folder: Path) -> SavedHistory:
     try:
         saved = from_json(json.dumps(content), SavedHistory)
@@ -165,23 +180,37 @@ def _parsed(content: dict[str, Any], folder: Path) -> SavedHistory:
     return saved
 
 
-def _problems(saved: SavedHistory) -> Any:
+def _problems(saved: SavedHistory) -> Iterator[str]:
     """Yield what does not fit together."""
-    operations = saved.history.operations
-    labels = {op.label for op in operations}
-    if len(labels) != len(operations):
+    labels = {op.label for op in saved.history.operations}
+    if len(labels) != len(saved.history.operations):
         yield "two operations have the same label"
-    seen: set[str] = set()
-    for op in operations:
-        if unknown := [
-            label for label in (*op.parent_layers, *(edge.parent for edge in op.edges)) if label not in seen
-        ]:
-            yield f"{op.label} reads {unknown[0]!r}, which does not come before it"
-        if unknown := [label for label in op.child_layers if label not in labels]:
-            yield f"{op.label} is read by {unknown[0]!r}, which is not there"
-        seen.add(op.label)
+    yield from _graph_problems(saved.history.operations, labels)
+    yield from _module_problems(saved.history)
     for label, stack in (saved.stacks or {}).items():
         if label not in labels or any(not 0 <= place < len(saved.frames) for place in stack):
             yield f"the call stack of {label!r} points nowhere"
     if unknown := [label for label in saved.history.layer_list if label not in labels]:
         yield f"layer_list has {unknown[0]!r}, which is no operation"
+
+
+def _graph_problems(operations: tuple[Operation, ...], labels: set[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for op in operations:
+        for label in (*op.parent_layers, *(edge.parent for edge in op.edges)):
+            if label not in seen:
+                yield f"{op.label} reads {label!r}, which does not come before it"
+        for label in op.child_layers:
+            if label not in labels or label in seen or label == op.label:
+                yield f"{op.label} is read by {label!r}, which is not there or comes before it"
+        seen.add(op.label)
+
+
+def _module_problems(history: HistoryRecord) -> Iterator[str]:
+    addresses = {module.address for module in history.modules}
+    if "" not in addresses or len(addresses) != len(history.modules):
+        yield "the model is not among its modules, or two have the same address"
+    for module in history.modules:
+        for child in module.children:
+            if child not in addresses or not child or child.rpartition(".")[0] != module.address:
+                yield f"module {module.address!r} cannot contain {child!r}"

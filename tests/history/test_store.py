@@ -8,6 +8,10 @@ import shutil
 
 import pytest
 import torch
+from hypothesis import HealthCheck
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
 from torch import nn
 
 import pytest_torchlens as tl
@@ -141,9 +145,13 @@ DAMAGE = {
     "no-history": (lambda c: c.pop("history"), "history"),
     "two-of-a-label": (lambda c: c["history"]["operations"].append(c["history"]["operations"][0]), "same label"),
     "cycle": (lambda c: c["history"]["operations"][0].update(parent_layers=["output_1_10"]), "does not come before"),
-    "child": (lambda c: c["history"]["operations"][0].update(child_layers=["x"]), "read by 'x', which is not there"),
+    "child": (lambda c: c["history"]["operations"][0].update(child_layers=["x"]), "read by 'x', which is not there or"),
     "frames": (lambda c: c["stacks"].update(linear_1_1=[999]), "call stack of 'linear_1_1' points nowhere"),
     "layer-list": (lambda c: c["history"]["layer_list"].append("y"), "layer_list has 'y'"),
+    "modules": (lambda c: c["history"]["modules"][1].update(children=["inner"]), "'inner' cannot contain 'inner'"),
+    "no-model": (lambda c: c["history"]["modules"].pop(0), "the model is not among its modules"),
+    "huge": (lambda c: c["history"].update(num_layers=10**400), "a number has 401 digits"),
+    "infinite": (lambda c: c["history"].update(elapsed_time_total=float("inf")), "Infinity is no number"),
     "renamed": (lambda c: c["history"]["operations"].pop(), "no operation|not there"),
 }
 
@@ -258,3 +266,37 @@ def test_rerun_without_its_model():
     history = tl.log_forward_pass(Deciding(), torch.ones(1, 2))
     with pytest.raises(ReferenceError, match="Deciding is gone"):
         history.rerun(torch.ones(1, 2))
+
+
+# -- anything at all -----------------------------------------------------------------------------------------------
+
+ODD = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.lists(st.integers(), max_size=2))
+
+
+def places(value, path=()):
+    """Yield the way to every part of a JSON value."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_part_may_be_wrong(folder, tmp_path_factory, data):
+    content = json.loads((folder / "history.json").read_text(encoding="utf-8"))
+    way = data.draw(st.sampled_from([way for way in places(content) if way]))
+    target = content
+    for key in way[:-1]:
+        target = target[key]
+    target[way[-1]] = data.draw(ODD)
+    broken = tmp_path_factory.mktemp("broken")
+    shutil.copy(folder / "activations-00000.safetensors", broken)
+    (broken / "history.json").write_text(json.dumps(content), encoding="utf-8")
+    try:
+        loaded = tl.load(broken)
+    except tl.HistoryFileError:
+        return
+    assert len(loaded.operations) == 12
+    assert str(loaded)
+    assert [str(op) for op in loaded.operations]
