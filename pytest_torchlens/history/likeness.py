@@ -62,30 +62,45 @@ def _key(arg: Any) -> Hashable:
 
 
 class Weights:
-    """The parameters that an operation works on: its own, and those behind operations that no input reaches.
+    """The parameters that operations work on: their own, and those behind operations that read nothing else.
 
     A weight that is normalised or transposed before each use is the same weight each time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: list[Node]) -> None:
         self._interned = Interned()
         self._made: dict[int, int] = {}
         self._ids: dict[int, int] = {}
-
-    def note(self, node: Node) -> None:
-        """Remember what a node that no input reaches is made of; to be called in execution order."""
-        key = self.of(node)
-        if key and node.call is not None:
-            self._made[id(node)] = self._interned[node.call.info.layer_type, node.value.position, key]
+        self._layers = {self._layer(node) for node in nodes if node.from_input and node.parameters}
+        for node in nodes:
+            if not node.from_input and node.call is not None and self._is_made(node):
+                rest = tuple(id(parent.source) for parent, _, _ in node.parents if parent.source is not None)
+                made = node.call.info.layer_type, node.value.position, self.of(node), rest, arguments_key(node.call)
+                self._made[id(node)] = self._interned[made]
 
     def of(self, node: Node) -> Hashable:
-        """Return the parameters as a key; an empty one where there are none."""
-        own = tuple(map(self._number, node.parameters))
+        """Return the parameters as a key; an empty one where there are none, or the operation is part of a weight."""
+        if id(node) in self._made:
+            return ()
+        own = self._own(node)
         made = self._made
         if not made:
             return own
         behind = tuple((path, made[id(parent)]) for parent, path, _ in node.parents if id(parent) in made)
         return (own, behind) if behind else own
+
+    def _is_made(self, node: Node) -> bool:
+        """Return whether a node makes a weight of parameters, and is not a layer that is now given a constant."""
+        given = [parent for parent, _, _ in node.parents]
+        known = all(parent.source is not None or id(parent) in self._made for parent in given)
+        some = bool(node.parameters) or any(id(parent) in self._made for parent in given)
+        return known and some and self._layer(node) not in self._layers
+
+    def _layer(self, node: Node) -> Hashable:
+        return node.call and node.call.info.layer_type, node.value.position, self._own(node)
+
+    def _own(self, node: Node) -> tuple[int, ...]:
+        return tuple(map(self._number, node.parameters))
 
     def _number(self, source: Source) -> int:
         return self._ids.setdefault(id(source), len(self._ids))

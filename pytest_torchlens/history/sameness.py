@@ -1,4 +1,4 @@
-"""The operations that descend from an input, by number, with what is needed to tell which are equal."""
+"""The operations by number, with what is needed to tell which are equal."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Operations:
         Their nodes.
     parents, children
         Argument place and number of each neighbour.
+    counts
+        Whether they descend from an input; those that do not are passes only beside ones that do.
     weights
         Whether they work on parameters.
     kind
@@ -36,7 +38,8 @@ class Operations:
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes: list[Node] = []
-        self.number: dict[int, int] = {}
+        self.counts: list[bool] = []
+        self._number: dict[int, int] = {}
         self.parents: list[list[Link]] = []
         self.children: list[list[Link]] = []
         self.weights: list[bool] = []
@@ -45,12 +48,10 @@ class Operations:
         self.key: list[int] = []
         self._interned = Interned()
         self._alike: dict[int, int] = {}
-        weights = Weights()
+        weights = Weights(nodes)
         for node in nodes:
-            if node.kind == "operation" and node.from_input:
+            if node.kind == "operation":
                 self._add(node, weights)
-            else:
-                weights.note(node)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -62,17 +63,22 @@ class Operations:
         around: Hashable = None if on else module_key(call.module)
         kind = interned["kind", call.info.layer_type, node.value.position, on, around]
         site = interned["site", site_of(call.frames)]
-        self.number[id(node)] = number
+        self._number[id(node)] = number
         self.nodes.append(node)
+        self.counts.append(node.from_input)
         self.weights.append(bool(on))
         self.kind.append(kind)
         self.site.append(site)
         self.key.append(kind if on else interned["key", kind, site])
-        links = [((path, write), self.number.get(id(parent), -1)) for parent, path, write in node.parents]
+        links = [((path, write), self._number.get(id(parent), -1)) for parent, path, write in node.parents]
         self.parents.append([link for link in links if link[1] >= 0])
         self.children.append([])
         for place, parent in self.parents[-1]:
             self.children[parent].append((place, number))
+
+    def number(self, node: Node) -> int:
+        """Return the number of an operation that descends from an input; -1 for any other node."""
+        return self._number[id(node)] if node.from_input and node.kind == "operation" else -1
 
     def alike(self, number: int) -> int:
         """Return what is equal for the same kind with the same non-tensor arguments and shapes."""
