@@ -70,32 +70,39 @@ def repeats_by_site(ops: Operations, groups: Groups) -> list[int]:
     """Join operations of one call site that follow each other; return the layers that this made."""
     keys = [key if counts else -number - 1 for number, (key, counts) in enumerate(zip(ops.key, ops.counts, strict=True))]
     visits = _Visits(ops, keys)
-    joined = []
+    joined, passed = [], set()
     for number in reversed(range(len(ops))):
-        candidates = visits.candidates(number)
+        candidates = [] if number in passed else visits.candidates(number)
         if not candidates or groups.same(number, candidates[0]):
             continue
-        earlier = _nearest_above(ops, visits, number, candidates[-1])
-        if earlier >= 0 and not _is_plain_sum(ops, groups, earlier, number) and groups.join([earlier, number]):
+        way = _way_to_nearest(ops, visits, number, candidates[-1])
+        if way and not _is_plain_sum(ops, groups, way[-1], number) and groups.join([way[-1], number]):
             joined.append(number)
+            if len({keys[step] for step in way}) == len(way):
+                passed.update(way[:-1])  # no loop inside: growing joins these
     return [groups.of(number) for number in joined]
 
 
-def _nearest_above(ops: Operations, visits: _Visits, number: int, lowest: int) -> int:
-    """Return the nearest ancestor of the same key, not before `lowest`; -1 if there is none, or not back to back."""
+def _way_to_nearest(ops: Operations, visits: _Visits, number: int, lowest: int) -> list[int]:
+    """Return what leads up to the nearest ancestor of the same key, not before `lowest`, and that ancestor last.
+
+    Nothing if there is no such ancestor, or the two are not back to back.
+    """
     keys, cycle = visits.keys, visits.cycle
-    waiting, seen = [-number], {number}
+    waiting, seen, way = [-number], {number}, []
     while waiting:
         found = -heappop(waiting)
-        if found != number and keys[found] == keys[number]:
-            return found
+        if found != number:
+            way.append(found)
+            if keys[found] == keys[number]:
+                return way
         if visits.reads_something_new(found):
-            return -1
+            return []
         for _, parent in ops.parents[found]:
             if parent >= lowest and parent not in seen and cycle.get(keys[parent]) == cycle[keys[number]]:
                 seen.add(parent)
                 heappush(waiting, -parent)
-    return -1
+    return []
 
 
 def _is_plain_sum(ops: Operations, groups: Groups, earlier: int, number: int) -> bool:
@@ -131,14 +138,27 @@ def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:
     ]
     visits = _Visits(ops, keys)
     joined = []
+    read = [[keys[parent] for _, parent in links] for links in ops.parents]
     for number in reversed(range(len(ops))):
+        latest = max((parent for _, parent in ops.parents[number] if ops.counts[parent]), default=-1)
         for earlier in visits.candidates(number):
             if groups.same(earlier, number):
                 break
-            if block := _Block(ops, groups, keys, earlier, number).match():
+            if latest <= earlier or keys[latest] not in read[earlier]:
+                continue  # no block of two operations can end in both
+            block = _Block(ops, groups, keys, earlier, number).match()
+            if block and not any(_is_seam(groups, before, later) for later, before in block.items()):
                 joined += [later for later, before in block.items() if groups.join([later, before])]
                 break
     return [groups.of(number) for number in joined]
+
+
+def _is_seam(groups: Groups, earlier: int, number: int) -> bool:
+    """Return whether one pass of a loop ends and the next begins between them.
+
+    A body that ends as it begins (``cos sin tan cos sin``) does not repeat its first steps at its end.
+    """
+    return groups.first(earlier) > groups.first(number)
 
 
 class _Block:

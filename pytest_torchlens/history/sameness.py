@@ -97,6 +97,7 @@ class Groups:
 
     def __init__(self, size: int) -> None:
         self._root = list(range(size))
+        self._first = list(range(size))
         self._members: dict[int, list[int]] = {}
 
     def of(self, number: int) -> int:
@@ -106,6 +107,10 @@ class Groups:
     def same(self, first: int, second: int) -> bool:
         """Return whether two operations are one layer."""
         return self._root[first] == self._root[second]
+
+    def first(self, number: int) -> int:
+        """Return the first operation of the layer."""
+        return self._first[self._root[number]]
 
     def members(self, root: int) -> list[int]:
         """Return the operations of a layer."""
@@ -118,6 +123,7 @@ class Groups:
             return False
         largest = max(roots, key=lambda root: len(self.members(root)))
         members = self._members.setdefault(largest, [largest])
+        self._first[largest] = min(self._first[root] for root in roots)
         for root in roots:
             if root != largest:
                 moved = self._members.pop(root, [root])

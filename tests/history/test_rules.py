@@ -170,6 +170,26 @@ def a_step_twice_in_a_body_written_out(x):
     return torch.sin(torch.cos(torch.cos(x)))
 
 
+SEAM = """cos_1:1 sin_1:1 tan_1:1 cos_2:1 sin_2:1 cos_1:2 sin_1:2 tan_1:2 cos_2:2 sin_2:2
+cos_1:3 sin_1:3 tan_1:3 cos_2:3 sin_2:3"""
+
+
+@PROGRAMS.add(SEAM)
+def a_body_that_ends_as_it_begins(x):
+    for _ in range(3):
+        x = torch.sin(torch.cos(x))
+        x = torch.tan(x)
+        x = torch.sin(torch.cos(x))
+    return x
+
+
+@PROGRAMS.add(SEAM)
+def a_body_that_ends_as_it_begins_written_out(x):
+    x = torch.sin(torch.cos(torch.tan(torch.sin(torch.cos(x)))))
+    x = torch.sin(torch.cos(torch.tan(torch.sin(torch.cos(x)))))
+    return torch.sin(torch.cos(torch.tan(torch.sin(torch.cos(x)))))
+
+
 @PROGRAMS.add("cos_1:1 sin_1:1 mul_1:1 cos_1:2 sin_1:2 mul_1:2")
 def branches_in_a_body(x):
     for _ in range(2):
