@@ -13,9 +13,6 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.history.graph import Node
 
-Site = tuple[tuple[int, int], ...]
-
-
 class Interned(dict[Hashable, int]):
     """A small number for each key, the same for equal keys; tuples of tuples are then compared once."""
 
@@ -24,21 +21,41 @@ class Interned(dict[Hashable, int]):
         return number
 
 
-def site_of(frames: Frames) -> Site:
-    """Return the chain of code positions, innermost first; a function that calls itself stands in it once.
+class Sites:
+    """Call sites: chains of positions in the source.
 
-    Code is told apart by identity: its own equality compares all of its bytes.
+    Positions and not instructions, for a compiler may write one ``while`` condition twice; where Python keeps none
+    (3.10), instructions.  Code is told apart by identity: its own equality compares all of its bytes.
     """
-    if len(frames) == 2:  # noqa: PLR2004 - one frame, as nearly always
-        return ((id(frames[0]), frames[1]),)  # type: ignore[return-value]
-    return tuple(dict.fromkeys(zip(map(id, frames[::2]), frames[1::2], strict=True)))  # type: ignore[arg-type]
 
+    def __init__(self) -> None:
+        self._positions: dict[int, list[Any]] = {}
+        self._known: dict[tuple[Any, ...], Hashable] = {}
 
-def module_key(call: ModuleCall | None) -> Hashable:
-    """Return what is the same for two calls of one module; of one not registered, where it is called."""
-    if call is None or not call.address.startswith("<"):
-        return call and call.address
-    return call.address, site_of(call.frames), module_key(call.parent)
+    def of(self, frames: Frames) -> Hashable:
+        """Return the chain of positions, innermost first; a function that calls itself stands in it once."""
+        key = tuple([part if type(part) is int else id(part) for part in frames])
+        found = self._known.get(key)
+        if found is None:
+            pairs = zip(frames[::2], frames[1::2], strict=True)
+            found = self._known[key] = tuple(dict.fromkeys(map(self._position, pairs)))
+        return found
+
+    def _position(self, frame: tuple[Any, Any]) -> Hashable:
+        code, at = frame
+        if not hasattr(code, "co_positions"):
+            return id(code), at
+        positions = self._positions.get(id(code))
+        if positions is None:
+            positions = self._positions[id(code)] = list(code.co_positions())
+        found = positions[at // 2]
+        return (id(code), *found) if None not in found else (id(code), at)
+
+    def module(self, call: ModuleCall | None) -> Hashable:
+        """Return what is the same for two calls of one module; of one not registered, where it is called."""
+        if call is None or not call.address.startswith("<"):
+            return call and call.address
+        return call.address, self.of(call.frames), self.module(call.parent)
 
 
 def arguments_key(call: Call) -> Hashable:

@@ -11,6 +11,7 @@ from collections import defaultdict
 
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.growth import grow
+from pytest_torchlens.history.repeats import before_the_first_pass
 from pytest_torchlens.history.repeats import repeats_by_site
 from pytest_torchlens.history.repeats import repeats_written_out
 from pytest_torchlens.history.sameness import Groups
@@ -28,6 +29,7 @@ def group_passes(nodes: list[Node]) -> list[list[Node]]:
     grow(ops, groups, _on_same_parameters(ops, groups))
     for repeats in (repeats_by_site, repeats_written_out):
         grow(ops, groups, repeats(ops, groups), inside=True)
+    grow(ops, groups, before_the_first_pass(ops, groups), inside=True)
     return [[ops.nodes[number] for number in layer] for layer in groups.layers()]
 
 

@@ -129,6 +129,37 @@ def _alike(ops: Operations, groups: Groups, first: Node | None, second: Node) ->
     return groups.same(one, two) or ops.key[one] == ops.key[two] or ops.alike(one) == ops.alike(two)
 
 
+def before_the_first_pass(ops: Operations, groups: Groups) -> list[int]:
+    """Join what a loop also did with the value that it began with; return the layers that grew.
+
+    ``while x.max() > 1: x = x / 2`` asks once before its first pass: the same place in the code, beside what goes into
+    the first pass as later times are beside what goes into the next.
+    """
+    latest: dict[int, int] = {}
+    before = [-1] * len(ops)
+    for number, key in enumerate(ops.key):
+        before[number] = latest.get(key, -1)
+        latest[key] = number
+    firsts = [layer[0] for layer in groups.layers()]
+    joined = [first for first in firsts if _begins(ops, groups, before[first], first)]
+    for first in joined:
+        groups.join([first, before[first]])
+    return [groups.of(number) for number in joined]
+
+
+def _begins(ops: Operations, groups: Groups, earlier: int, number: int) -> bool:
+    if earlier < 0 or groups.same(earlier, number) or ops.weights[number]:
+        return False
+    values = {path: parent for parent, path, _ in ops.nodes[earlier].parents}
+    for (path, _), parent in ops.parents[number]:
+        for (goes_in, _), child in ops.children[parent]:
+            first = groups.first(child)
+            began = {place: value for value, place, _ in ops.nodes[first].parents}
+            if first != child and path in values and began.get(goes_in) is values[path]:
+                return True
+    return False
+
+
 def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:
     """Join blocks of two operations or more that follow each other; return the layers that this made."""
     kinds = Counter(ops.kind)

@@ -6,10 +6,9 @@ from collections.abc import Hashable
 
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.likeness import Interned
+from pytest_torchlens.history.likeness import Sites
 from pytest_torchlens.history.likeness import Weights
 from pytest_torchlens.history.likeness import arguments_key
-from pytest_torchlens.history.likeness import module_key
-from pytest_torchlens.history.likeness import site_of
 
 Place = tuple[str, bool]
 Link = tuple[Place, int]
@@ -47,6 +46,7 @@ class Operations:
         self.site: list[int] = []
         self.key: list[int] = []
         self._interned = Interned()
+        self._sites = Sites()
         self._alike: dict[int, int] = {}
         weights = Weights(nodes)
         for node in nodes:
@@ -60,9 +60,9 @@ class Operations:
         assert node.call is not None  # noqa: S101 - it is an operation
         call, interned, number = node.call, self._interned, len(self.nodes)
         on = weights.of(node)
-        around: Hashable = None if on else module_key(call.module)
+        around: Hashable = None if on else self._sites.module(call.module)
         kind = interned["kind", call.info.layer_type, node.value.position, on, around]
-        site = interned["site", site_of(call.frames)]
+        site = interned["site", self._sites.of(call.frames)]
         self._number[id(node)] = number
         self.nodes.append(node)
         self.counts.append(node.from_input)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_torchlens.records.control import EscapeRecord
+from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.operation import Operation
 
 
@@ -63,4 +65,8 @@ class HistoryRecord:
     where its layer has several."""
     operations: tuple[Operation, ...] = ()
     """In execution order; buffers and constants stand before their first use."""
+    escapes: tuple[EscapeRecord, ...] = ()
+    """Values handed over to Python, in order: truth tests of tensors, ``item()`` and the like."""
+    loops: tuple[LoopRecord, ...] = ()
+    """Loops of the source that ran layers several times."""
     modules: tuple[ModuleRecord, ...] = ()

@@ -101,6 +101,10 @@ class Operation:
     initialized_inside_model: bool = False
     terminated_inside_model: bool = False
     is_terminal_bool_layer: bool = False
+    is_condition: bool = False
+    """Whether a condition of the model's code asked for its value."""
+    in_cond_branch: bool = False
+    """Whether it serves conditions alone: no output is made from it."""
 
     # modules, each as "address" or "address:pass"
     containing_module_origin: str | None = None

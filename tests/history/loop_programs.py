@@ -67,3 +67,9 @@ class Nested(nn.Module):
 
     def forward(self, *args):
         return self.inner(*args)
+
+
+def an_assert(x):
+    """Stands here because pytest rewrites the assertions of test files."""
+    assert x.sum() > 0, "it is positive"
+    return x + 1
