@@ -28,12 +28,13 @@ def loops_decided_by(node: ast.expr) -> list[Loop]:
 def _decided(node: ast.expr) -> Iterator[Loop]:
     below: ast.AST = node
     for above in ancestors(node):
-        if isinstance(above, ast.While) and below is above.test:
-            yield above
-        elif isinstance(above, ast.For | ast.AsyncFor) and below is above.iter:
-            yield above
-        elif isinstance(above, ast.If) and below is above.test:
+        if isinstance(above, ast.If) and below is above.test:
             yield from _left_by(above)
+        elif isinstance(above, ast.While | ast.For | ast.AsyncFor) and below in (
+            getattr(above, "test", None),
+            getattr(above, "iter", None),
+        ):
+            yield above
         if isinstance(above, ast.stmt):
             return
         below = above

@@ -11,7 +11,9 @@ from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.graph import Node
+
 
 class Interned(dict[Hashable, int]):
     """A small number for each key, the same for equal keys; tuples of tuples are then compared once."""
@@ -29,7 +31,7 @@ class Sites:
     """
 
     def __init__(self) -> None:
-        self._positions: dict[int, list[Any]] = {}
+        self._positions: dict[int, list[tuple[int, ...]]] = {}
         self._known: dict[tuple[Any, ...], Hashable] = {}
 
     def of(self, frames: Frames) -> Hashable:
@@ -41,7 +43,7 @@ class Sites:
             found = self._known[key] = tuple(dict.fromkeys(map(self._position, pairs)))
         return found
 
-    def _position(self, frame: tuple[Any, Any]) -> Hashable:
+    def _position(self, frame: tuple[Any, Any]) -> tuple[int, ...]:
         code, at = frame
         if not hasattr(code, "co_positions"):
             return id(code), at
@@ -65,10 +67,9 @@ def arguments_key(call: Call) -> Hashable:
 
 def _key(arg: Any) -> Hashable:
     kind = type(arg)
-    if kind is Value:
-        return arg.shape
-    if kind is Aliased:
-        return arg.value.shape
+    if kind is Value or kind is Aliased:
+        shape: Hashable = value_of(arg).shape
+        return shape
     if isinstance(arg, list | tuple):
         return kind, tuple(map(_key, arg))
     if isinstance(arg, dict):
@@ -95,7 +96,7 @@ class Weights:
                 made = node.call.info.layer_type, node.value.position, self.of(node), rest, arguments_key(node.call)
                 self._made[id(node)] = self._interned[made]
 
-    def of(self, node: Node) -> Hashable:
+    def of(self, node: Node) -> tuple[Any, ...]:
         """Return the parameters as a key; an empty one where there are none, or the operation is part of a weight."""
         if id(node) in self._made:
             return ()

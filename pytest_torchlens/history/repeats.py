@@ -59,7 +59,6 @@ class _Visits:
         visits = self.of_key[self.keys[number]]
         return [earlier for earlier in reversed(visits[max(0, nth - _LOOK_BACK) : nth]) if earlier >= since]
 
-
     def reads_something_new(self, number: int) -> bool:
         """Return whether what it is made from was made since the visit before, by what is never met again."""
         nth = self.nth[number]
@@ -68,7 +67,9 @@ class _Visits:
 
 def repeats_by_site(ops: Operations, groups: Groups) -> list[int]:
     """Join operations of one call site that follow each other; return the layers that this made."""
-    keys = [key if counts else -number - 1 for number, (key, counts) in enumerate(zip(ops.key, ops.counts, strict=True))]
+    keys = [
+        key if counts else -number - 1 for number, (key, counts) in enumerate(zip(ops.key, ops.counts, strict=True))
+    ]
     visits = _Visits(ops, keys)
     joined, passed = [], set()
     for number in reversed(range(len(ops))):

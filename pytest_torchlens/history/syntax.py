@@ -35,7 +35,9 @@ def _span(code: CodeType, at: int) -> Span | None:
     if not hasattr(code, "co_positions"):
         return None
     first, last, start, end = list(code.co_positions())[at // 2]
-    return None if None in (first, last, start, end) else (first, last, start, end)
+    if first is None or last is None or start is None or end is None:
+        return None
+    return first, last, start, end
 
 
 @functools.lru_cache(maxsize=64)
