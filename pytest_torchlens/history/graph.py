@@ -36,6 +36,8 @@ class Node:
         Whether it descends from an input, and leads to an output.
     entered, exited
         Module calls that its value goes into and comes out of, in the order of the calls.
+    is_condition, in_cond_branch
+        Whether a condition of the model's code asked for its value, and whether it serves conditions alone.
     passes, pass_num
         All operations of its layer in execution order, itself included, and which of them it is, from 1.
     """
@@ -46,6 +48,8 @@ class Node:
         "entered",
         "exited",
         "from_input",
+        "in_cond_branch",
+        "is_condition",
         "kind",
         "layer_label",
         "layer_total_num",
@@ -77,6 +81,8 @@ class Node:
         self.to_output = kind == "output"
         self.entered: list[ModuleCall] = []
         self.exited: list[ModuleCall] = []
+        self.is_condition = False
+        self.in_cond_branch = False
         self.passes: list[Node] = [self]
         self.pass_num = 1
         self.layer_type = ""

@@ -15,8 +15,12 @@ Slot = list[tuple[int, int]]
 """Pass, and the operation beside it; a pass may have several."""
 
 
-def grow(ops: Operations, groups: Groups, roots: Iterable[int]) -> None:
-    """Join what is beside the passes of the layers `roots`, then what is beside that, until nothing more fits."""
+def grow(ops: Operations, groups: Groups, roots: Iterable[int], inside: bool = False) -> None:
+    """Join what is beside the passes of the layers `roots`, then what is beside that, until nothing more fits.
+
+    With `inside`, only what ran between the passes before and after: what a loop does, not what is done with the
+    results of its passes later.
+    """
     waiting = deque(dict.fromkeys(roots))
     queued = set(waiting)
     while waiting:
@@ -24,19 +28,22 @@ def grow(ops: Operations, groups: Groups, roots: Iterable[int]) -> None:
         queued.discard(root)
         if groups.of(root) != root:
             continue  # it is part of a layer that waits as well
-        for found in list(_beside(ops, groups, groups.members(root))):
+        for found in list(_beside(ops, groups, groups.members(root), inside)):
             if groups.join(found) and (joined := groups.of(found[0])) not in queued:
                 queued.add(joined)
                 waiting.append(joined)
 
 
-def _beside(ops: Operations, groups: Groups, passes: list[int]) -> Iterator[list[int]]:
+def _beside(ops: Operations, groups: Groups, passes: list[int], inside: bool) -> Iterator[list[int]]:
     """Yield sets of equal operations, each beside another pass, in the same way and at the same argument place."""
     slots: dict[tuple[bool, Place, int], Slot] = defaultdict(list)
+    passes = sorted(passes)
     for step, number in enumerate(passes):
+        low = passes[step - 1] if inside and step else -1
+        high = passes[step + 1] if inside and step + 1 < len(passes) else len(ops)
         for after, links in ((True, ops.children[number]), (False, ops.parents[number])):
             for place, other in links:
-                if not ops.weights[other]:
+                if low <= other <= high and not ops.weights[other]:
                     slots[after, place, ops.kind[other]].append((step, other))
     for slot in slots.values():
         if len(slot) > 1 and any(not groups.same(slot[0][1], other) for _, other in slot):
@@ -53,7 +60,8 @@ def _equal(ops: Operations, slot: Slot) -> Iterator[list[int]]:
         by_site[ops.site[other], nth][step] = other
     sets = list(by_site.values())
     for one in _with_equal_arguments(ops, sets) if len(sets) > 1 else sets:
-        if len(found := list(dict.fromkeys(one.values()))) > 1:
+        found = list(dict.fromkeys(one.values()))
+        if len(found) > 1 and any(ops.counts[number] for number in found):
             yield found
 
 

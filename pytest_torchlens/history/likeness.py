@@ -11,9 +11,8 @@ from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.graph import Node
-
-Site = tuple[tuple[int, int], ...]
 
 
 class Interned(dict[Hashable, int]):
@@ -24,21 +23,41 @@ class Interned(dict[Hashable, int]):
         return number
 
 
-def site_of(frames: Frames) -> Site:
-    """Return the chain of code positions, innermost first; a function that calls itself stands in it once.
+class Sites:
+    """Call sites: chains of positions in the source.
 
-    Code is told apart by identity: its own equality compares all of its bytes.
+    Positions and not instructions, for a compiler may write one ``while`` condition twice; where Python keeps none
+    (3.10), instructions.  Code is told apart by identity: its own equality compares all of its bytes.
     """
-    if len(frames) == 2:  # noqa: PLR2004 - one frame, as nearly always
-        return ((id(frames[0]), frames[1]),)  # type: ignore[return-value]
-    return tuple(dict.fromkeys(zip(map(id, frames[::2]), frames[1::2], strict=True)))  # type: ignore[arg-type]
 
+    def __init__(self) -> None:
+        self._positions: dict[int, list[tuple[int, ...]]] = {}
+        self._known: dict[tuple[Any, ...], Hashable] = {}
 
-def module_key(call: ModuleCall | None) -> Hashable:
-    """Return what is the same for two calls of one module; of one not registered, where it is called."""
-    if call is None or not call.address.startswith("<"):
-        return call and call.address
-    return call.address, site_of(call.frames), module_key(call.parent)
+    def of(self, frames: Frames) -> Hashable:
+        """Return the chain of positions, innermost first; a function that calls itself stands in it once."""
+        key = tuple([part if type(part) is int else id(part) for part in frames])
+        found = self._known.get(key)
+        if found is None:
+            pairs = zip(frames[::2], frames[1::2], strict=True)
+            found = self._known[key] = tuple(dict.fromkeys(map(self._position, pairs)))
+        return found
+
+    def _position(self, frame: tuple[Any, Any]) -> tuple[int, ...]:
+        code, at = frame
+        if not hasattr(code, "co_positions"):
+            return id(code), at
+        positions = self._positions.get(id(code))
+        if positions is None:
+            positions = self._positions[id(code)] = list(code.co_positions())
+        found = positions[at // 2]
+        return (id(code), *found) if None not in found else (id(code), at)
+
+    def module(self, call: ModuleCall | None) -> Hashable:
+        """Return what is the same for two calls of one module; of one not registered, where it is called."""
+        if call is None or not call.address.startswith("<"):
+            return call and call.address
+        return call.address, self.of(call.frames), self.module(call.parent)
 
 
 def arguments_key(call: Call) -> Hashable:
@@ -48,10 +67,9 @@ def arguments_key(call: Call) -> Hashable:
 
 def _key(arg: Any) -> Hashable:
     kind = type(arg)
-    if kind is Value:
-        return arg.shape
-    if kind is Aliased:
-        return arg.value.shape
+    if kind is Value or kind is Aliased:
+        shape: Hashable = value_of(arg).shape
+        return shape
     if isinstance(arg, list | tuple):
         return kind, tuple(map(_key, arg))
     if isinstance(arg, dict):
@@ -62,30 +80,45 @@ def _key(arg: Any) -> Hashable:
 
 
 class Weights:
-    """The parameters that an operation works on: its own, and those behind operations that no input reaches.
+    """The parameters that operations work on: their own, and those behind operations that read nothing else.
 
     A weight that is normalised or transposed before each use is the same weight each time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: list[Node]) -> None:
         self._interned = Interned()
         self._made: dict[int, int] = {}
         self._ids: dict[int, int] = {}
+        self._layers = {self._layer(node) for node in nodes if node.from_input and node.parameters}
+        for node in nodes:
+            if not node.from_input and node.call is not None and self._is_made(node):
+                rest = tuple(id(parent.source) for parent, _, _ in node.parents if parent.source is not None)
+                made = node.call.info.layer_type, node.value.position, self.of(node), rest, arguments_key(node.call)
+                self._made[id(node)] = self._interned[made]
 
-    def note(self, node: Node) -> None:
-        """Remember what a node that no input reaches is made of; to be called in execution order."""
-        key = self.of(node)
-        if key and node.call is not None:
-            self._made[id(node)] = self._interned[node.call.info.layer_type, node.value.position, key]
-
-    def of(self, node: Node) -> Hashable:
-        """Return the parameters as a key; an empty one where there are none."""
-        own = tuple(map(self._number, node.parameters))
+    def of(self, node: Node) -> tuple[Any, ...]:
+        """Return the parameters as a key; an empty one where there are none, or the operation is part of a weight."""
+        if id(node) in self._made:
+            return ()
+        own = self._own(node)
         made = self._made
         if not made:
             return own
         behind = tuple((path, made[id(parent)]) for parent, path, _ in node.parents if id(parent) in made)
         return (own, behind) if behind else own
+
+    def _is_made(self, node: Node) -> bool:
+        """Return whether a node makes a weight of parameters, and is not a layer that is now given a constant."""
+        given = [parent for parent, _, _ in node.parents]
+        known = all(parent.source is not None or id(parent) in self._made for parent in given)
+        some = bool(node.parameters) or any(id(parent) in self._made for parent in given)
+        return known and some and self._layer(node) not in self._layers
+
+    def _layer(self, node: Node) -> Hashable:
+        return node.call and node.call.info.layer_type, node.value.position, self._own(node)
+
+    def _own(self, node: Node) -> tuple[int, ...]:
+        return tuple(map(self._number, node.parameters))
 
     def _number(self, source: Source) -> int:
         return self._ids.setdefault(id(source), len(self._ids))

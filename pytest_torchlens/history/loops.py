@@ -11,6 +11,7 @@ from collections import defaultdict
 
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.growth import grow
+from pytest_torchlens.history.repeats import before_the_first_pass
 from pytest_torchlens.history.repeats import repeats_by_site
 from pytest_torchlens.history.repeats import repeats_written_out
 from pytest_torchlens.history.sameness import Groups
@@ -20,13 +21,15 @@ from pytest_torchlens.history.sameness import Operations
 def group_passes(nodes: list[Node]) -> list[list[Node]]:
     """Return the layers of several passes, each a list of nodes in execution order.
 
-    Only operations whose values descend from an input count.
+    Only operations whose values descend from an input count: a loop that fills a constant makes no model recurrent,
+    but the first pass of a recurrent layer may work on a constant state.
     """
     ops = Operations(nodes)
     groups = Groups(len(ops))
     grow(ops, groups, _on_same_parameters(ops, groups))
     for repeats in (repeats_by_site, repeats_written_out):
-        grow(ops, groups, repeats(ops, groups))
+        grow(ops, groups, repeats(ops, groups), inside=True)
+    grow(ops, groups, before_the_first_pass(ops, groups), inside=True)
     return [[ops.nodes[number] for number in layer] for layer in groups.layers()]
 
 
@@ -35,7 +38,7 @@ def _on_same_parameters(ops: Operations, groups: Groups) -> list[int]:
     for number, weights in enumerate(ops.weights):
         if weights:
             users[ops.key[number]].append(number)
-    layers = [numbers for numbers in users.values() if len(numbers) > 1]
+    layers = [numbers for numbers in users.values() if len(numbers) > 1 and any(ops.counts[i] for i in numbers)]
     for numbers in layers:
         groups.join(numbers)
     return [groups.of(numbers[0]) for numbers in layers]

@@ -9,6 +9,10 @@ from pytest_torchlens.capture import Keep
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture import record
+from pytest_torchlens.history.control import escape_records
+from pytest_torchlens.history.control import lines_by_branch
+from pytest_torchlens.history.control import loop_records
+from pytest_torchlens.history.control import mark_conditions
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
 from pytest_torchlens.history.labels import assign_labels
@@ -30,8 +34,12 @@ from pytest_torchlens.history.selection import places_that_pass
 from pytest_torchlens.history.source_lines import source_line
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
+from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import LoopRecord
+from pytest_torchlens.records import MergedGraph
 from pytest_torchlens.records import RolledEdge
+from pytest_torchlens.records import merge
 from pytest_torchlens.records import roll_edges
 
 
@@ -100,6 +108,7 @@ class ModelHistory(HistoryView):
         """Inputs, operations and outputs in execution order, with the buffers and constants that they read."""
         nodes = build_nodes(self.recording)
         assign_labels(nodes, group_passes(nodes))
+        mark_conditions(self.recording, nodes, escape_records(self.recording, nodes))
         return nodes
 
     @functools.cached_property
@@ -238,6 +247,40 @@ class ModelHistory(HistoryView):
         """The largest number of passes of any layer."""
         return max((len(node.passes) for node in self.nodes), default=1)
 
+    @property
+    def model_has_conditional_branching(self) -> bool:
+        """Whether a tensor was asked whether it is true."""
+        return any(escape.is_truth_test for escape in self.escapes)
+
+    @functools.cached_property
+    def escapes(self) -> tuple[EscapeRecord, ...]:
+        """Values handed over to Python, in order, with the statement that asked and the branch taken."""
+        return escape_records(self.recording, self.nodes)
+
+    @property
+    def truth_tests(self) -> tuple[EscapeRecord, ...]:
+        """Those of `escapes` where the tensor itself was asked whether it is true."""
+        return tuple(escape for escape in self.escapes if escape.is_truth_test)
+
+    @functools.cached_property
+    def loops(self) -> tuple[LoopRecord, ...]:
+        """Loops of the source that ran layers several times, and the values that decide when each ends."""
+        return loop_records(self.recording, self.nodes, self.escapes)
+
+    @property
+    def lines_taken(self) -> dict[str, list[int]]:
+        """Lines by file that truth tests led to."""
+        return lines_by_branch(self.escapes)[0]
+
+    @property
+    def lines_not_taken(self) -> dict[str, list[int]]:
+        """Lines by file that truth tests passed by, each time."""
+        return lines_by_branch(self.escapes)[1]
+
+    def merge(self, other: ModelHistory) -> MergedGraph:
+        """Return this pass and another of the same model as one graph, in which each took its own branches."""
+        return merge(self.record(), other.record())
+
     @functools.cached_property
     def rolled_edges(self) -> tuple[RolledEdge, ...]:
         """Edges between layers, with the passes in which each carries data."""
@@ -268,6 +311,7 @@ class ModelHistory(HistoryView):
             "model_name": self.model_name,
             "random_seed_used": self.random_seed_used,
             "model_is_branching": self.model_is_branching,
+            "model_has_conditional_branching": self.model_has_conditional_branching,
             "model_is_recurrent": self.model_is_recurrent,
             "model_max_recurrent_loops": self.model_max_recurrent_loops,
             "num_operations": len(recording.calls),
@@ -288,6 +332,8 @@ class ModelHistory(HistoryView):
             "layer_list": tuple(self.layer_list),
             "top_level_module_passes": self._modules.top_level_passes(),
             "modules": self._modules.records(),
+            "escapes": self.escapes,
+            "loops": self.loops,
         }
 
     def record_without_operations(self) -> HistoryRecord:

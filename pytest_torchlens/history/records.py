@@ -137,6 +137,8 @@ def _graph(node: Node) -> dict[str, Any]:
         "initialized_inside_model": node.kind == "operation" and not (node.parents or node.parameters),
         "terminated_inside_model": node.kind == "operation" and not node.children,
         "is_terminal_bool_layer": _is_terminal_bool(node),
+        "is_condition": node.is_condition,
+        "in_cond_branch": node.in_cond_branch,
     }
 
 

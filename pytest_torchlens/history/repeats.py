@@ -30,11 +30,17 @@ class _Visits:
         self.of_key: dict[int, list[int]] = defaultdict(list)
         self.nth: list[int] = []
         self.since: list[int] = []
-        """Number of the latest first visit among an operation and its ancestors."""
+        """The latest first visit among an operation and its ancestors; one on parameters is always new."""
+        self.since_one_of_a_kind: list[int] = []
+        """The same for operations that are never met again."""
         for number, key in enumerate(keys):
-            visits = self.of_key[key]
-            since = max((self.since[parent] for _, parent in ops.parents[number]), default=-1)
-            self.since.append(since if visits else number)
+            visits, parents = self.of_key[key], ops.parents[number]
+            for since, new in (
+                (self.since, ops.weights[number] or not visits),
+                (self.since_one_of_a_kind, ops.weights[number] or counts[key] == 1),
+            ):
+                latest = max((since[parent] for _, parent in parents), default=-1)
+                since.append(number if new and ops.counts[number] else latest)
             self.nth.append(len(visits))
             visits.append(number)
         self.cycle = in_cycles(
@@ -53,40 +59,57 @@ class _Visits:
         visits = self.of_key[self.keys[number]]
         return [earlier for earlier in reversed(visits[max(0, nth - _LOOK_BACK) : nth]) if earlier >= since]
 
+    def reads_something_new(self, number: int) -> bool:
+        """Return whether what it is made from was made since the visit before, by what is never met again."""
+        nth = self.nth[number]
+        return bool(nth) and self.since_one_of_a_kind[number] > self.of_key[self.keys[number]][nth - 1]
+
 
 def repeats_by_site(ops: Operations, groups: Groups) -> list[int]:
     """Join operations of one call site that follow each other; return the layers that this made."""
-    visits = _Visits(ops, ops.key)
-    joined = []
+    keys = [
+        key if counts else -number - 1 for number, (key, counts) in enumerate(zip(ops.key, ops.counts, strict=True))
+    ]
+    visits = _Visits(ops, keys)
+    joined, passed = [], set()
     for number in reversed(range(len(ops))):
-        candidates = visits.candidates(number)
+        candidates = [] if number in passed else visits.candidates(number)
         if not candidates or groups.same(number, candidates[0]):
             continue
-        earlier = _nearest_above(ops, visits, number, candidates[-1])
-        if earlier >= 0 and not _is_plain_sum(ops, groups, earlier, number) and groups.join([earlier, number]):
+        way = _way_to_nearest(ops, visits, number, candidates[-1])
+        if way and not _is_plain_sum(ops, groups, way[-1], number) and groups.join([way[-1], number]):
             joined.append(number)
+            if len({keys[step] for step in way}) == len(way):
+                passed.update(way[:-1])  # no loop inside: growing joins these
     return [groups.of(number) for number in joined]
 
 
-def _nearest_above(ops: Operations, visits: _Visits, number: int, lowest: int) -> int:
-    """Return the nearest ancestor of the same key, not before `lowest`; -1 if there is none."""
+def _way_to_nearest(ops: Operations, visits: _Visits, number: int, lowest: int) -> list[int]:
+    """Return what leads up to the nearest ancestor of the same key, not before `lowest`, and that ancestor last.
+
+    Nothing if there is no such ancestor, or the two are not back to back.
+    """
     keys, cycle = visits.keys, visits.cycle
-    waiting, seen = [-number], {number}
+    waiting, seen, way = [-number], {number}, []
     while waiting:
         found = -heappop(waiting)
-        if found != number and keys[found] == keys[number]:
-            return found
+        if found != number:
+            way.append(found)
+            if keys[found] == keys[number]:
+                return way
+        if visits.reads_something_new(found):
+            return []
         for _, parent in ops.parents[found]:
             if parent >= lowest and parent not in seen and cycle.get(keys[parent]) == cycle[keys[number]]:
                 seen.add(parent)
                 heappush(waiting, -parent)
-    return -1
+    return []
 
 
 def _is_plain_sum(ops: Operations, groups: Groups, earlier: int, number: int) -> bool:
     """Return whether one operation alone puts unlike things together, as ``sum([a, b, c])`` does."""
-    others = [parent for parent, _, _ in ops.nodes[number].parents if ops.number.get(id(parent), -1) != earlier]
-    if any(ops.number.get(id(parent), -1) > earlier for parent in others):
+    others = [parent for parent, _, _ in ops.nodes[number].parents if ops.number(parent) != earlier]
+    if any(ops.number(parent) > earlier for parent in others):
         return False  # they are made in the loop
     if len(others) == len(ops.nodes[number].parents):
         return False  # there is more on the way than this operation
@@ -101,26 +124,73 @@ def _alike(ops: Operations, groups: Groups, first: Node | None, second: Node) ->
         return False
     if first is second or (first.call is not None and first.call is second.call):
         return True
-    if id(first) not in ops.number or id(second) not in ops.number:
+    one, two = ops.number(first), ops.number(second)
+    if min(one, two) < 0:
         return first.kind == second.kind and first.from_input == second.from_input
-    one, two = ops.number[id(first)], ops.number[id(second)]
     return groups.same(one, two) or ops.key[one] == ops.key[two] or ops.alike(one) == ops.alike(two)
+
+
+def before_the_first_pass(ops: Operations, groups: Groups) -> list[int]:
+    """Join what a loop also did with the value that it began with; return the layers that grew.
+
+    ``while x.max() > 1: x = x / 2`` asks once before its first pass: the same place in the code, beside what goes into
+    the first pass as later times are beside what goes into the next.
+    """
+    latest: dict[int, int] = {}
+    before = [-1] * len(ops)
+    for number, key in enumerate(ops.key):
+        before[number] = latest.get(key, -1)
+        latest[key] = number
+    firsts = [layer[0] for layer in groups.layers()]
+    joined = [first for first in firsts if _begins(ops, groups, before[first], first)]
+    for first in joined:
+        groups.join([first, before[first]])
+    return [groups.of(number) for number in joined]
+
+
+def _begins(ops: Operations, groups: Groups, earlier: int, number: int) -> bool:
+    if earlier < 0 or groups.same(earlier, number) or ops.weights[number]:
+        return False
+    values = {path: parent for parent, path, _ in ops.nodes[earlier].parents}
+    for (path, _), parent in ops.parents[number]:
+        for (goes_in, _), child in ops.children[parent]:
+            first = groups.first(child)
+            began = {place: value for value, place, _ in ops.nodes[first].parents}
+            if first != child and path in values and began.get(goes_in) is values[path]:
+                return True
+    return False
 
 
 def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:
     """Join blocks of two operations or more that follow each other; return the layers that this made."""
     kinds = Counter(ops.kind)
-    keys = [ops.alike(number) if kinds[kind] > 1 else -number - 1 for number, kind in enumerate(ops.kind)]
+    keys = [
+        ops.alike(number) if kinds[kind] > 1 and ops.counts[number] else -number - 1
+        for number, kind in enumerate(ops.kind)
+    ]
     visits = _Visits(ops, keys)
     joined = []
+    read = [[keys[parent] for _, parent in links] for links in ops.parents]
     for number in reversed(range(len(ops))):
+        latest = max((parent for _, parent in ops.parents[number] if ops.counts[parent]), default=-1)
         for earlier in visits.candidates(number):
             if groups.same(earlier, number):
                 break
-            if block := _Block(ops, groups, keys, earlier, number).match():
+            if latest <= earlier or keys[latest] not in read[earlier]:
+                continue  # no block of two operations can end in both
+            block = _Block(ops, groups, keys, earlier, number).match()
+            if block and not any(_is_seam(groups, before, later) for later, before in block.items()):
                 joined += [later for later, before in block.items() if groups.join([later, before])]
                 break
     return [groups.of(number) for number in joined]
+
+
+def _is_seam(groups: Groups, earlier: int, number: int) -> bool:
+    """Return whether one pass of a loop ends and the next begins between them.
+
+    A body that ends as it begins (``cos sin tan cos sin``) does not repeat its first steps at its end.
+    """
+    return groups.first(earlier) > groups.first(number)
 
 
 class _Block:
@@ -146,17 +216,17 @@ class _Block:
                 if path != path_before or not self._pair(parent, before):
                     return {}
         former = set(self._pairs.values())
-        numbers = [(self._ops.number.get(id(parent), -1), before, parent) for parent, before in self._outside]
+        numbers = [(self._ops.number(parent), before, parent) for parent, before in self._outside]
         unlike = (p for p in numbers if p[0] not in former and not _alike(self._ops, self._groups, p[1], p[2]))
         carried = any(number in former for number, _, _ in numbers)
         return self._pairs if len(former) > 1 and carried and next(unlike, None) is None else {}
 
     def _pair(self, parent: Node, before: Node) -> bool:
-        number = self._ops.number.get(id(parent), -1)
+        number = self._ops.number(parent)
         if number <= self._end:
             self._outside.append((parent, before))
             return True
-        other = self._ops.number.get(id(before), -1)
+        other = self._ops.number(before)
         if number in self._pairs:
             return self._pairs[number] == other
         if not 0 <= other <= self._end or self._keys[number] != self._keys[other]:

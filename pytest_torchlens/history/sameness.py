@@ -1,4 +1,4 @@
-"""The operations that descend from an input, by number, with what is needed to tell which are equal."""
+"""The operations by number, with what is needed to tell which are equal."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Hashable
 
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.likeness import Interned
+from pytest_torchlens.history.likeness import Sites
 from pytest_torchlens.history.likeness import Weights
 from pytest_torchlens.history.likeness import arguments_key
-from pytest_torchlens.history.likeness import module_key
-from pytest_torchlens.history.likeness import site_of
 
 Place = tuple[str, bool]
 Link = tuple[Place, int]
@@ -24,6 +23,8 @@ class Operations:
         Their nodes.
     parents, children
         Argument place and number of each neighbour.
+    counts
+        Whether they descend from an input; those that do not are passes only beside ones that do.
     weights
         Whether they work on parameters.
     kind
@@ -36,7 +37,8 @@ class Operations:
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes: list[Node] = []
-        self.number: dict[int, int] = {}
+        self.counts: list[bool] = []
+        self._number: dict[int, int] = {}
         self.parents: list[list[Link]] = []
         self.children: list[list[Link]] = []
         self.weights: list[bool] = []
@@ -44,13 +46,12 @@ class Operations:
         self.site: list[int] = []
         self.key: list[int] = []
         self._interned = Interned()
+        self._sites = Sites()
         self._alike: dict[int, int] = {}
-        weights = Weights()
+        weights = Weights(nodes)
         for node in nodes:
-            if node.kind == "operation" and node.from_input:
+            if node.kind == "operation":
                 self._add(node, weights)
-            else:
-                weights.note(node)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -59,20 +60,25 @@ class Operations:
         assert node.call is not None  # noqa: S101 - it is an operation
         call, interned, number = node.call, self._interned, len(self.nodes)
         on = weights.of(node)
-        around: Hashable = None if on else module_key(call.module)
+        around: Hashable = None if on else self._sites.module(call.module)
         kind = interned["kind", call.info.layer_type, node.value.position, on, around]
-        site = interned["site", site_of(call.frames)]
-        self.number[id(node)] = number
+        site = interned["site", self._sites.of(call.frames)]
+        self._number[id(node)] = number
         self.nodes.append(node)
+        self.counts.append(node.from_input)
         self.weights.append(bool(on))
         self.kind.append(kind)
         self.site.append(site)
         self.key.append(kind if on else interned["key", kind, site])
-        links = [((path, write), self.number.get(id(parent), -1)) for parent, path, write in node.parents]
+        links = [((path, write), self._number.get(id(parent), -1)) for parent, path, write in node.parents]
         self.parents.append([link for link in links if link[1] >= 0])
         self.children.append([])
         for place, parent in self.parents[-1]:
             self.children[parent].append((place, number))
+
+    def number(self, node: Node) -> int:
+        """Return the number of an operation that descends from an input; -1 for any other node."""
+        return self._number[id(node)] if node.from_input and node.kind == "operation" else -1
 
     def alike(self, number: int) -> int:
         """Return what is equal for the same kind with the same non-tensor arguments and shapes."""
@@ -91,6 +97,7 @@ class Groups:
 
     def __init__(self, size: int) -> None:
         self._root = list(range(size))
+        self._first = list(range(size))
         self._members: dict[int, list[int]] = {}
 
     def of(self, number: int) -> int:
@@ -100,6 +107,10 @@ class Groups:
     def same(self, first: int, second: int) -> bool:
         """Return whether two operations are one layer."""
         return self._root[first] == self._root[second]
+
+    def first(self, number: int) -> int:
+        """Return the first operation of the layer."""
+        return self._first[self._root[number]]
 
     def members(self, root: int) -> list[int]:
         """Return the operations of a layer."""
@@ -112,6 +123,7 @@ class Groups:
             return False
         largest = max(roots, key=lambda root: len(self.members(root)))
         members = self._members.setdefault(largest, [largest])
+        self._first[largest] = min(self._first[root] for root in roots)
         for root in roots:
             if root != largest:
                 moved = self._members.pop(root, [root])

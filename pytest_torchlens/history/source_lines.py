@@ -13,6 +13,7 @@ from typing import cast
 import torch
 
 from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import Frames
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
@@ -30,7 +31,7 @@ def first_model_line(recorded: Frames) -> str:
     return next((describe(code, at) for code, at in _own(recorded) if is_model_code(code)), "")
 
 
-def frames(call: Call) -> Iterator[tuple[CodeType, int]]:
+def frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
     """Yield code and instruction of each frame from the call out to the outermost forward."""
     yield from _own(call.frames)
     if call.module is not None:

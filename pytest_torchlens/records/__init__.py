@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pytest_torchlens.records.control import EscapeRecord
+from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.environment import Environment
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.history import ModuleRecord
 from pytest_torchlens.records.json import from_json
 from pytest_torchlens.records.json import to_json
+from pytest_torchlens.records.merged import MergedGraph
+from pytest_torchlens.records.merged import MergedOperation
+from pytest_torchlens.records.merged import merge
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import Operation
 from pytest_torchlens.records.report import ErrorRecord
@@ -25,8 +30,12 @@ __all__ = [
     "Edge",
     "Environment",
     "ErrorRecord",
+    "EscapeRecord",
     "Failure",
     "HistoryRecord",
+    "LoopRecord",
+    "MergedGraph",
+    "MergedOperation",
     "ModelReport",
     "ModuleRecord",
     "Operation",
@@ -38,6 +47,7 @@ __all__ = [
     "Status",
     "Verdict",
     "from_json",
+    "merge",
     "roll_edges",
     "to_json",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_torchlens.records.control import EscapeRecord
+from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.operation import Operation
 
 
@@ -88,5 +90,9 @@ class HistoryRecord:
     """Module calls that the model itself made, as ``address:pass``, in order."""
     operations: tuple[Operation, ...] = ()
     """In execution order; buffers and constants stand before their first use."""
+    escapes: tuple[EscapeRecord, ...] = ()
+    """Values handed over to Python, in order: truth tests of tensors, ``item()`` and the like."""
+    loops: tuple[LoopRecord, ...] = ()
+    """Loops of the source that ran layers several times."""
     modules: tuple[ModuleRecord, ...] = ()
     """The modules, the model itself first."""

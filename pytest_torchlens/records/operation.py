@@ -142,6 +142,10 @@ class Operation:
     """Whether nothing is computed from the operation's tensor though it is no output."""
     is_terminal_bool_layer: bool = False
     """Whether its tensor is a single truth value that no operation reads: what an ``if`` asks."""
+    is_condition: bool = False
+    """Whether a condition of the model's code asked for its value."""
+    in_cond_branch: bool = False
+    """Whether it serves conditions alone: no output is made from it."""
 
     # modules, each as "address" or "address:pass"
     containing_module_origin: str | None = None

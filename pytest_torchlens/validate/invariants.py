@@ -118,8 +118,12 @@ def _modules(history: ModelHistory) -> Iterator[Finding]:
 def _lookups(history: ModelHistory) -> Iterator[Finding]:
     """Every label finds its own operation."""
     for node in history.nodes:
-        found = history[node.label] if node.label in history else None
-        if not isinstance(found, LoggedOperation) or found.call_id != node.number:
+        if node.label in history:
+            found = history[node.label]
+            right = isinstance(found, LoggedOperation) and found.call_id == node.number
+        else:
+            right = False
+        if not right:
             yield node, "its label finds another layer, or none"
 
 

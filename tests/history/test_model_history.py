@@ -153,19 +153,19 @@ def test_places_out_of_range(alexnet):
         alexnet[24]
 
 
-def test_a_module_called_twice_needs_its_pass():
+def test_a_module_of_several_layers_needs_its_pass():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
-            self.fc = nn.Linear(2, 2)
+            self.act = nn.ReLU()
 
         def forward(self, x):
-            return self.fc(self.fc(x))
+            return self.act(torch.cos(self.act(x)))
 
     history = tl.log_forward_pass(Twice(), torch.ones(1, 2))
-    assert history["fc:2"].layer_label == "linear_2_2"
-    with pytest.raises(tl.LookupKeyError, match="stands for several layers; name one of linear_1_1, linear_2_2"):
-        history["fc"]
+    assert history["act:2"].layer_label == "relu_2_3"
+    with pytest.raises(tl.LookupKeyError, match="stands for several layers; name one of relu_1_1, relu_2_3"):
+        history["act"]
 
 
 def test_edges_know_argument_and_keyword():

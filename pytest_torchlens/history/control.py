@@ -1,0 +1,155 @@
+"""Conditions and loops of the model's code, as far as tensors' values decide them."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Iterator
+from types import CodeType
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture.calls import Escape
+from pytest_torchlens.history.decisions import decision
+from pytest_torchlens.history.endings import loops_decided_by
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.source_lines import describe
+from pytest_torchlens.history.source_lines import frames
+from pytest_torchlens.history.source_lines import is_model_code
+from pytest_torchlens.history.syntax import ancestors
+from pytest_torchlens.history.syntax import loops_around
+from pytest_torchlens.history.syntax import node_at
+from pytest_torchlens.records import EscapeRecord
+from pytest_torchlens.records import LoopRecord
+
+TRUTH_TESTS = ("__bool__", "is_nonzero")
+_LoopKey = tuple[str, int, int]
+
+
+def escape_records(recording: Recording, nodes: list[Node]) -> tuple[EscapeRecord, ...]:
+    """Return each value handed over to Python, in order, with what was decided by it."""
+    labels = _labels(nodes)
+    return tuple(_record(escape, labels) for escape in recording.escapes)
+
+
+def _labels(nodes: list[Node]) -> dict[int, str]:
+    return {id(node.value): node.label for node in nodes if node.kind != "output"}
+
+
+def _record(escape: Escape, labels: dict[int, str]) -> EscapeRecord:
+    code, at = next(_model_frames(escape), (None, 0))
+    expression = node_at(code, at) if code is not None and not _asked_without_source(escape) else None
+    result = None if isinstance(escape.result, complex) else escape.result
+    truth = escape.name in TRUTH_TESTS
+    found = {}
+    if code is not None and expression is not None:
+        found = decision(code.co_filename, expression, result, truth)
+    return EscapeRecord(
+        function=escape.name,
+        operation=labels.get(id(escape.value), ""),
+        value=result,
+        before_call=escape.call,
+        source_line=describe(code, at) if code is not None else "",
+        **found,
+    )
+
+
+def _model_frames(made: Escape) -> Iterator[tuple[CodeType, int]]:
+    return ((code, at) for code, at in frames(made) if is_model_code(code))
+
+
+def _asked_without_source(escape: Escape) -> bool:
+    """Return whether the code that asked was made by ``exec`` or the like."""
+    asking = next((code for code, _ in frames(escape) if is_model_code(code) or code.co_filename.startswith("<")), None)
+    return asking is not None and asking.co_filename.startswith("<")
+
+
+def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> None:
+    """Mark the operations whose values conditions asked for, and all that serve nothing else."""
+    by_value = {id(node.value): node for node in nodes if node.kind != "output"}
+    waiting = []
+    for escape, record in zip(recording.escapes, records, strict=True):
+        node = by_value.get(id(escape.value))
+        if node is not None and (record.is_truth_test or record.statement != "expression"):
+            node.is_condition = True
+            waiting.append(node)
+    while waiting:
+        node = waiting.pop()
+        if node.kind == "operation" and not node.to_output and not node.in_cond_branch:
+            node.in_cond_branch = True
+            waiting.extend(parent for parent, _, _ in node.parents)
+
+
+def loop_records(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> tuple[LoopRecord, ...]:
+    """Return the loops of the source that ran layers several times, with what decides when each ends."""
+    decided = _decided(recording, records)
+    layers: dict[_LoopKey, list[Node]] = defaultdict(list)
+    lines: dict[_LoopKey, str] = {}
+    for node in nodes:
+        if len(node.passes) > 1 and node.pass_num == 1 and node.call is not None:
+            for key, line in _innermost_loop(node):
+                layers[key].append(node)
+                lines[key] = line
+    return tuple(
+        LoopRecord(
+            source_line=lines[key],
+            layers=tuple(node.layer_label for node in found),
+            num_passes=max(len(node.passes) for node in found),
+            decided_by=tuple(dict.fromkeys(decided.get(key, ()))),
+        )
+        for key, found in layers.items()
+    )
+
+
+def _innermost_loop(node: Node) -> Iterator[tuple[_LoopKey, str]]:
+    assert node.call is not None  # noqa: S101 - the caller looked
+    for code, at in frames(node.call):
+        expression = node_at(code, at) if is_model_code(code) else None
+        for loop in loops_around(expression)[:1] if expression is not None else ():
+            yield _key(code, loop), f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
+            return
+
+
+def _decided(recording: Recording, records: Iterable[EscapeRecord]) -> dict[_LoopKey, list[str]]:
+    """Return by loop the values that decide when it ends; a helper's result counts where its caller uses it."""
+    found: dict[_LoopKey, list[str]] = defaultdict(list)
+    seen: set[object] = set()
+    for escape, record in zip(recording.escapes, records, strict=True):
+        layer = record.operation.rpartition(":")[0] or record.operation
+        said = f"{layer or 'a value'}, asked by {record.statement}: {record.source_line}"
+        if (said, escape.module and escape.module.address) in seen:
+            continue
+        seen.add((said, escape.module and escape.module.address))
+        for code, at in _model_frames(escape):
+            expression = node_at(code, at)
+            if expression is None:
+                break
+            for loop in loops_decided_by(expression):
+                found[_key(code, loop)].append(said)
+            if not _is_returned(expression):
+                break
+    return found
+
+
+def _is_returned(expression: ast.expr) -> bool:
+    """Return whether the value of an expression, or a branch that it decides, is what its function returns."""
+    statement = next((above for above in ancestors(expression) if isinstance(above, ast.stmt | ast.Lambda)), None)
+    return isinstance(statement, ast.Return | ast.Lambda)
+
+
+def _key(code: CodeType, loop: ast.AST) -> _LoopKey:
+    return code.co_filename, getattr(loop, "lineno", 0), getattr(loop, "col_offset", 0)
+
+
+def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Return by file the lines that conditions led to, and those that none did."""
+    taken: dict[str, set[int]] = defaultdict(set)
+    left: dict[str, set[int]] = defaultdict(set)
+    for record in records:
+        filename = record.source_line.rpartition(", in ")[0].rpartition(":")[0]
+        for lines, into in ((record.lines_taken, taken), (record.lines_not_taken, left)):
+            if lines:
+                into[filename].update(range(lines[0], lines[1] + 1))
+    never = {filename: sorted(lines - taken[filename]) for filename, lines in left.items()}
+    went = {filename: sorted(lines) for filename, lines in taken.items() if lines}
+    return went, {filename: lines for filename, lines in never.items() if lines}

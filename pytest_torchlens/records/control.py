@@ -1,0 +1,78 @@
+"""What Python was told about tensors' values, and what it decided by that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class EscapeRecord:
+    """A value handed over to Python: a truth test, ``item()``, ``numpy()``.
+
+    Attributes
+    ----------
+    function
+        ``"__bool__"``, ``"item"``, ``"tolist"`` and so on.
+    operation
+        Label of what was read; ``""`` for a tensor that is no layer.
+    value
+        What Python was given, for numbers and truth values; else None.
+    before_call
+        Number of the next function call, which tells when it happened.
+    source_line
+        ``file:line, in function`` of the model's line.
+    statement
+        What asked: ``"if"``, ``"while"``, ``"assert"``, ``"conditional expression"``, ``"comprehension filter"``,
+        ``"and"``, ``"or"``, ``"not"``; ``"expression"`` for what is no truth test of the code itself.
+    condition
+        Source text of the whole condition; ``""`` where the source could not be read.
+    branch
+        What it did: ``"body"`` or ``"else"``, ``"goes on"`` or ``"ends"``, ``"holds"`` or ``"fails"``, ``"keeps"`` or
+        ``"drops"``; ``"undecided"`` where another operand decides, ``""`` where a number was asked for, no truth.
+    lines_taken, lines_not_taken
+        First and last line of the code that was, and was not, gone into; empty where there is none.
+    """
+
+    function: str
+    operation: str = ""
+    value: bool | int | float | None = None
+    before_call: int = 0
+    source_line: str = ""
+    statement: str = "expression"
+    condition: str = ""
+    branch: str = ""
+    lines_taken: tuple[int, ...] = ()
+    lines_not_taken: tuple[int, ...] = ()
+
+    @property
+    def is_truth_test(self) -> bool:
+        """Whether the tensor itself was asked whether it is true."""
+        return self.function in ("__bool__", "is_nonzero")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopRecord:
+    """A loop in the source that ran some layers several times.
+
+    Attributes
+    ----------
+    source_line
+        ``file:line, in function`` of the ``for``, ``while`` or comprehension.
+    layers
+        Labels of the layers that it is the innermost loop around.
+    num_passes
+        The most passes of any of them.
+    decided_by
+        The values that decide when it ends, each as ``"gt_1_3, asked by while: file:line, in function"``; empty where
+        the number of passes does not depend on data.
+    """
+
+    source_line: str
+    layers: tuple[str, ...] = ()
+    num_passes: int = 0
+    decided_by: tuple[str, ...] = ()
+
+    @property
+    def depends_on_data(self) -> bool:
+        """Whether another input may run it more or less often."""
+        return bool(self.decided_by)

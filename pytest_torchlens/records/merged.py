@@ -1,0 +1,124 @@
+"""Two forward passes of one model as one graph, in which each took its own branches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from pytest_torchlens.records.history import HistoryRecord
+from pytest_torchlens.records.operation import Edge
+from pytest_torchlens.records.operation import Operation
+
+
+@dataclass(frozen=True)
+class MergedOperation:
+    """An operation that one pass or both ran.
+
+    Attributes
+    ----------
+    first, second
+        Its label in each pass; ``""`` in the one that did not run it.
+    operation
+        Its record, from the first pass that ran it.
+    edges
+        Edges of both, each once: the parent as its number in `MergedGraph.operations`, and an `Edge` without labels.
+    """
+
+    first: str
+    second: str
+    operation: Operation
+    edges: tuple[tuple[int, Edge], ...] = ()
+
+    @property
+    def in_both(self) -> bool:
+        """Whether both passes ran it."""
+        return bool(self.first and self.second)
+
+
+@dataclass(frozen=True)
+class MergedGraph:
+    """The operations of two passes in execution order; those of the second alone stand where they ran."""
+
+    operations: tuple[MergedOperation, ...]
+
+    @property
+    def only_first(self) -> tuple[str, ...]:
+        """Labels of what the first pass alone ran."""
+        return tuple(op.first for op in self.operations if not op.second)
+
+    @property
+    def only_second(self) -> tuple[str, ...]:
+        """Labels of what the second pass alone ran."""
+        return tuple(op.second for op in self.operations if not op.first)
+
+
+def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
+    """Return two passes of one model as one graph.
+
+    Operations are the same where the same line of code ran the same function in the same module for the same time.
+
+    Raises
+    ------
+    ValueError
+        If the two are no passes of one model.
+    """
+    if [module.address for module in first.modules] != [module.address for module in second.modules] or (
+        first.model_name != second.model_name
+    ):
+        raise ValueError(f"cannot merge passes of different models: {first.model_name} and {second.model_name}")
+    ours, theirs = _keyed(first), _keyed(second)
+    order = _interleaved(list(ours), list(theirs))
+    place = {key: number for number, key in enumerate(order)}
+    edges: dict[Hashable, dict[tuple[int, Edge], None]] = {key: {} for key in order}
+    for side in (ours, theirs):
+        numbers = {label(op): place[key] for key, op in side.items()}
+        for key, op in side.items():
+            for edge in op.edges:
+                plain = Edge("", edge.argument, edge.through_write)
+                edges[key][numbers[edge.parent], plain] = None
+    return MergedGraph(
+        tuple(
+            MergedOperation(
+                label(ours[key]) if key in ours else "",
+                label(theirs[key]) if key in theirs else "",
+                ours[key] if key in ours else theirs[key],
+                tuple(edges[key]),
+            )
+            for key in order
+        )
+    )
+
+
+def label(operation: Operation) -> str:
+    """Return what stands for one operation: with its pass where its layer has several."""
+    return operation.layer_label_w_pass if operation.layer_passes_total > 1 else operation.layer_label
+
+
+def _keyed(history: HistoryRecord) -> dict[Hashable, Operation]:
+    """Return the operations by what is the same in another pass: function, module, line, and for how many-th time."""
+    times: Counter[Hashable] = Counter()
+    found: dict[Hashable, Operation] = {}
+    for op in history.operations:
+        around = op.containing_module_origin_nested
+        where = (op.layer_type, op.source_line, op.iterable_output_index, op.buffer_address)
+        key: Hashable = (where, tuple(call.partition(":")[0] for call in around))
+        times[key] += 1
+        found[key, times[key]] = op
+    return found
+
+
+def _interleaved(ours: list[Hashable], theirs: list[Hashable]) -> list[Hashable]:
+    """Return all keys: ours in order, theirs after the last of ours that came before them."""
+    known = set(ours)
+    after: dict[Hashable, list[Hashable]] = {}
+    last: Hashable = None
+    for key in theirs:
+        if key in known:
+            last = key
+        else:
+            after.setdefault(last, []).append(key)
+    order = list(after.get(None, []))
+    for key in ours:
+        order += [key, *after.get(key, [])]
+    return order
