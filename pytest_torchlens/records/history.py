@@ -52,7 +52,7 @@ class HistoryRecord:
     model_is_branching: bool = False
     """Whether some operation has more than one child."""
     model_has_conditional_branching: bool = False
-    """Whether forward asked a tensor for its truth value."""
+    """Whether a condition of the model's code asked for a tensor's value."""
     num_operations: int = 0
     """Function calls recorded, those without part in the result included."""
     num_layers: int = 0
