@@ -80,8 +80,8 @@ COMMON = {
     "is_buffer_layer": False, "buffer_address": None, "initialized_inside_model": False,
     "internally_initialized_parents": (), "internally_initialilized_ancestors": (),
     "terminated_inside_model": False, "is_terminal_bool_layer": False, "is_computed_inside_submodule": False,
-    "in_cond_branch": False, "containing_module_origin": None, "containing_module_origin_nested": (), "modules_entered": (),
-    "is_submodule_output": False, "modules_exited": (), "is_bottom_level_submodule_output": False,
+    "in_cond_branch": False, "containing_module_origin": None, "containing_module_origin_nested": (),
+    "modules_entered": (), "is_submodule_output": False, "modules_exited": (), "is_bottom_level_submodule_output": False,
 }  # fmt: skip
 
 
@@ -227,7 +227,8 @@ def test_live_fields_of_operations(model, history):
 
 EXPECTED_OF_MODEL = {
     "model_name": "TableModel", "random_seed_used": 3, "model_is_recurrent": False, "model_max_recurrent_loops": 1,
-    "model_is_branching": True, "model_has_conditional_branching": True, "layer_list": [label for label in EXPECTED if label != "buffer_1"],
+    "model_is_branching": True, "model_has_conditional_branching": True,
+    "layer_list": [label for label in EXPECTED if label != "buffer_1"],
     "input_layers": ["input_1_0"], "output_layers": ["output_1_10"], "buffer_layers": ["buffer_1"],
     "internally_initialized_layers": ["rand_1_4"], "internally_terminated_bool_layers": ["gt_1_8"],
     "layers_computed_with_params": ["linear_1_1"], "num_tensors_total": 12, "tensor_fsize_total": 101,
