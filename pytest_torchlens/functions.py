@@ -36,6 +36,7 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     save_gradients: bool = False,
     vis_nesting_depth: int | None = None,
     vis_outpath: Path | str = "model_graph.svg",
+    exhaust: bool = False,
 ) -> ModelHistory:
     """Run a forward pass and return everything about it.
 
@@ -63,6 +64,9 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
         Depth of modules from which on each is drawn as one node; None (default) draws every operation.
     vis_outpath
         Where the drawing goes; its ending is the format.  Without Graphviz a warning says so.
+    exhaust
+        Whether to run a generator that the model returns to its end and record that too; by default (False) it is
+        handed on as it is and ``history.recording.unseen`` says so.
 
     Returns
     -------
@@ -89,7 +93,7 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     options = dataclasses.replace(save_options or SaveOptions(), gradients=save_gradients)
     plain = options == SaveOptions()
     keep: Keep = "none" if layers_to_save is None else "all" if plain else options
-    recording = record(model, args, kwargs, keep=keep, seed=random_seed)
+    recording = record(model, args, kwargs, keep=keep, seed=random_seed, exhaust=exhaust)
     history = ModelHistory(recording, layers_to_save, None if plain else options)
     if layers_to_save != "all":
         history.select()
@@ -140,6 +144,8 @@ def validate_model_activations(
     input_args: Any = (),
     input_kwargs: dict[str, Any] | None = None,
     random_seed: int | None = None,
+    *,
+    exhaust: bool = False,
 ) -> Validation:
     """Record a forward pass, prove the record right, and return the verdict, which is true when it passed.
 
@@ -148,7 +154,7 @@ def validate_model_activations(
     Parameters are those of `log_forward_pass`.
     """
     args, kwargs = _arguments(model, input_args, input_kwargs)
-    return validate(model, args, kwargs, seed=random_seed)
+    return validate(model, args, kwargs, seed=random_seed, exhaust=exhaust)
 
 
 get_model_activations = log_forward_pass

@@ -253,6 +253,12 @@ class Recording:
     """Operations that the dispatcher ran; None if it was not watched."""
     missed: list[Missed] = field(default_factory=list)
     """Operations that the dispatcher ran outside any recorded call."""
+    unwatched: str = "the dispatcher was not watched"
+    """Why `dispatched` is None."""
+    unseen: list[str] = field(default_factory=list)
+    """What ran, or will run, out of sight."""
+    strangers: list[Source] = field(default_factory=list)
+    """Constants that were made during the pass, found where the tensors before it were noted."""
     started: float = 0.0
     """Seconds since the epoch."""
     elapsed: float = 0.0

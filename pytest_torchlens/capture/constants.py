@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.storage import storage_key
 
 _OF_TORCH = ("_parameters", "_buffers", "_modules")
 
@@ -21,6 +22,11 @@ def name_constants(recording: Recording, model: torch.nn.Module) -> None:
     names = {id(tensor): name for name, tensor in _held(model)}
     for source in unnamed:
         source.name = names.get(id(source.live), "")
+
+
+def is_foreign(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor stands on memory of NumPy's or another library's, as `torch.from_numpy` makes them."""
+    return tensor.device.type == "cpu" and storage_key(tensor) != 0 and not tensor.untyped_storage().resizable()
 
 
 def _held(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -48,14 +48,16 @@ class FunctionInfo:
     heeds_settings
         Whether attention backends or matmul precision may change what it computes.
     opaque
-        Whether it is code of others whose inside was not seen.
+        Whether it is code of others, recorded as one operation.
+    steps
+        Layer types of the functions that ran inside a transform, in order.
     bookkeeping
         Whether it only tells autograd something: replayed, but no layer.
     """
 
     __slots__ = (
         *("bookkeeping", "draws", "func", "heeds_settings", "kind"),
-        *("layer_type", "name", "opaque", "uninitialised", "writer"),
+        *("layer_type", "name", "opaque", "steps", "uninitialised", "writer"),
     )
 
     def __init__(self, func: Function) -> None:
@@ -66,6 +68,7 @@ class FunctionInfo:
         self.writer = writer_of(func, self.name) if self.kind is Kind.LEAF else None
         self.draws = self.kind is Kind.LEAF and _may_draw(func, self.layer_type)
         self.opaque = False
+        self.steps: tuple[str, ...] = ()
         self.bookkeeping = self.layer_type == "requires_grad"
         self.heeds_settings = bool(_HEEDS_SETTINGS.search(self.layer_type))
         self.uninitialised = self.layer_type in _UNINITIALISED

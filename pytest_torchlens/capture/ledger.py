@@ -22,8 +22,7 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Extent
 from pytest_torchlens.capture.memory import Retention
-from pytest_torchlens.capture.memory import Write
-from pytest_torchlens.capture.memory import writes_since
+from pytest_torchlens.capture.memory import WriteLog
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
@@ -36,6 +35,10 @@ Entry = tuple["weakref.ref[torch.Tensor]", Value, int, int]
 """Tensor, its present value, its storage key, and the number of the call that made the value."""
 View = tuple[FunctionInfo, tuple[Any, ...]]
 """A function and the arguments that make one tensor from another over the same memory."""
+
+
+# our own look at a tensor must not go through the ``__torch_function__`` of its class
+_unnoticed = torch._C.DisableTorchFunctionSubclass
 
 
 class OutOfSightError(Exception):
@@ -74,9 +77,11 @@ class Ledger:
         self._record_view = weakref.WeakMethod(record_view)  # no cycle: what is recorded must die with the recording
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
-        self._writes: dict[int, list[Write]] = {}
+        self._writes: dict[int, WriteLog] = {}
         self._retention = retention
         self.slots = 0
+        self.closed = False
+        """Whether the pass is over: a thread may outlive it."""
 
     def template(self, arg: Any) -> Any:
         """Return an argument with its value in place of each tensor."""
@@ -96,10 +101,11 @@ class Ledger:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
-            entry = self._register(tensor)
+            with _unnoticed():
+                entry = self._register(tensor)
         if self._writes:
             log = self._writes.get(entry[2])
-            if log is not None and log[-1][0] > entry[3]:
+            if log is not None and log.latest > entry[3]:
                 return self._with_writes(tensor, entry, log)
         return entry[1]
 
@@ -111,6 +117,12 @@ class Ledger:
 
     def made(self, tensor: Tensor, number: int, place: int) -> Value:
         """Enter what call `number` gave as its output at `place`."""
+        if type(tensor) is Tensor:
+            return self._enter(tensor, number, place)
+        with _unnoticed():
+            return self._enter(tensor, number, place)
+
+    def _enter(self, tensor: Tensor, number: int, place: int) -> Value:
         old = self._live.get(id(tensor))
         if old is not None and old[0]() is tensor:
             ref, slot = old[0], old[1].slot
@@ -133,19 +145,21 @@ class Ledger:
         self.slots += 1
         return self.slots - 1
 
-    def _with_writes(self, tensor: Tensor, entry: Entry, log: list[Write]) -> Value | Aliased:
-        later = writes_since(log, entry[3], Extent.of(tensor))
+    def _with_writes(self, tensor: Tensor, entry: Entry, log: WriteLog) -> Value | Aliased:
+        with _unnoticed():
+            later = log.since(entry[3], Extent.of(tensor))
         return Aliased(entry[1], tuple(later)) if later else entry[1]
 
     def log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:
         """Note that call `number` overwrote these tensors: later reads of the same memory depend on it."""
         by_slot = {value.slot: value for value in call.outputs}
         slots = []
-        for target in written:
-            entry = self._live[id(target)]
-            slots.append(entry[1].slot)
-            value = by_slot.get(entry[1].slot, call.outputs[0])
-            self._writes.setdefault(storage_key(target), []).append((number, value, Extent.of(target)))
+        with _unnoticed():
+            for target in written:
+                entry = self._live[id(target)]
+                slots.append(entry[1].slot)
+                value = by_slot.get(entry[1].slot, call.outputs[0])
+                self._writes.setdefault(storage_key(target), WriteLog()).add(number, value, Extent.of(target))
         call.writes = tuple(slots)
 
     def about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -154,8 +168,9 @@ class Ledger:
         if "out" in kwargs:
             written += tensors(kwargs["out"])
         written = tuple([target for target in written if not is_lazy(target)])
-        for target in written:
-            self._retention.before_write(storage_key(target))
+        with _unnoticed():
+            for target in written:
+                self._retention.before_write(storage_key(target))
         return written
 
     def _register(self, tensor: Tensor) -> Entry:

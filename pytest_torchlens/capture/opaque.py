@@ -1,10 +1,8 @@
-"""Code that no mode can look into, recorded as one operation: scripted and compiled code, function transforms."""
+"""Code that no mode can look into, recorded as one operation: scripted and compiled modules and functions."""
 
 from __future__ import annotations
 
-import functools
 import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +10,9 @@ import torch
 
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
+from pytest_torchlens.capture.leaves import is_lazy
+
+Tensors = tuple[torch.Tensor, ...]
 
 
 def is_opaque(module: torch.nn.Module) -> bool:
@@ -20,12 +21,6 @@ def is_opaque(module: torch.nn.Module) -> bool:
         return True
     compiled = sys.modules.get("torch._dynamo.eval_frame")  # not imported for our sake: it is slow
     return compiled is not None and isinstance(module, compiled.OptimizedModule)
-
-
-def module_info(call: Callable[..., Any], module: torch.nn.Module) -> FunctionInfo:
-    """Return the facts about a module as a function of its inputs."""
-    inner = getattr(module, "_orig_mod", module)
-    return custom_info(functools.partial(call, module), getattr(inner, "original_name", type(inner).__name__))
 
 
 def custom_info(func: Callable[..., Any], name: str) -> FunctionInfo:
@@ -41,34 +36,45 @@ def custom_info(func: Callable[..., Any], name: str) -> FunctionInfo:
     return info
 
 
-def transform_info(transform: Callable[..., Any], func: Callable[..., Any]) -> FunctionInfo:
-    """Return the facts about a transform (vmap, grad) of `func`, called with what `captured` gives, then the rest."""
+class OpaqueModule:
+    """A module as a function of its own parameters and buffers (`held`), then of its inputs.
 
-    def run(captured_tensors: tuple[torch.Tensor, ...], *rest: Any, **kwargs: Any) -> Any:
-        return transform(_rebound(func, captured_tensors), *rest, **kwargs)
+    Parameters
+    ----------
+    call
+        What stands for ``module.__call__``.
+    module
+        The module.
+    """
 
-    return custom_info(run, transform.__name__.removesuffix("_impl"))
+    def __init__(self, call: Callable[..., Any], module: torch.nn.Module) -> None:
+        self._call = call
+        self._module = module
+        self._buffers = len(list(module.buffers()))
+        self.held: Tensors = tuple(t for t in (*module.buffers(), *module.parameters()) if not is_lazy(t))
+
+    def info(self) -> FunctionInfo:
+        """Return the facts; in training its buffers count as written, for such as batch norm say nothing."""
+        inner = getattr(self._module, "_orig_mod", self._module)
+        info = custom_info(self, getattr(inner, "original_name", type(inner).__name__))
+        if self._buffers and any(module.training for module in self._module.modules()):
+            info.writer = lambda args, _: args[0][: self._buffers]
+        return info
+
+    def __call__(self, held: Tensors, *args: Any, **kwargs: Any) -> Any:
+        """Call the module with other contents in its tensors; what it writes to them ends up in `held`."""
+        others = [(own, other) for own, other in zip(self.held, held, strict=True) if own is not other]
+        former = [own.detach().clone() for own, _ in others]
+        for own, other in others:
+            _fill(own, other)
+        try:
+            return self._call(self._module, *args, **kwargs)
+        finally:
+            for (own, other), contents in zip(others, former, strict=True):
+                _fill(other, own)
+                _fill(own, contents)
 
 
-def captured(func: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that a function reads from the function around it."""
-    cells = func.__closure__ or () if isinstance(func, types.FunctionType) else ()
-    return tuple(cell.cell_contents for cell in cells if _holds_tensor(cell))
-
-
-def _rebound(func: Callable[..., Any], tensors: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
-    """Return `func` with other tensors in place of those that it captured."""
-    if not tensors or not isinstance(func, types.FunctionType):
-        return func
-    values = iter(tensors)
-    cells = [types.CellType(next(values)) if _holds_tensor(cell) else cell for cell in func.__closure__ or ()]
-    rebound = types.FunctionType(func.__code__, func.__globals__, func.__name__, func.__defaults__, tuple(cells))
-    rebound.__kwdefaults__ = func.__kwdefaults__
-    return rebound
-
-
-def _holds_tensor(cell: types.CellType) -> bool:
-    try:
-        return isinstance(cell.cell_contents, torch.Tensor)
-    except ValueError:  # not filled yet
-        return False
+def _fill(tensor: torch.Tensor, contents: torch.Tensor) -> None:
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        tensor.copy_(contents)

@@ -13,6 +13,7 @@ import torch._functorch.apis
 import torch._functorch.eager_transforms
 import torch.overrides
 
+from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
 
 _lock = threading.Lock()
@@ -41,14 +42,18 @@ def tracing(tracer: Tracer) -> Iterator[None]:
 def _watching_tracer() -> Tracer | None:
     """Return this thread's tracer; None while it is busy with a call, and for code being compiled or traced by jit."""
     tracer = tracer_here()
-    if tracer is None or tracer.busy or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if tracer is None or tracer.busy or tracer.ledger.closed or _is_being_compiled():
         return None
     return tracer
 
 
+def _is_being_compiled() -> bool:
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+
+
 def _module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    tracer, call = _watching_tracer(), _originals["Module.__call__"]
-    if tracer is None:
+    tracer, call = tracer_here(), _originals["Module.__call__"]
+    if tracer is None or (tracer.busy and not tracer.transforming) or tracer.ledger.closed or _is_being_compiled():
         return call(module, *args, **kwargs)
     return tracer.call_module(call, module, args, kwargs)
 
@@ -66,15 +71,19 @@ def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _thread_start(thread: threading.Thread) -> None:
-    """Stand in for ``threading.Thread.start``: what a thread of the model's computes is not recorded, but noticed."""
+    """Stand in for ``threading.Thread.start``: a thread that the model starts is recorded with it."""
     tracer = _watching_tracer()
-    if tracer is not None and tracer.watch is not None:
-        body, watch = thread.run, tracer.watch.for_thread(thread.name)
+    if tracer is not None:
+        body, twin = thread.run, tracer_for_thread(tracer, thread.name)
 
         def run() -> None:
             del thread.run
-            with watch:
-                body()
+            _active.tracer = twin
+            try:
+                with twin.watch or contextlib.nullcontext(), twin:
+                    body()
+            finally:
+                twin.watch = None  # no cycle
 
         thread.run = run  # type: ignore[method-assign]
     _originals["Thread.start"](thread)

@@ -6,6 +6,7 @@ import contextlib
 import random
 import time
 import weakref
+from collections.abc import Generator
 from typing import Any
 from typing import Literal
 
@@ -33,7 +34,7 @@ class TraceError(RuntimeError):
     """A recording that cannot be made, with the reason and what to do."""
 
 
-def record(
+def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     model: torch.nn.Module,
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
@@ -41,6 +42,7 @@ def record(
     keep: Keep = "none",
     seed: int | None = None,
     watch: bool = False,
+    exhaust: bool = False,
 ) -> Recording:
     """Call ``model(*args, **kwargs)`` once, as it stands, and record every operation.
 
@@ -59,6 +61,9 @@ def record(
         Seed for the generators of torch, NumPy and Python; None leaves them alone.
     watch
         Whether to note dispatcher operations that run outside any recorded call (a few microseconds each).
+    exhaust
+        Whether to run a generator that the model returns to its end and record it, a list of what it yields standing
+        for it.  It is handed on as it is otherwise, and `Recording.unseen` says so.
 
     Raises
     ------
@@ -72,8 +77,9 @@ def record(
     recording = _new_recording(model, seed)
     retention = Saving(recording, keep) if isinstance(keep, SaveOptions) else Retention()
     tracer = Tracer(recording, retention, keep != "none", _named_tensors(model), _addresses(model))
-    for path, tensor in _inputs(model, args, kwargs):
-        tracer.ledger.add_source(tensor, "input", path)
+    with torch._C.DisableTorchFunctionSubclass():
+        for path, tensor in _inputs(model, args, kwargs):
+            tracer.ledger.add_source(tensor, "input", path)
     if seed is not None:
         seed_all(seed)
     recording.started = time.time()
@@ -81,22 +87,30 @@ def record(
     watcher = tracer.watch = Watch(tracer) if watch else None
     try:
         with watcher or contextlib.nullcontext(), tracing(tracer):
-            recording.output = model(*args, **kwargs)
+            recording.output = call_model(model, args, kwargs, exhaust)
     finally:
         tracer.watch = None  # no cycle: what is recorded must die with the recording
+        tracer.ledger.closed = True
     recording.elapsed = time.perf_counter() - start
     if recording.stream is not None:
         recording.stream.close()
     recording.outputs = [(path, tracer.ledger.read(tensor)) for path, tensor in walk(recording.output)]
-    for source in recording.sources:
-        source.final = fingerprint(source.live) if source.written else ""
-    recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]
+    with torch._C.DisableTorchFunctionSubclass():
+        _look_back(recording)
     recording.slots = tracer.ledger.slots
+    if isinstance(recording.output, Generator):
+        recording.unseen.append("it returned a generator: what that yields was not recorded (exhaust=True does)")
     _note_parameters(recording, model)
     name_constants(recording, model)
     if watcher is not None:
         recording.dispatched, recording.missed = watcher.seen, watcher.missed
     return recording
+
+
+def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], exhaust: bool) -> Any:
+    """Call a model; of a generator that it returns make a list if `exhaust` is set."""
+    output = model(*args, **kwargs)
+    return list(output) if exhaust and isinstance(output, Generator) else output
 
 
 def _check(model: torch.nn.Module) -> None:
@@ -149,6 +163,13 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from the global generator
+
+
+def _look_back(recording: Recording) -> None:
+    """Note what became of the sources."""
+    for source in recording.sources:
+        source.final = fingerprint(source.live) if source.written else ""
+    recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]
 
 
 def _changed_silently(source: Source) -> bool:

@@ -34,13 +34,12 @@ from pytest_torchlens.capture.ledger import Named
 from pytest_torchlens.capture.ledger import OutOfSightError
 from pytest_torchlens.capture.ledger import View
 from pytest_torchlens.capture.memory import Retention
-from pytest_torchlens.capture.opaque import captured
+from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
-from pytest_torchlens.capture.opaque import module_info
-from pytest_torchlens.capture.opaque import transform_info
 from pytest_torchlens.capture.randomness import drew
 from pytest_torchlens.capture.randomness import state_before
+from pytest_torchlens.capture.transforms import Transform
 from pytest_torchlens.capture.values import Aliased
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 COMPOSITE, PLAIN, ESCAPE = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
+_is_compiling = torch.compiler.is_compiling
 _CALLER_OF_MODULE = 4  # above _frames, _enter, call_module and what stands in for __call__
 
 
@@ -87,10 +87,16 @@ class Tracer(TorchFunctionMode):
         self._made = self.ledger.made
         self._module_calls: dict[str, int] = {}
         self._group: Group | None = None
+        self.watch: Watch | None = None
+        self.apart()
+
+    def apart(self) -> None:
+        """Start with nothing in progress: in `Tracer`, or in a copy of one for another thread."""
         self._expanding: list[Function] = []
         self.busy = False
         """Whether a recorded call, or our own work on it, is in progress."""
-        self.watch: Watch | None = None
+        self.transforming = False
+        """Whether that call is a function transform, in which modules are noted."""
 
     # -- functions ---------------------------------------------------------------------------------------------
 
@@ -98,6 +104,8 @@ class Tracer(TorchFunctionMode):
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = {} if kwargs is None else kwargs
+        if _is_compiling():  # the compiler reads this method too
+            return func(*args, **kwargs)
         info = info_of(func)
         kind = info.kind
         if kind is COMPOSITE and func not in self._expanding and not any(_overrides(kind) for kind in types):
@@ -190,8 +198,9 @@ class Tracer(TorchFunctionMode):
         self.module = call
         start = perf_counter()
         try:
-            if is_opaque(module):
-                result = self._opaque(module_info(original, module), args, kwargs)
+            if is_opaque(module) and not self.transforming:
+                opaque = OpaqueModule(original, module)
+                result = self._opaque(opaque.info(), (opaque.held, *args), kwargs)
             else:
                 result = original(module, *args, **kwargs)
         finally:
@@ -203,7 +212,7 @@ class Tracer(TorchFunctionMode):
 
     def call_custom(self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a custom autograd function: a group of its steps, or one operation where they lead nowhere."""
-        outer, first = self._group, len(self.calls)
+        outer, first, escapes = self._group, len(self.calls), len(self.recording.escapes)
         self._group = Group(name, outer)
         read = self._template(args), self._template(kwargs)
         try:
@@ -211,8 +220,8 @@ class Tracer(TorchFunctionMode):
         finally:
             self._group = outer
         outputs = tensors(result)
-        steps = self.calls[first:]
-        if any(step.writes for step in steps) or self._lead_to(steps, read, outputs):
+        steps, seen = self.calls[first:], len(self.recording.escapes) == escapes
+        if any(step.writes for step in steps) or (seen and self._lead_to(steps, read, outputs)):
             return result
         self._finish(self._new_call(custom_info(apply, name), *read), outputs, ())
         return result
@@ -231,10 +240,21 @@ class Tracer(TorchFunctionMode):
         return self._opaque(custom_info(func, name), args, kwargs)
 
     def call_transform(
-        self, transform: Callable[..., Any], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, original: Callable[..., Any], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call vmap, grad or their like on `func`, as one operation that also reads what `func` captured."""
-        return self._opaque(transform_info(transform, func), (captured(func), *args), kwargs)
+        """Call vmap, grad or their like on `func`, as one operation that also reads what `func` reached."""
+        transform, number = Transform(original, func), len(self.calls)
+        info = transform.info()
+        self.transforming = True
+        try:
+            result = self._opaque(info, args, kwargs)
+        finally:
+            self.transforming = False
+        if len(self.calls) > number:
+            call = self.calls[-1]
+            call.args = (tuple(map(self.ledger.read, transform.reached)), *call.args)
+            info.func, info.steps = transform.again, transform.steps
+        return result
 
     def _opaque(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.busy = True

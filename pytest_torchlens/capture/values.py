@@ -59,7 +59,7 @@ class Value:
         self.dtype = tensor.dtype
         self.device = tensor.device
         self.requires_grad = requires_grad = tensor.requires_grad
-        self.gradfunc = type(tensor.grad_fn).__name__ if requires_grad else ""
+        self.gradfunc = _gradfunc(tensor) if requires_grad else ""
         self._stride: tuple[int, ...] | None = None
         try:
             self.shape = tensor.shape
@@ -83,6 +83,13 @@ class Value:
     def fingerprint(self) -> str:
         """The digest as text."""
         return f"{self.digest:016x}" if isinstance(self.digest, int) else self.digest
+
+
+def _gradfunc(tensor: torch.Tensor) -> str:
+    try:
+        return type(tensor.grad_fn).__name__
+    except RuntimeError:  # a view that was made without gradients and written to, whose base has them
+        return ""
 
 
 def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:

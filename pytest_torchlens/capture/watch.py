@@ -23,10 +23,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes
     ----------
-    seen
-        How many operations the dispatcher ran.
     missed
-        Those that belong to no recorded call.
+        Those that belong to no recorded call, in this thread and those started from it.
     """
 
     supports_higher_order_operators = True
@@ -35,7 +33,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
         self._thread = thread
-        self.seen = 0
+        self._seen = 0
+        self._others: list[Watch] = []
         self.missed: list[Missed] = []
 
     def __torch_dispatch__(
@@ -45,8 +44,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        self.seen += 1
-        if (self._thread or not self._tracer.busy) and not _harmless(func):
+        self._seen += 1
+        if not self._tracer.busy and not _harmless(func):
             self.missed.append(Missed(_name(func), len(self._tracer.calls), self._where(), _stack()))
         return func(*args, **(kwargs or {}))
 
@@ -55,10 +54,16 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return f"thread {self._thread!r}"
         return f"module {self._tracer.module.label!r}" if self._tracer.module is not None else ""
 
-    def for_thread(self, name: str) -> Watch:
-        """Return a watch for another thread, in which nothing is recorded: whatever it computes is missed."""
-        watch = Watch(self._tracer, name)
-        watch.missed = self.missed
+    @property
+    def seen(self) -> int:
+        """How many operations the dispatcher ran, in all threads."""
+        return self._seen + sum(watch._seen for watch in self._others)
+
+    def for_thread(self, tracer: Tracer, name: str) -> Watch:
+        """Return a watch for another thread that adds to this one's account."""
+        watch = Watch(tracer, name)
+        watch.missed, watch._others = self.missed, self._others
+        self._others.append(watch)
         return watch
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.constants import is_foreign
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
@@ -147,7 +148,9 @@ def _origin(node: Node) -> str:
     if node.source is not None and node.source.name:
         return node.source.name
     readers = [child.call for child in node.children if child.call is not None]
-    return f"made outside torch's functions, first read in {source_line(readers[0])}" if readers else ""
+    foreign = node.source is not None and is_foreign(node.source.live)
+    made = "made from an array, as by torch.from_numpy" if foreign else "made outside torch's functions"
+    return f"{made}, first read in {source_line(readers[0])}" if readers else ""
 
 
 def _is_terminal_bool(node: Node) -> bool:

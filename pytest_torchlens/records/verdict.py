@@ -63,6 +63,8 @@ class PartVerdict:
     num_failures: int = 0
     reason: str = ""
     """Why it was not run or does not apply."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know though nothing failed: values handed to Python, results not recorded."""
     tolerated: int = 0
     """How many were equal only within tolerance."""
 

@@ -11,8 +11,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.memory import Extent
-from pytest_torchlens.capture.memory import Write
-from pytest_torchlens.capture.memory import writes_since
+from pytest_torchlens.capture.memory import WriteLog
 from pytest_torchlens.capture.storage import storage_key
 
 
@@ -21,7 +20,7 @@ class Currents:
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._held = {source.value.slot: (source.value, source.since) for source in sources}
-        self._writes: dict[int, list[Write]] = {}
+        self._writes: dict[int, WriteLog] = {}
 
     def agrees(self, read: Value | Aliased, tensor: torch.Tensor) -> bool:
         """Return whether a recorded read of `tensor` names the value that it holds and the writes that reached it."""
@@ -31,9 +30,9 @@ class Currents:
 
     def _later_writes(self, tensor: torch.Tensor, since: int) -> set[int]:
         log = self._writes.get(storage_key(tensor)) if self._writes else None
-        if log is None or log[-1][0] <= since:
+        if log is None or log.latest <= since:
             return set()
-        return set(map(id, writes_since(log, since, Extent.of(tensor))))
+        return set(map(id, log.since(since, Extent.of(tensor))))
 
     def note(self, number: int, call: Call, written: dict[int, torch.Tensor]) -> None:
         """Note what call `number` gave and the tensors, by slot, that it overwrote."""
@@ -41,5 +40,5 @@ class Currents:
             self._held[value.slot] = (value, number)
         by_slot = {value.slot: value for value in call.outputs}
         for slot, tensor in written.items():
-            entry = (number, by_slot.get(slot, call.outputs[0]), Extent.of(tensor))
-            self._writes.setdefault(storage_key(tensor), []).append(entry)
+            value = by_slot.get(slot, call.outputs[0])
+            self._writes.setdefault(storage_key(tensor), WriteLog()).add(number, value, Extent.of(tensor))

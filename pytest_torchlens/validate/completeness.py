@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+
 from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Source
+from pytest_torchlens.capture.calls import Missed
 from pytest_torchlens.history.source_lines import first_model_line
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
@@ -15,18 +21,41 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     """Return the verdict on a recording that was watched; not run for any other."""
     score = Score("completeness", "dispatcher operations")
     if recording.dispatched is None:
-        return PartVerdict(name=score.name, status=Status.NOT_RUN, reason="the dispatcher was not watched")
+        return PartVerdict(name=score.name, status=Status.NOT_RUN, reason=recording.unwatched)
     score.checked = recording.dispatched
     for missed in recording.missed:
-        after = f"after {where.label(missed.call - 1)}" if missed.call else "before the first operation"
-        inside = f", in {missed.where}" if missed.where else ""
-        score.fail(
-            Failure(
-                operation=missed.name,
-                message=f"{missed.name} ran {after}{inside}, but no recorded operation did it",
-                cause="it was called past torch's Python functions: by compiled code, autograd, or another thread",
-                advice="call the code in eager mode, or leave completeness out with a reason",
-                source_line=first_model_line(missed.frames),
-            )
-        )
-    return score.verdict()
+        score.fail(_missed(missed, where))
+    for stranger in () if recording.missed else recording.strangers:  # what was missed explains them
+        score.fail(_stranger(stranger, len(recording.calls), where))
+    return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.unseen))
+
+
+def _missed(missed: Missed, where: Where) -> Failure:
+    after = f"after {where.label(missed.call - 1)}" if missed.call else "before the first operation"
+    inside = f", in {missed.where}" if missed.where else ""
+    return Failure(
+        operation=missed.name,
+        message=f"{missed.name} ran {after}{inside}, but no recorded operation did it",
+        cause="it was called past torch's Python functions: by compiled code or autograd",
+        advice="call the code in eager mode, or leave completeness out with a reason",
+        source_line=first_model_line(missed.frames),
+    )
+
+
+def _stranger(source: Source, calls: int, where: Where) -> Failure:
+    reader = source.since + 1
+    shape = tuple(source.live.shape)
+    return Failure(
+        operation=where.label(reader) if reader < calls else "output",
+        message=f"a tensor of shape {shape} that it reads was made during the pass by no recorded operation",
+        cause="a thread that had been started before, `backward`, or a C++ extension made it",
+        advice="make it in the forward pass itself, or leave completeness out with a reason",
+        source_line=where.source_line(reader) if reader < calls else "",
+    )
+
+
+def _escapes(recording: Recording) -> Iterator[str]:
+    """Yield how often which function handed values to Python, where the graph cannot follow them."""
+    for name, count in Counter(escape.name for escape in recording.escapes).most_common():
+        first = next(escape for escape in recording.escapes if escape.name == name)
+        yield f"{name} handed {count} value{'s' * (count > 1)} to Python (first at {first_model_line(first.frames)})"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
+import torch
+
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
@@ -16,6 +18,7 @@ from pytest_torchlens.validate.reasons import reason
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.trial import Trial
+from pytest_torchlens.validate.trial import copied
 
 # these do not check indices: values out of range would read foreign memory
 _GENTLE = frozenset(["roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d", "nms"])
@@ -57,10 +60,29 @@ class Perturbation:
             named = reason(Probe(trial.call, argument, tensor, others, trial.outputs))
             if named is None and not (is_dense(tensor) or next(self._noise.variants(tensor), None) is not None):
                 named = "no noise for this kind of tensor"
+            if named is None and self._hidden(trial, place):
+                named = "hidden by the values of the other arguments"
             if named is not None:
                 self._exempt[named] += 1
             else:
                 self._score.fail(self._failure(number, trial, argument))
+
+    def _hidden(self, trial: Trial, place: int) -> bool:
+        """Return whether the call reacts once its other arguments have other values too."""
+        gentle = trial.call.info.layer_type in _GENTLE
+        noise = {at: self._first(trial.argument(at).detach(), gentle) for at in range(len(trial.edges))}
+        others = {at: tensor for at, tensor in noise.items() if at != place and tensor is not None}
+        before = trial.outcome({at: copied(tensor) for at, tensor in others.items()})
+        if before is None:
+            return False
+        return any(
+            trial.outcome({**{at: copied(tensor) for at, tensor in others.items()}, place: variant})
+            not in (before, None)
+            for variant in self._noise.variants(trial.argument(place).detach(), gentle)
+        )
+
+    def _first(self, tensor: torch.Tensor, gentle: bool) -> torch.Tensor | None:
+        return next(iter(self._noise.variants(tensor, gentle)), None) if tensor.numel() else None
 
     def _failure(self, number: int, trial: Trial, argument: str) -> Failure:
         return Failure(

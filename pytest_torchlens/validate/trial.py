@@ -47,6 +47,11 @@ class Trial:
 
     def reacts(self, changed: dict[int, torch.Tensor]) -> bool:
         """Return whether the call gives or writes something else with ``changed[place]`` for these edges."""
+        outcome = self.outcome(changed)
+        return outcome is None or outcome != self._reference  # values that the function refuses it has read
+
+    def outcome(self, changed: dict[int, torch.Tensor]) -> list[str] | None:
+        """Return the fingerprints of what the call gives and writes with ``changed[place]``; None if it raises."""
         overwritten = {slot: copied(tensor) for slot, tensor in self._originals.items()}
         places = iter(range(len(self.edges)))
 
@@ -60,11 +65,11 @@ class Trial:
 
         try:
             returned = self._player.run(self.call, self._player.arguments(self.call, swap))
-        except Exception:  # noqa: BLE001 - values that the function refuses are values that it reads
-            return True
+        except Exception:  # noqa: BLE001 - whatever a function raises at values that it cannot take
+            return None
         outputs = returned if self.call.returned else tuple([overwritten[value.slot] for value in self.call.outputs])
         written = tuple([overwritten[slot] for slot in self._also_written])
-        return [fingerprint(tensor) for tensor in outputs + written] != self._reference
+        return [fingerprint(tensor) for tensor in outputs + written]
 
 
 def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:

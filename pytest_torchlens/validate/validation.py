@@ -15,6 +15,8 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.origins import TensorsBefore
+from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
@@ -73,6 +75,7 @@ def validate(
     *,
     parts: Collection[str] | None = None,
     seed: int | None = None,
+    exhaust: bool = False,
 ) -> Validation:
     """Record ``model(*args, **kwargs)`` and prove the record right.
 
@@ -86,6 +89,8 @@ def validate(
         Any of ``"observer"``, ``"replay"``, ``"perturbation"``, ``"invariants"``, ``"completeness"``; None for all.
     seed
         Seed set before each run; None runs from the generators as they are.
+    exhaust
+        Whether to run a generator that the model returns to its end, as in `capture.record`.
 
     Raises
     ------
@@ -96,7 +101,7 @@ def validate(
     """
     chosen = check_parts(parts)
     start = time.perf_counter()
-    run = _Run(model, args, {} if kwargs is None else kwargs, seed)
+    run = _Run(model, args, {} if kwargs is None else kwargs, seed, exhaust)
     try:
         history, verdicts = run.validate(chosen)
     finally:
@@ -116,11 +121,14 @@ def check_recording(recording: Recording, history: ModelHistory, parts: Collecti
 class _Run:
     """The model, its inputs, and what they were before."""
 
-    def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None) -> None:
+    def __init__(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None, exhaust: bool
+    ) -> None:
         self.model = model
         self.args = args
         self.kwargs = kwargs
         self.seed = seed
+        self.exhaust = exhaust
         self._state = ModelState(model)
         self._generators = Generators()
         self._inputs = dict([*walk(args), *walk(kwargs)])
@@ -143,9 +151,7 @@ class _Run:
         return history, [*(_with_former_failure(verdict, before[verdict.name]) for verdict in again), verdicts[-1]]
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
-        recording = self._recording = record(
-            self.model, self.args, self.kwargs, seed=self.seed, watch="completeness" in parts
-        )
+        recording = self._record("completeness" in parts)
         observed = Observation.of(self.model, self._inputs, recording.output) if "observer" in parts else None
         returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         recording.output = None
@@ -159,6 +165,30 @@ class _Run:
         if "completeness" in parts:
             verdicts.append(check_completeness(recording, history))
         return history, verdicts
+
+    def _record(self, watch: bool) -> Recording:
+        """Record the model, watched if asked for and if it runs so: some of PyTorch refuses to under any watch."""
+        try:
+            recording = self._record_once(watch)
+        except Exception as error:
+            if not watch:
+                raise
+            self.restore()
+            recording = self._record_once(watch=False)
+            recording.unwatched = f"the model raises while the dispatcher is watched: {_in_short(error)}"
+        return self._record_again(recording) if _reads_constants(recording) else recording
+
+    def _record_once(self, watch: bool) -> Recording:
+        self._recording = record(self.model, self.args, self.kwargs, seed=self.seed, watch=watch, exhaust=self.exhaust)
+        return self._recording
+
+    def _record_again(self, recording: Recording) -> Recording:
+        """Record once more, with all tensors noted that there are before, to tell constants from what is made."""
+        self.restore()
+        before, unwatched = TensorsBefore(), recording.unwatched
+        recording = self._record_once(recording.dispatched is not None)
+        recording.strangers, recording.unwatched = before.strangers(recording.sources), unwatched
+        return recording
 
     def _observe(self, traced: Observation, uninitialised: set[str]) -> PartVerdict:
         """Compare the recorded run with a plain one; a model that differs from itself cannot be judged so."""
@@ -177,7 +207,7 @@ class _Run:
         self._generators.restore()
         if self.seed is not None:
             seed_all(self.seed)
-        output = self.model(*self.args, **self.kwargs)
+        output = call_model(self.model, self.args, self.kwargs, self.exhaust)
         return Observation.of(self.model, self._inputs, output)
 
     def restore(self) -> None:
@@ -196,6 +226,14 @@ def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdi
         return verdict
     reason = f"while the dispatcher was watched: {former.failures[0].message}"
     return dataclasses.replace(verdict, reason=reason)
+
+
+def _in_short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _reads_constants(recording: Recording) -> bool:
+    return any(source.kind == "constant" for source in recording.sources)
 
 
 def _uninitialised_outputs(recording: Recording) -> set[str]:
@@ -229,11 +267,11 @@ def _play(recording: Recording, player: Player, check: ReplayCheck, perturbation
         check.edges(number, player.wrong_edges(call))
         try:
             returned = player.run(call, player.arguments(call))
+            outputs = player.outputs(call, returned)
+            player.fill_memory(number, outputs)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
             check.raised(number, error)
             return False
-        outputs = player.outputs(call, returned)
-        player.fill_memory(number, outputs)
         check.check(number, call, outputs)
         if len(outputs) != len(call.outputs):
             return False

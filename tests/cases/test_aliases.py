@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from tests.cases.programs import Programs
 from tests.cases.programs import assert_saved
@@ -62,7 +63,7 @@ def row_that_nobody_wrote(x):
     setitem_1: newzeros_1 getitem_2
     getitem_3: input_1
     setitem_2: setitem_1 getitem_3
-    add_1: getitem_1 ~setitem_1 ~setitem_2
+    add_1: getitem_1 ~setitem_2
     output_1: add_1
     """
 )
@@ -189,6 +190,51 @@ def chunks_copied_over_each_other(x):
 @PROGRAMS.add(
     """
     input_1
+    mul_1: input_1
+    getitem_1: mul_1
+    add_1: getitem_1
+    getitem_2: mul_1 ~add_1
+    add_2: getitem_2
+    getitem_3: mul_1 ~add_2
+    mul_2: getitem_3
+    add_3: mul_1 ~add_2 ~mul_2
+    output_1: add_3
+    """
+)
+def rows_written_again_and_again(x):
+    """A write to the same bytes stands for the one before it, which it read; writes to others stand beside it."""
+    y = x * 1
+    y[:3].add_(1)
+    y[:3].add_(2)
+    y[3:].mul_(2)
+    return y + 0
+
+
+class ZeroesItsPaddingRow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, 6))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight[0].mul_(2)
+        return x @ self.weight
+
+
+PROGRAMS.add(
+    """
+    input_1
+    getitem_1: $weight
+    mul_1: getitem_1
+    matmul_1: input_1 ~mul_1 $weight
+    output_1: matmul_1
+    """
+)(ZeroesItsPaddingRow)
+
+
+@PROGRAMS.add(
+    """
+    input_1
     zeros_1
     getitem_1: input_1
     getitem_2: zeros_1
@@ -196,7 +242,7 @@ def chunks_copied_over_each_other(x):
     getitem_3: input_1
     t_1: zeros_1 ~setitem_1
     setitem_2: t_1 getitem_3
-    sum_1: zeros_1 ~setitem_1 ~setitem_2
+    sum_1: zeros_1 ~setitem_2
     output_1: sum_1
     """
 )

@@ -235,4 +235,4 @@ def test_constants_say_where_they_are_from():
     history = tl.log_forward_pass(nn.Sequential(HoldsTensors()), torch.ones(2))
     origins = [history[label].constant_origin for label in history.constant_layers]
     assert origins[:2] == ["0.plain[0]", f"{__name__}.TABLE"]
-    assert origins[2].startswith(f"made outside torch's functions, first read in {__file__}:")
+    assert origins[2].startswith(f"made from an array, as by torch.from_numpy, first read in {__file__}:")

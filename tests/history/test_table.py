@@ -81,7 +81,8 @@ COMMON = {
     "internally_initialized_parents": (), "internally_initialilized_ancestors": (),
     "terminated_inside_model": False, "is_terminal_bool_layer": False, "is_computed_inside_submodule": False,
     "in_cond_branch": False, "containing_module_origin": None, "containing_module_origin_nested": (),
-    "modules_entered": (), "is_submodule_output": False, "modules_exited": (), "is_bottom_level_submodule_output": False,
+    "modules_entered": (), "is_submodule_output": False, "modules_exited": (),
+    "is_bottom_level_submodule_output": False,
 }  # fmt: skip
 
 

@@ -36,3 +36,26 @@ def test_each_exemption_is_named_and_counted(named):
     verdict = validate(Function(EXEMPT[named]), (torch.rand(3) + 0.5,)).verdict
     assert failures(verdict) == []
     assert verdict.part("perturbation").exempt.get(named, 0) >= 1
+
+
+HIDDEN = {
+    "equal rows": lambda x: torch.stack([x, x]).index_select(0, torch.tensor([1, 0, 1])),
+    "equal rows by index": lambda x: x.expand(2, 3)[torch.tensor([1, 0])],
+    "equal elements by mask": lambda x: torch.tensor([1.0, 1, 2, 2])[torch.tensor([True, False, True, False])] * x[1:],
+}
+
+
+@pytest.mark.parametrize("forward", HIDDEN.values(), ids=HIDDEN)
+def test_an_index_among_equals_is_excused_by_name(forward):
+    verdict = validate(Function(forward), (torch.arange(3.0),)).verdict
+    assert verdict.part("perturbation").exempt["hidden by the values of the other arguments"] >= 1
+    assert verdict
+
+
+def test_an_argument_that_no_value_of_the_others_brings_to_light_is_not_hidden():
+    ignore = torch.library.custom_op(
+        "lens_test::ignores", lambda x, y: x * 2, mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor"
+    )
+    verdict = validate(Function(lambda x: ignore(x, x + 1)), (torch.arange(3.0),)).verdict
+    (failure,) = verdict.part("perturbation").failures
+    assert failure.message == "other values for argument 1 of ignores leave its result unchanged"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -177,10 +179,14 @@ def test_operations_called_past_torch_functions_are_missed_by_name_and_line():
     assert failure.source_line.endswith("in forward")
 
 
-def test_what_a_thread_computes_is_missed_by_name():
+def test_what_a_thread_computes_past_torch_functions_is_missed_by_name():
+    def compute(x, results):
+        with torch._C.DisableTorchFunction():
+            results.append(torch.relu(x))
+
     def forward(x):
         results = []
-        thread = threading.Thread(target=lambda: results.append(torch.relu(x)), name="helper")
+        thread = threading.Thread(target=compute, args=(x, results), name="helper")
         thread.start()
         thread.join()
         return results[0] * 2
@@ -190,6 +196,85 @@ def test_what_a_thread_computes_is_missed_by_name():
         failure.message
         == "aten::relu ran before the first operation, in thread 'helper', but no recorded operation did it"
     )
+
+
+def test_a_thread_older_than_the_pass_is_given_away_by_what_it_made():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.ones, 1).result()  # the thread is there now
+        forward = lambda x: pool.submit(torch.relu, x).result() + 1  # noqa: E731
+        (failure,) = validate(Function(forward), (torch.ones(2),)).verdict.part("completeness").failures
+    assert failure.operation == "add_1_1"
+    assert failure.message == "a tensor of shape (2,) that it reads was made during the pass by no recorded operation"
+    assert failure.source_line.startswith(f"{__file__}:")
+
+
+def gradient_read_back(x):
+    weight = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        (weight * x).sum().backward()
+    return weight.grad
+
+
+def test_a_gradient_that_backward_made_in_the_pass_is_no_constant():
+    (failure,) = validate(Function(gradient_read_back), (torch.ones(2),)).verdict.part("completeness").failures
+    assert failure.operation == "output"
+    assert "made during the pass by no recorded operation" in failure.message
+
+
+TABLE = torch.ones(2)
+OLD = {
+    "global": lambda x: x + TABLE,
+    "array": lambda x: x + torch.from_numpy(np.ones(2, dtype="float32")),
+    "slice of a global": lambda x: x + TABLE[:1],
+}
+
+
+@pytest.mark.parametrize("forward", OLD.values(), ids=OLD)
+def test_constants_that_were_there_before_are_none_of_them(forward):
+    part = validate(Function(forward), (torch.ones(2),)).verdict.part("completeness")
+    assert part.failures == ()
+
+
+def test_values_handed_to_python_are_counted_with_their_line():
+    forward = lambda x: x * x.sum().item() if x.sum() > 0 else x  # noqa: E731
+    notes = validate(Function(forward), (torch.ones(2),)).verdict.part("completeness").notes
+    assert [note.partition(" (")[0] for note in notes] == [
+        "__bool__ handed 1 value to Python",
+        "item handed 1 value to Python",
+    ]
+    assert all(f"first at {__file__}:" in note for note in notes)
+
+
+def generating(x):
+    yield x * 2
+    yield x + 1
+
+
+def test_what_a_generator_yields_is_said_to_be_unrecorded():
+    found = validate(Function(generating), (torch.ones(2),))
+    assert found.verdict.part("completeness").notes == (
+        "it returned a generator: what that yields was not recorded (exhaust=True does)",
+    )
+    assert len(found.history.recording.calls) == 0
+
+
+def test_a_generator_is_run_under_the_trace_on_demand():
+    found = validate(Function(generating), (torch.ones(2),), exhaust=True)
+    assert found.verdict
+    assert found.history.layer_list == ["input_1_0", "mul_1_1", "add_1_2", "output_1_3", "output_2_4"]
+
+
+def test_a_model_that_cannot_bear_the_watch_is_validated_without():
+    def forward(x):
+        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+            raise RuntimeError("no dispatch mode, please\nmore text")
+        return x + 1
+
+    verdict = validate(Function(forward), (torch.ones(2),)).verdict
+    assert verdict
+    part = verdict.part("completeness")
+    assert part.status is Status.NOT_RUN
+    assert part.reason == "the model raises while the dispatcher is watched: RuntimeError: no dispatch mode, please"
 
 
 def test_a_model_that_does_not_repeat_itself_is_not_judged_by_a_second_run():
