@@ -15,6 +15,7 @@ from pytest_torchlens.history.endings import loops_decided_by
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.source_lines import describe
 from pytest_torchlens.history.source_lines import frames
+from pytest_torchlens.history.source_lines import frames_by_module
 from pytest_torchlens.history.source_lines import is_model_code
 from pytest_torchlens.history.syntax import ancestors
 from pytest_torchlens.history.syntax import loops_around
@@ -102,9 +103,13 @@ def loop_records(recording: Recording, nodes: list[Node], records: Iterable[Esca
 
 
 def _innermost_loop(node: Node) -> Iterator[tuple[_LoopKey, str]]:
-    assert node.call is not None  # noqa: S101 - the caller looked
-    for code, at in frames(node.call):
-        expression = node_at(code, at) if is_model_code(code) else None
+    """Yield the innermost loop around the first pass, in a module call that the second pass is in as well."""
+    first, second = node.passes[0].call, node.passes[1].call
+    assert first is not None  # noqa: S101 - the caller looked
+    around = second.module.stack() if second is not None and second.module is not None else ()
+    shared = {id(call) for call in around}
+    for module_call, code, at in frames_by_module(first):
+        expression = node_at(code, at) if is_model_code(code) and id(module_call) in shared else None
         for loop in loops_around(expression)[:1] if expression is not None else ():
             yield _key(code, loop), f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
             return
