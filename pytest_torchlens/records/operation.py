@@ -44,8 +44,6 @@ class Operation:
     layer_total_num: int
     pass_num: int = 1
     layer_passes_total: int = 1
-    same_layer_operations: tuple[str, ...] = ()
-    """The other passes of its layer."""
     lookup_keys: tuple[str | int, ...] = ()
     call_id: int = -1
     """Number of the function call that made this tensor (an LSTM is one call and three operations)."""
@@ -114,6 +112,12 @@ class Operation:
     is_submodule_output: bool = False
     is_bottom_level_submodule_output: bool = False
     bottom_level_submodule_exited: str | None = None
+
+    @property
+    def same_layer_operations(self) -> tuple[str, ...]:
+        """Labels of the other passes of its layer."""
+        others = (number for number in range(1, self.layer_passes_total + 1) if number != self.pass_num)
+        return tuple(f"{self.layer_label}:{number}" for number in others)
 
     @property
     def is_computed_inside_submodule(self) -> bool:
