@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Iterator
 from types import CodeType
+from typing import Any
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import Escape
@@ -15,6 +16,7 @@ from pytest_torchlens.history.endings import loops_decided_by
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.source_lines import describe
 from pytest_torchlens.history.source_lines import frames
+from pytest_torchlens.history.source_lines import frames_by_module
 from pytest_torchlens.history.source_lines import is_model_code
 from pytest_torchlens.history.syntax import ancestors
 from pytest_torchlens.history.syntax import loops_around
@@ -28,29 +30,46 @@ _LoopKey = tuple[str, int, int]
 
 def escape_records(recording: Recording, nodes: list[Node]) -> tuple[EscapeRecord, ...]:
     """Return each value handed over to Python, in order, with what was decided by it."""
-    labels = _labels(nodes)
-    return tuple(_record(escape, labels) for escape in recording.escapes)
+    labels, decisions = _labels(nodes), _Decisions()
+    return tuple(_record(escape, labels, decisions) for escape in recording.escapes)
 
 
 def _labels(nodes: list[Node]) -> dict[int, str]:
     return {id(node.value): node.label for node in nodes if node.kind != "output"}
 
 
-def _record(escape: Escape, labels: dict[int, str]) -> EscapeRecord:
-    code, at = next(_model_frames(escape), (None, 0))
-    expression = node_at(code, at) if code is not None and not _asked_without_source(escape) else None
-    result = None if isinstance(escape.result, complex) else escape.result
-    truth = escape.name in TRUTH_TESTS
-    found = {}
-    if code is not None and expression is not None:
-        found = decision(code.co_filename, expression, result, truth)
+class _Decisions:
+    """What each place in the code did with a value; a loop asks at one place again and again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def of(self, escape: Escape) -> dict[str, Any]:
+        truth = escape.name in TRUTH_TESTS
+        frames_key = [part if isinstance(part, int) else id(part) for part in escape.frames]
+        key = (escape.module and escape.module.address, *frames_key, truth and bool(escape.result), escape.name)
+        if key not in self._known:
+            self._known[key] = self._find(escape, truth)
+        return self._known[key]
+
+    def _find(self, escape: Escape, truth: bool) -> dict[str, Any]:
+        code, at = next(_model_frames(escape), (None, 0))
+        if code is None:
+            return {}
+        where = {"source_line": describe(code, at)}
+        expression = None if _asked_without_source(escape) else node_at(code, at)
+        if expression is None:
+            return where
+        return {**where, **decision(code.co_filename, expression, escape.result, truth)}
+
+
+def _record(escape: Escape, labels: dict[int, str], decisions: _Decisions) -> EscapeRecord:
     return EscapeRecord(
         function=escape.name,
         operation=labels.get(id(escape.value), ""),
-        value=result,
+        value=None if isinstance(escape.result, complex) else escape.result,
         before_call=escape.call,
-        source_line=describe(code, at) if code is not None else "",
-        **found,
+        **decisions.of(escape),
     )
 
 
@@ -102,9 +121,13 @@ def loop_records(recording: Recording, nodes: list[Node], records: Iterable[Esca
 
 
 def _innermost_loop(node: Node) -> Iterator[tuple[_LoopKey, str]]:
-    assert node.call is not None  # noqa: S101 - the caller looked
-    for code, at in frames(node.call):
-        expression = node_at(code, at) if is_model_code(code) else None
+    """Yield the innermost loop around the first pass, in a module call that the second pass is in as well."""
+    first, second = node.passes[0].call, node.passes[1].call
+    assert first is not None  # noqa: S101 - the caller looked
+    around = second.module.stack() if second is not None and second.module is not None else ()
+    shared = {id(call) for call in around}
+    for module_call, code, at in frames_by_module(first):
+        expression = node_at(code, at) if is_model_code(code) and id(module_call) in shared else None
         for loop in loops_around(expression)[:1] if expression is not None else ():
             yield _key(code, loop), f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +23,12 @@ class Layer:
     ----------
     passes
         Its operations in execution order.
-    rolled_edges
-        The edges between layers of the whole history.
+    edges_of_all
+        Returns the edges between layers of the whole history; called when they are first asked for.
     """
 
     passes: tuple[LoggedOperation, ...]
-    rolled_edges: tuple[RolledEdge, ...] = ()
+    edges_of_all: Callable[[], tuple[RolledEdge, ...]]
 
     @property
     def layer_label(self) -> str:
@@ -37,12 +38,12 @@ class Layer:
     @property
     def parent_edges(self) -> tuple[RolledEdge, ...]:
         """Edges into this layer, with the passes in which each carries data."""
-        return tuple(edge for edge in self.rolled_edges if edge.child == self.layer_label)
+        return tuple(edge for edge in self.edges_of_all() if edge.child == self.layer_label)
 
     @property
     def child_edges(self) -> tuple[RolledEdge, ...]:
         """Edges out of this layer, with the passes in which each carries data."""
-        return tuple(edge for edge in self.rolled_edges if edge.parent == self.layer_label)
+        return tuple(edge for edge in self.edges_of_all() if edge.parent == self.layer_label)
 
     @property
     def parent_layers(self) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class LoadedHistory(HistoryView):
             near = difflib.get_close_matches(key, [name for name in self._by_key if isinstance(name, str)], n=3)
             raise LookupKeyError(f"no layer {key!r}; near are {', '.join(near) or 'none'}")
         found = self._by_key[key]
-        return found[0] if len(found) == 1 else Layer(tuple(found), self.rolled_edges)
+        return found[0] if len(found) == 1 else Layer(tuple(found), lambda: self.rolled_edges)
 
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""

@@ -69,6 +69,7 @@ class ModelHistory(HistoryView):
         self.recording = recording
         self._layers_to_save = layers_to_save
         self._options = options
+        self._escapes: tuple[EscapeRecord, ...] = ()
         self.graph_differences: tuple[str, ...] = ()
         """Where the graph differs from that of the history that this one is a rerun of, a sentence for each place."""
 
@@ -108,7 +109,8 @@ class ModelHistory(HistoryView):
         """Inputs, operations and outputs in execution order, with the buffers and constants that they read."""
         nodes = build_nodes(self.recording)
         assign_labels(nodes, group_passes(nodes))
-        mark_conditions(self.recording, nodes, escape_records(self.recording, nodes))
+        self._escapes = escape_records(self.recording, nodes)
+        mark_conditions(self.recording, nodes, self._escapes)
         return nodes
 
     @functools.cached_property
@@ -159,7 +161,7 @@ class ModelHistory(HistoryView):
         found = self._lookup.find(key)
         if len(found) == 1:
             return self._operation(found[0])
-        return Layer(tuple(map(self._operation, found)), self.rolled_edges)
+        return Layer(tuple(map(self._operation, found)), lambda: self.rolled_edges)
 
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
@@ -252,10 +254,11 @@ class ModelHistory(HistoryView):
         """Whether a tensor was asked whether it is true."""
         return any(escape.is_truth_test for escape in self.escapes)
 
-    @functools.cached_property
+    @property
     def escapes(self) -> tuple[EscapeRecord, ...]:
         """Values handed over to Python, in order, with the statement that asked and the branch taken."""
-        return escape_records(self.recording, self.nodes)
+        _ = self.nodes  # building the graph finds them
+        return self._escapes
 
     @property
     def truth_tests(self) -> tuple[EscapeRecord, ...]:

@@ -45,16 +45,9 @@ def _identity(node: Node, lookup_keys: LookupKeys) -> dict[str, Any]:
         "layer_total_num": node.layer_total_num,
         "pass_num": node.pass_num,
         "layer_passes_total": len(node.passes),
-        "same_layer_operations": _others(node),
         "lookup_keys": lookup_keys,
         "call_id": node.number,
     }
-
-
-def _others(node: Node) -> tuple[str, ...]:
-    if len(node.passes) == 1:
-        return ()
-    return tuple(other.label for other in node.passes if other is not node)
 
 
 def _tensor(node: Node) -> dict[str, Any]:

@@ -34,13 +34,14 @@ class _Visits:
         self.since_one_of_a_kind: list[int] = []
         """The same for operations that are never met again."""
         for number, key in enumerate(keys):
-            visits, parents = self.of_key[key], ops.parents[number]
-            for since, new in (
-                (self.since, ops.weights[number] or not visits),
-                (self.since_one_of_a_kind, ops.weights[number] or counts[key] == 1),
-            ):
-                latest = max((since[parent] for _, parent in parents), default=-1)
-                since.append(number if new and ops.counts[number] else latest)
+            visits = self.of_key[key]
+            since = alone = -1
+            for _, parent in ops.parents[number]:
+                since = max(since, self.since[parent])
+                alone = max(alone, self.since_one_of_a_kind[parent])
+            fixed = ops.counts[number] and ops.weights[number]
+            self.since.append(number if fixed or (ops.counts[number] and not visits) else since)
+            self.since_one_of_a_kind.append(number if fixed or (ops.counts[number] and counts[key] == 1) else alone)
             self.nth.append(len(visits))
             visits.append(number)
         self.cycle = in_cycles(

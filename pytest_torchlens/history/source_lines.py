@@ -15,6 +15,7 @@ import torch
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.capture.calls import ModuleCall
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
@@ -33,10 +34,15 @@ def first_model_line(recorded: Frames) -> str:
 
 def frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
     """Yield code and instruction of each frame from the call out to the outermost forward."""
-    yield from _own(call.frames)
+    return ((code, at) for _, code, at in frames_by_module(call))
+
+
+def frames_by_module(call: Call | Escape) -> Iterator[tuple[ModuleCall | None, CodeType, int]]:
+    """Yield the same with the module call whose forward each frame is part of."""
+    yield from ((call.module, code, at) for code, at in _own(call.frames))
     if call.module is not None:
         for module_call in call.module.stack():
-            yield from _own(module_call.frames)
+            yield from ((module_call.parent, code, at) for code, at in _own(module_call.frames))
 
 
 def _own(recorded: Frames) -> Iterator[tuple[CodeType, int]]:

@@ -52,8 +52,6 @@ class Operation:
     """Which pass of its layer it is, from 1."""
     layer_passes_total: int = 1
     """Passes of its layer."""
-    same_layer_operations: tuple[str, ...] = ()
-    """The other passes of its layer."""
     lookup_keys: tuple[str | int, ...] = ()
     """What finds it in its history: places among the saved layers, labels, module addresses."""
     call_id: int = -1
@@ -167,6 +165,12 @@ class Operation:
     def label(self) -> str:
         """What stands for this one operation in lists: its label, with the pass where its layer has several."""
         return self.layer_label_w_pass if self.layer_passes_total > 1 else self.layer_label
+
+    @property
+    def same_layer_operations(self) -> tuple[str, ...]:
+        """Labels of the other passes of its layer."""
+        others = (number for number in range(1, self.layer_passes_total + 1) if number != self.pass_num)
+        return tuple(f"{self.layer_label}:{number}" for number in others)
 
     @property
     def is_computed_inside_submodule(self) -> bool:

@@ -239,6 +239,27 @@ def test_whether_data_decide_the_passes(function, passes, decided_by):
     assert [said.rpartition("_")[0] for said in (s.partition(",")[0] for s in loop.decided_by)] == decided_by
 
 
+class Steps(nn.Module):
+    """A cell that runs over time."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.Linear(2, 2)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = torch.relu(self.cell(x))
+        return x
+
+
+def test_the_loop_around_a_module():
+    history = trace(nn.Sequential(Steps()), torch.ones(1, 2))
+    (loop,) = history.loops
+    assert loop.source_line == f"{__file__}:{line(Steps.forward, 1)}, in forward"
+    assert loop.layers == ("linear_1_1", "relu_1_2")
+    assert (loop.num_passes, loop.depends_on_data) == (3, False)
+
+
 def test_a_while_condition_is_one_layer_from_its_first_time_on():
     history = trace(Function(until_small), torch.tensor([1.0]))
     once = "abs_1:{0} max_1:{0} gt_1:{0}"

@@ -79,7 +79,7 @@ def test_keys_of_a_layer(history, key):
 
 @pytest.mark.parametrize("key", ["linear_1_1:2", "linear_1:2", "fc:2", 4, -7])
 def test_keys_of_a_pass(history, key):
-    assert history[key].layer_label_w_pass == "linear_1_1:2"
+    assert (history[key].layer_label, history[key].pass_num) == ("linear_1_1", 2)
 
 
 def test_a_layer_knows_what_its_passes_share(history):
@@ -87,7 +87,7 @@ def test_a_layer_knows_what_its_passes_share(history):
     assert layer.layer_type == "linear"
     assert layer.parent_param_addresses == ("fc.weight", "fc.bias")
     assert layer.parent_layers == ("input_1_0", "mul_1_3")
-    assert layer[2].layer_label_w_pass == "linear_1_1:2"
+    assert layer[2].pass_num == 2
     with pytest.raises(AttributeError, match=r"tensor_contents differs .* history\['linear_1_1:1'\].tensor_contents"):
         _ = layer.tensor_contents
     with pytest.raises(IndexError, match="linear_1_1 has passes 1 to 3, no 4"):

@@ -43,3 +43,9 @@ def test_the_script_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     example = next(block for block in blocks("python") if "alexnet" in block)
     exec(compile(example, "README.md", "exec"), {})  # noqa: S102 - our own text
     assert "conv2d_3_7" in capsys.readouterr().out
+
+
+def test_the_recurrent_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    example = next(block for block in blocks("python") if "SimpleRecurrent" in block)
+    exec(compile(example, "README.md", "exec"), {"__name__": "readme"})  # noqa: S102 - our own text
+    assert "Layer linear_1" in capsys.readouterr().out
