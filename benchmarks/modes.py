@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -44,6 +45,20 @@ def all_kept(model: nn.Module, x: torch.Tensor) -> object:
     return record(model, (x,), {}, keep="all")
 
 
+def without_stacks(model: nn.Module, x: torch.Tensor) -> object:
+    """Record fingerprints, but no call stacks: beside `fingerprints`, what the stacks cost."""
+    from pytest_torchlens.capture.tracer import Tracer
+
+    with patch.object(Tracer, "_frames", lambda *_: ()):
+        return fingerprints(model, x)
+
+
+def without_random_states(model: nn.Module, x: torch.Tensor) -> object:
+    """Record fingerprints, but no states of generators: beside `fingerprints`, what the states cost."""
+    with patch("pytest_torchlens.capture.tracer.state_before", lambda *_: None):
+        return fingerprints(model, x)
+
+
 def validated(model: nn.Module, x: torch.Tensor) -> object:
     """Record, replay and perturb; a verdict that is not passed is an error."""
     from pytest_torchlens.validate import validate
@@ -74,6 +89,8 @@ OURS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "plain": plain,
     "empty mode": empty_mode,
     "fingerprints": fingerprints,
+    "no call stacks": without_stacks,
+    "no random states": without_random_states,
     "all kept": all_kept,
     "validated": validated,
 }

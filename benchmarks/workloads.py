@@ -1,4 +1,4 @@
-"""The models that are measured: six of torchvision, one of timm, and a chain of tiny operations."""
+"""The models that are measured: six of torchvision, one of timm, and chains of tiny operations."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ class Chain(nn.Module):
         return x
 
 
+class Draws(nn.Module):
+    """Two thousand operations on 16 x 16 floats, every second of which draws random numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run two operations a thousand times."""
+        for _ in range(1000):
+            x = torch.dropout(x, 0.1, train=True) * 0.9
+        return x
+
+
 def _image() -> torch.Tensor:
     return torch.randn(1, 3, 224, 224)
 
@@ -35,8 +45,8 @@ def _timm(name: str) -> tuple[nn.Module, torch.Tensor]:
     return timm.create_model(name, pretrained=False), _image()
 
 
-def _chain() -> tuple[nn.Module, torch.Tensor]:
-    return Chain(), torch.randn(16, 16)
+def _chain(model: type[nn.Module]) -> tuple[nn.Module, torch.Tensor]:
+    return model(), torch.randn(16, 16)
 
 
 WORKLOADS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
@@ -47,7 +57,8 @@ WORKLOADS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "swin_v2_t": partial(_torchvision, "swin_v2_t"),
     "vit_b_16": partial(_torchvision, "vit_b_16"),
     "timm convnext_tiny": partial(_timm, "convnext_tiny"),
-    "chain of 2,000": _chain,
+    "chain of 2,000": partial(_chain, Chain),
+    "1,000 draws": partial(_chain, Draws),
 }
 
 

@@ -7,38 +7,56 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
+    from pytest_torchlens.capture import SaveOptions
+    from pytest_torchlens.capture import SavingError
     from pytest_torchlens.capture import TraceError
     from pytest_torchlens.functions import get_model_activations
     from pytest_torchlens.functions import get_model_metadata
     from pytest_torchlens.functions import get_model_structure
     from pytest_torchlens.functions import log_forward_pass
+    from pytest_torchlens.functions import show_model_graph
     from pytest_torchlens.functions import validate_model_activations
     from pytest_torchlens.functions import validate_saved_activations
+    from pytest_torchlens.history import HistoryFileError
     from pytest_torchlens.history import LookupKeyError
     from pytest_torchlens.history import ModelHistory
+    from pytest_torchlens.history import Query
+    from pytest_torchlens.history import load
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "HistoryFileError": "history",
     "LookupKeyError": "history",
     "ModelHistory": "history",
+    "Query": "history",
+    "SaveOptions": "capture",
+    "SavingError": "capture",
     "TraceError": "capture",
     "get_model_activations": "functions",
     "get_model_metadata": "functions",
     "get_model_structure": "functions",
+    "load": "history",
     "log_forward_pass": "functions",
+    "show_model_graph": "functions",
     "validate_model_activations": "functions",
     "validate_saved_activations": "functions",
 }
 
 __all__ = [
+    "HistoryFileError",
     "LookupKeyError",
     "ModelHistory",
+    "Query",
+    "SaveOptions",
+    "SavingError",
     "TraceError",
     "get_model_activations",
     "get_model_metadata",
     "get_model_structure",
+    "load",
     "log_forward_pass",
+    "show_model_graph",
     "validate_model_activations",
     "validate_saved_activations",
 ]

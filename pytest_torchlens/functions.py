@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+from pathlib import Path
 from typing import Any
-from typing import Literal
 
 import torch
 
+from pytest_torchlens.capture import Keep
+from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture import TraceError
 from pytest_torchlens.capture import record
+from pytest_torchlens.draw import Drawing
+from pytest_torchlens.draw import VisOpt
 from pytest_torchlens.history import LayersToSave
 from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.rerun import as_arguments
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import validate
 
 Inputs = torch.Tensor | list[Any] | tuple[Any, ...]
 
 
-def log_forward_pass(
+def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by name
     model: torch.nn.Module,
     input_args: Any = (),
     input_kwargs: dict[str, Any] | None = None,
     layers_to_save: LayersToSave = "all",
     random_seed: int | None = None,
+    vis_opt: VisOpt = "none",
     *,
+    save_options: SaveOptions | None = None,
+    save_gradients: bool = False,
+    vis_nesting_depth: int | None = None,
+    vis_outpath: Path | str = "model_graph.svg",
     exhaust: bool = False,
 ) -> ModelHistory:
     """Run a forward pass and return everything about it.
@@ -39,10 +50,20 @@ def log_forward_pass(
     input_kwargs
         Keyword arguments.
     layers_to_save
-        ``"all"`` (default), None or ``"none"``, or keys: labels, short labels, module addresses, places (negative
-        ones too), or parts of labels.
+        ``"all"`` (default), None or ``"none"``, or what to save, one or several: labels, short labels, module
+        addresses, places (negative ones too), parts of labels, a `Query`, or a function of a `LoggedOperation`.
     random_seed
         Seed for the generators of torch, NumPy and Python; None (default) leaves them alone.
+    vis_opt
+        ``"none"`` (default), ``"unrolled"`` to draw every operation, ``"rolled"`` to draw all passes of a layer as one.
+    save_options
+        What is done to activations before they are saved: detach, transform, dtype, device, streaming to disk.
+    save_gradients
+        Whether backward passes to come leave the gradient of each saved activation in ``grad_contents``.
+    vis_nesting_depth
+        Depth of modules from which on each is drawn as one node; None (default) draws every operation.
+    vis_outpath
+        Where the drawing goes; its ending is the format.  Without Graphviz a warning says so.
     exhaust
         Whether to run a generator that the model returns to its end and record that too; by default (False) it is
         handed on as it is and ``history.recording.unseen`` says so.
@@ -67,12 +88,16 @@ def log_forward_pass(
     ['input_1_0', 'linear_1_1', 'output_1_2']
     """
     args, kwargs = _arguments(model, input_args, input_kwargs)
-    layers_to_save = None if layers_to_save in ("none", []) else layers_to_save
-    keep: Literal["none", "all"] = "none" if layers_to_save is None else "all"
+    layers_to_save = None if layers_to_save in ("none", [], ()) else layers_to_save
+    drawing = Drawing(vis_opt, vis_nesting_depth, Path(vis_outpath))
+    options = dataclasses.replace(save_options or SaveOptions(), gradients=save_gradients)
+    plain = options == SaveOptions()
+    keep: Keep = "none" if layers_to_save is None else "all" if plain else options
     recording = record(model, args, kwargs, keep=keep, seed=random_seed, exhaust=exhaust)
-    history = ModelHistory(recording, layers_to_save)
-    if layers_to_save not in (None, "all"):
+    history = ModelHistory(recording, layers_to_save, None if plain else options)
+    if layers_to_save != "all":
         history.select()
+    drawing.draw(history)
     return history
 
 
@@ -87,6 +112,31 @@ def get_model_metadata(
     Parameters are those of `log_forward_pass`.
     """
     return log_forward_pass(model, input_args, input_kwargs, None, random_seed)
+
+
+def show_model_graph(  # noqa: PLR0913 - the paper's signature
+    model: torch.nn.Module,
+    input_args: Any = (),
+    input_kwargs: dict[str, Any] | None = None,
+    vis_opt: VisOpt = "unrolled",
+    vis_nesting_depth: int | None = None,
+    vis_outpath: Path | str = "model_graph.svg",
+    random_seed: int | None = None,
+) -> None:
+    """Draw a model's graph without saving any activation.
+
+    Parameters are those of `log_forward_pass`.
+    """
+    log_forward_pass(
+        model,
+        input_args,
+        input_kwargs,
+        None,
+        random_seed,
+        vis_opt,
+        vis_nesting_depth=vis_nesting_depth,
+        vis_outpath=vis_outpath,
+    )
 
 
 def validate_model_activations(
@@ -115,8 +165,7 @@ validate_saved_activations = validate_model_activations
 def _arguments(
     model: torch.nn.Module, input_args: Any, input_kwargs: dict[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args = tuple(input_args) if isinstance(input_args, list | tuple) else (input_args,)
-    kwargs = dict(input_kwargs or {})
+    args, kwargs = as_arguments(input_args, input_kwargs)
     if isinstance(model, torch.nn.Module):
         _check_fit(model, args, kwargs, isinstance(input_args, list))
     return args, kwargs

@@ -6,10 +6,26 @@ from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.edges import edges_in
 from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.record import Keep
 from pytest_torchlens.capture.record import TraceError
 from pytest_torchlens.capture.record import record
+from pytest_torchlens.capture.saving import SaveOptions
+from pytest_torchlens.capture.saving import SavingError
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 
-__all__ = ["Aliased", "Call", "Recording", "Source", "TraceError", "Value", "edges_in", "fingerprint", "record"]
+__all__ = [
+    "Aliased",
+    "Call",
+    "Keep",
+    "Recording",
+    "SaveOptions",
+    "SavingError",
+    "Source",
+    "TraceError",
+    "Value",
+    "edges_in",
+    "fingerprint",
+    "record",
+]

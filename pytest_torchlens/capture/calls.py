@@ -7,15 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from types import CodeType
+from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
 
 from pytest_torchlens.capture.ambient import AmbientTable
 from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.gradients import Gradients
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
+
+if TYPE_CHECKING:
+    from pytest_torchlens.capture.saving import Stream
 
 Frames = tuple[CodeType | int, ...]
 """Code objects and instruction offsets in turn: flat, for one is made for every call."""
@@ -258,4 +263,8 @@ class Recording:
     """Seconds since the epoch."""
     elapsed: float = 0.0
     """Seconds of the whole forward pass, recording included."""
+    gradients: Gradients | None = None
+    """Gradients of the kept activations, if they were asked for."""
+    stream: Stream | None = None
+    """Activations that were written to disk."""
     slots: int = 0

@@ -54,8 +54,10 @@ class Ledger:
     ----------
     recording
         Gets the sources that are met.
+    retention
+        Keeps the tensors of sources.
     keep
-        Whether every value keeps its tensor.
+        Whether it keeps every value's tensor too.
     named
         Parameters and buffers by id: the tensor, ``"parameter"`` or ``"buffer"``, its address.
     record_view
@@ -68,13 +70,14 @@ class Ledger:
     def __init__(
         self,
         recording: Recording,
+        retention: Retention,
         keep: bool,
         named: Named,
         record_view: Callable[[View, Tensor], None],
         record_write: Callable[[Tensor, Tensor], None],
     ) -> None:
         self._recording = recording
-        self._keep = keep
+        self._keep = retention.keep_made if keep else None
         self._named = named
         # no cycle: what is recorded must die with the recording
         self._record_view = weakref.WeakMethod(record_view)
@@ -82,7 +85,7 @@ class Ledger:
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
         self._writes: dict[int, WriteLog] = {}
-        self._retention = Retention()
+        self._retention = retention
         self._exposed: dict[int, tuple[Tensor, str]] = {}
         self.slots = 0
         self.closed = False
@@ -144,8 +147,8 @@ class Ledger:
         entry = self._live[id(tensor)] = (ref, value, key, number)
         if self._owners is not None:
             self._note_owner(entry)
-        if self._keep:
-            self._retention.keep(value, tensor, key)
+        if self._keep is not None:
+            self._keep(value, tensor, key)
             if key in self._exposed:
                 self._retention.before_write(key)
         return value
@@ -236,6 +239,8 @@ class Ledger:
         if kind != "parameter":  # large, and their version counters tell
             value.digest = fingerprint(tensor)
         self._retention.keep(value, tensor, key)
+        if kind != "parameter":
+            self._retention.watch(value, tensor)
         version = -1 if tensor.is_inference() else tensor._version
         since = len(self._recording.calls) - 1
         self._recording.sources.append(Source(kind, name, value, tensor, version, since=since))

@@ -117,36 +117,51 @@ _FEW = 64  # writes that are looked through one by one at each further write
 
 
 class Retention:
-    """Values whose tensors are kept by reference, and copied only when their memory is about to be overwritten."""
+    """Values whose tensors are kept by reference, and copied only when their memory is about to be overwritten.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    in_graph
+        Whether copies stay in the autograd graph, each then with memory of its own.
+    """
+
+    def __init__(self, in_graph: bool = False) -> None:
         self._kept: dict[int, list[Value]] = {}
+        self._in_graph = in_graph
 
     def keep(self, value: Value, tensor: torch.Tensor, key: int) -> None:
         """Keep `tensor` as ``value.tensor``, with the contents that it has now."""
         value.tensor = tensor
         self._kept.setdefault(key, []).append(value)
 
+    keep_made = keep
+    """Keep what a call made; may be otherwise than a source is kept."""
+
+    def watch(self, value: Value, tensor: torch.Tensor) -> None:
+        """Be told of a source."""
+
     def before_write(self, key: int) -> None:
         """Copy what is kept of that memory: one copy, over which the kept tensors stay aliases of each other."""
         values = self._kept.pop(key, None)
         if values is not None:
-            for value, copy in zip(values, copies_of(values), strict=True):
+            for value, copy in zip(values, copies_of(values, self._in_graph), strict=True):
                 value.tensor = copy
 
 
-def copies_of(values: list[Value]) -> list[torch.Tensor]:
+def copies_of(values: list[Value], in_graph: bool = False) -> list[torch.Tensor]:
     """Return copies of the kept tensors; those over the same memory are again aliases of each other."""
     storages: dict[int, torch.UntypedStorage] = {}
-    with torch.no_grad():
-        return [_copy(value, storages) for value in values]
+    with torch.set_grad_enabled(in_graph):
+        return [_copy(value, storages, in_graph) for value in values]
 
 
-def _copy(value: Value, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+def _copy(value: Value, storages: dict[int, torch.UntypedStorage], in_graph: bool) -> torch.Tensor:
     if value.tensor is None:
         raise ValueError("a value that is not kept cannot be copied")
+    if in_graph and value.tensor.grad_fn is not None:
+        return value.tensor.clone()
     copy = _over_copied_storage(value.tensor.detach(), storages)
-    return copy.requires_grad_() if value.requires_grad else copy
+    return copy.requires_grad_() if value.requires_grad and value.tensor.requires_grad else copy
 
 
 def _over_copied_storage(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:

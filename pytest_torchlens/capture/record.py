@@ -18,11 +18,16 @@ from pytest_torchlens.capture.constants import name_constants
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
+from pytest_torchlens.capture.saving import SaveOptions
+from pytest_torchlens.capture.saving import Saving
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.watch import Watch
+
+Keep = Literal["none", "all"] | SaveOptions
 
 
 class TraceError(RuntimeError):
@@ -34,7 +39,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
     *,
-    keep: Literal["none", "all"] = "none",
+    keep: Keep = "none",
     seed: int | None = None,
     watch: bool = False,
     exhaust: bool = False,
@@ -51,7 +56,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
         What to call it with.
     keep
         ``"all"`` keeps every activation (by reference; copied only before it is overwritten), ``"none"`` keeps their
-        fingerprints.
+        fingerprints alone, options keep what they make of each activation.
     seed
         Seed for the generators of torch, NumPy and Python; None leaves them alone.
     watch
@@ -70,7 +75,8 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     kwargs = {} if kwargs is None else kwargs
     _check(model)
     recording = _new_recording(model, seed)
-    tracer = Tracer(recording, keep == "all", _named_tensors(model), _addresses(model))
+    retention = Saving(recording, keep) if isinstance(keep, SaveOptions) else Retention()
+    tracer = Tracer(recording, retention, keep != "none", _named_tensors(model), _addresses(model))
     with torch._C.DisableTorchFunctionSubclass():
         for path, tensor in _inputs(model, args, kwargs):
             tracer.ledger.add_source(tensor, "input", path)
@@ -86,6 +92,8 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
         tracer.watch = None  # no cycle: what is recorded must die with the recording
         tracer.ledger.close()
     recording.elapsed = time.perf_counter() - start
+    if recording.stream is not None:
+        recording.stream.close()
     recording.outputs = [(path, tracer.ledger.read(tensor)) for path, tensor in walk(recording.output)]
     with torch._C.DisableTorchFunctionSubclass():
         _look_back(recording)

@@ -33,6 +33,7 @@ from pytest_torchlens.capture.ledger import Ledger
 from pytest_torchlens.capture.ledger import Named
 from pytest_torchlens.capture.ledger import OutOfSightError
 from pytest_torchlens.capture.ledger import View
+from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
@@ -60,8 +61,10 @@ class Tracer(TorchFunctionMode):
     ----------
     recording
         What to fill.
+    retention
+        Keeps the tensors of sources.
     keep
-        Whether to keep every activation.
+        Whether it keeps every activation too.
     named
         Parameters and buffers by id: the tensor, ``"parameter"`` or ``"buffer"``, its address.
     addresses
@@ -71,6 +74,7 @@ class Tracer(TorchFunctionMode):
     def __init__(
         self,
         recording: Recording,
+        retention: Retention,
         keep: bool,
         named: Named,
         addresses: dict[int, str],
@@ -80,7 +84,7 @@ class Tracer(TorchFunctionMode):
         self._ambient = recording.ambient
         self.module: ModuleCall | None = None
         self._addresses = addresses
-        self.ledger = Ledger(recording, keep, named, self._record_view, self._record_write)
+        self.ledger = Ledger(recording, retention, keep, named, self._record_view, self._record_write)
         self._template = self.ledger.template
         self._made = self.ledger.made
         self._module_calls: dict[str, int] = {}

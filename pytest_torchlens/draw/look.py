@@ -112,7 +112,7 @@ def tooltip(node: Node) -> list[str]:
         display_label(operation),
         f"{shape_text(operation.tensor_shape)} {operation.tensor_dtype} on {operation.tensor_device}",
         operation.func_applied_name,
-        ", ".join(operation.func_args_non_tensor + operation.func_kwargs_non_tensor),
+        ", ".join(operation.func_position_args_non_tensor + operation.func_keyword_args_non_tensor),
         operation.source_line,
     )
     return [shortened(printable(line), _LONGEST_HINT) for line in lines if line]
@@ -170,7 +170,7 @@ def _limits(history: HistoryRecord, picture: Picture) -> list[str]:
 
 
 def _order_matters(operation: Operation) -> bool:
-    scaled = any(argument.startswith("alpha=") for argument in operation.func_kwargs_non_tensor)
+    scaled = any(argument.startswith("alpha=") for argument in operation.func_keyword_args_non_tensor)
     return len(operation.edges) > 1 and (scaled or operation.layer_type not in _COMMUTATIVE)
 
 

@@ -133,7 +133,7 @@ class _Graph:
         return calls[:-1] if calls and calls[-1] in self.bottom else calls
 
     def _calls_around(self) -> dict[str, tuple[str, ...]]:
-        around = {node_id(op): op.containing_modules_origin_nested for op in self.operations}
+        around = {node_id(op): op.containing_module_origin_nested for op in self.operations}
         for source in self.operations:
             if (source.is_buffer_layer or source.is_constant) and not around[node_id(source)]:
                 around[node_id(source)] = self._calls_of_children(source, around)

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from pytest_torchlens.history.layer import Layer
+from pytest_torchlens.history.loaded import LoadedHistory
+from pytest_torchlens.history.loaded import load
 from pytest_torchlens.history.lookup import LookupKeyError
-from pytest_torchlens.history.model_history import LayersToSave
 from pytest_torchlens.history.model_history import ModelHistory
 from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.history.query import Query
+from pytest_torchlens.history.selection import LayersToSave
+from pytest_torchlens.history.store import HistoryFileError
 
-__all__ = ["Layer", "LayersToSave", "LoggedOperation", "LookupKeyError", "ModelHistory"]
+__all__ = [
+    "HistoryFileError",
+    "LoadedHistory",
+    "load",
+    "Layer",
+    "LayersToSave",
+    "LoggedOperation",
+    "LookupKeyError",
+    "ModelHistory",
+    "Query",
+]

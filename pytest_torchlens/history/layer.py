@@ -12,6 +12,7 @@ from pytest_torchlens.records import RolledEdge
 
 # what differs from pass to pass: asked of a layer, it has no one answer
 _OF_ONE_PASS = frozenset(["layer_label_w_pass", "operation_num", "pass_num", "lookup_keys", "call_id", "edges"])
+_TENSORS = frozenset(["tensor_contents", "grad_contents", "gradients", "func_rng_states"])
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,12 @@ class Layer:
 
     def __getattr__(self, name: str) -> Any:
         """Return what is the same in all passes."""
-        if name.startswith("_") or name not in LoggedOperation.__dataclass_fields__:
+        if name.startswith("_") or not (name in LoggedOperation.__dataclass_fields__ or hasattr(LoggedOperation, name)):
             raise AttributeError(f"Layer has no attribute {name!r}")
         values = [getattr(each, name) for each in self.passes]
         if name not in _OF_ONE_PASS and all(value is values[0] for value in values):
             return values[0]
-        if name in _OF_ONE_PASS or name == "tensor_contents" or any(value != values[0] for value in values):
+        if name in _OF_ONE_PASS or name in _TENSORS or any(value != values[0] for value in values):
             first = self.passes[0].layer_label_w_pass
             raise AttributeError(
                 f"{name} differs between the {len(self)} passes of {self.layer_label}; ask one of them, "

@@ -112,7 +112,7 @@ class Weights:
         given = [parent for parent, _, _ in node.parents]
         known = all(parent.source is not None or id(parent) in self._made for parent in given)
         some = bool(node.parameters) or any(id(parent) in self._made for parent in given)
-        return known and some and self._layer(node) not in self._layers
+        return known and some and (_overwrites_its_weight(node) or self._layer(node) not in self._layers)
 
     def _layer(self, node: Node) -> Hashable:
         return node.call and node.call.info.layer_type, node.value.position, self._own(node)
@@ -122,3 +122,7 @@ class Weights:
 
     def _number(self, source: Source) -> int:
         return self._ids.setdefault(id(source), len(self._ids))
+
+
+def _overwrites_its_weight(node: Node) -> bool:
+    return node.call is not None and any(source.value.slot in node.call.writes for source in node.parameters)

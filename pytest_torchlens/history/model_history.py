@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 
+from pytest_torchlens.capture import Keep
 from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import SaveOptions
+from pytest_torchlens.capture import record
 from pytest_torchlens.history.control import escape_records
 from pytest_torchlens.history.control import lines_by_branch
 from pytest_torchlens.history.control import loop_records
@@ -16,27 +17,33 @@ from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
 from pytest_torchlens.history.labels import assign_labels
 from pytest_torchlens.history.layer import Layer
+from pytest_torchlens.history.live import BackwardPass
+from pytest_torchlens.history.live import Live
+from pytest_torchlens.history.live import LiveOperation
 from pytest_torchlens.history.lookup import Lookup
 from pytest_torchlens.history.loops import group_passes
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.records import arguments_with_labels
 from pytest_torchlens.history.records import fields_of
+from pytest_torchlens.history.rerun import as_arguments
+from pytest_torchlens.history.rerun import graph_differences
+from pytest_torchlens.history.selection import LayersToSave
+from pytest_torchlens.history.selection import keys_and_tests
+from pytest_torchlens.history.selection import places_that_pass
 from pytest_torchlens.history.source_lines import source_line
-from pytest_torchlens.history.summary import summary
+from pytest_torchlens.history.view import HistoryView
+from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.records import MergedGraph
-from pytest_torchlens.records import Operation
 from pytest_torchlens.records import RolledEdge
 from pytest_torchlens.records import merge
 from pytest_torchlens.records import roll_edges
 
-LayersToSave = str | int | Sequence[str | int] | None
 
-
-class ModelHistory:
+class ModelHistory(HistoryView):
     """The record of one forward pass, indexed by label, module address or place.
 
     Made by `pytest_torchlens.log_forward_pass`.  The graph is built when it is first asked for.
@@ -46,7 +53,9 @@ class ModelHistory:
     recording
         What `pytest_torchlens.capture.record` returned.
     layers_to_save
-        ``"all"``, None, or keys: labels, module addresses, places, or parts of labels.
+        ``"all"``, None, or what `log_forward_pass` takes.
+    options
+        With which the recording saved its activations.
 
     Examples
     --------
@@ -54,10 +63,44 @@ class ModelHistory:
     >>> history["features.6"].parent_layers  # doctest: +SKIP
     """
 
-    def __init__(self, recording: Recording, layers_to_save: LayersToSave = "all") -> None:
+    def __init__(
+        self, recording: Recording, layers_to_save: LayersToSave = "all", options: SaveOptions | None = None
+    ) -> None:
         self.recording = recording
         self._layers_to_save = layers_to_save
+        self._options = options
         self._escapes: tuple[EscapeRecord, ...] = ()
+        self.graph_differences: tuple[str, ...] = ()
+        """Where the graph differs from that of the history that this one is a rerun of, a sentence for each place."""
+
+    def rerun(
+        self, input_args: Any = (), input_kwargs: dict[str, Any] | None = None, random_seed: int | None = None
+    ) -> ModelHistory:
+        """Run the model again, save the same layers, and return the new history.
+
+        Its ``graph_differences`` say where the graph is another than this one's, if it is.
+
+        Parameters
+        ----------
+        input_args, input_kwargs, random_seed
+            As in `log_forward_pass`.
+
+        Raises
+        ------
+        ReferenceError
+            If the model is gone: a history does not keep it.
+        """
+        model = self.recording.model()
+        if model is None:
+            raise ReferenceError(f"{self.model_name} is gone: a history does not keep its model, hold it to rerun it")
+        args, kwargs = as_arguments(input_args, input_kwargs)
+        keep: Keep = "none" if self._layers_to_save is None else self._options or "all"
+        again = ModelHistory(
+            record(model, args, kwargs, keep=keep, seed=random_seed), self._layers_to_save, self._options
+        )
+        _ = again._saved
+        again.graph_differences = graph_differences(self.operations, again.operations)
+        return again
 
     # -- the graph ---------------------------------------------------------------------------------------------
 
@@ -80,25 +123,28 @@ class ModelHistory:
 
     @functools.cached_property
     def _saved(self) -> list[Node]:
-        if self._layers_to_save is None:
-            return []
         if self._layers_to_save == "all":
             return self._layers
-        wanted = self._layers_to_save
-        keys = [wanted] if isinstance(wanted, str | int) else wanted
-        saved = Lookup(self.nodes, self._layers, self._modules).select(keys)
-        self._forget_others(saved)
+        saved = [] if self._layers_to_save is None else self._selected(self._layers_to_save)
+        self._live.forget_others(saved)
         return saved
+
+    def _selected(self, wanted: LayersToSave) -> list[Node]:
+        every = Lookup(self.nodes, self._layers, self._modules)
+        keys, tests = keys_and_tests(wanted)
+        chosen = {id(node) for node in every.select(keys)}
+        if tests:
+            drafts = [self._make(node, ()) for node in self.nodes]
+            chosen |= {id(self.nodes[place]) for place in places_that_pass(drafts, tests)}
+        return [node for node in self.nodes if id(node) in chosen]
+
+    @functools.cached_property
+    def _live(self) -> Live:
+        return Live(self.recording, self.nodes, self._options)
 
     def select(self) -> None:
         """Let go of what was not asked to be saved, now and not when first asked for a layer."""
         _ = self._saved
-
-    def _forget_others(self, saved: list[Node]) -> None:
-        kept = {id(node.value) for node in saved}
-        for node in self.nodes:
-            if node.kind == "operation" and id(node.value) not in kept:
-                node.value.tensor = None
 
     @functools.cached_property
     def _lookup(self) -> Lookup:
@@ -116,14 +162,6 @@ class ModelHistory:
         if len(found) == 1:
             return self._operation(found[0])
         return Layer(tuple(map(self._operation, found)), lambda: self.rolled_edges)
-
-    def __len__(self) -> int:
-        """Return the number of layers: inputs, operations and outputs."""
-        return len(self._layers)
-
-    def __iter__(self) -> Iterator[LoggedOperation]:
-        """Yield the layers in execution order."""
-        return (self._operation(node) for node in self._layers)
 
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
@@ -144,19 +182,19 @@ class ModelHistory:
     def _operation(self, node: Node) -> LoggedOperation:
         made = self._made.get(id(node))
         if made is None:
-            made = self._made[id(node)] = self._make(node)
+            keys = self._lookup.keys_of(node, self._places.get(id(node)))
+            made = self._made[id(node)] = self._make(node, keys)
         return made
 
     @functools.cached_property
     def _made(self) -> dict[int, LoggedOperation]:
         return {}
 
-    def _make(self, node: Node) -> LoggedOperation:
-        keys = self._lookup.keys_of(node, self._places.get(id(node)))
+    def _make(self, node: Node, keys: tuple[str | int, ...]) -> LoggedOperation:
         args, kwargs = arguments_with_labels(node)
         return LoggedOperation(
-            **fields_of(node, self._modules, keys),
-            tensor_contents=node.value.tensor,
+            **(fields_of(node, self._modules, keys) | {"has_saved_activations": self._live.is_saved(node)}),
+            behind=LiveOperation(self._live, node),
             func_applied=node.call.info.func if node.call is not None else None,
             creation_args=args,
             creation_kwargs=kwargs,
@@ -187,27 +225,14 @@ class ModelHistory:
         return [node.label for node in self._saved or self._layers]
 
     @property
-    def input_layers(self) -> list[str]:
-        """Labels of the model's input tensors."""
-        return self._of_kind("input")
+    def walks(self) -> Walks:
+        """Ways through the graph, by label."""
+        return self._live.walks
 
     @property
-    def output_layers(self) -> list[str]:
-        """Labels of the model's output tensors."""
-        return self._of_kind("output")
-
-    @property
-    def buffer_layers(self) -> list[str]:
-        """Labels of the buffers that operations read."""
-        return self._of_kind("buffer")
-
-    @property
-    def constant_layers(self) -> list[str]:
-        """Labels of tensors of unknown origin."""
-        return self._of_kind("constant")
-
-    def _of_kind(self, kind: str) -> list[str]:
-        return [node.label for node in self.nodes if node.kind == kind]
+    def backward_passes(self) -> list[BackwardPass]:
+        """The backward passes so far, with the layers that each reached; needs ``save_gradients=True``."""
+        return self._live.backward_passes()
 
     @property
     def model_is_branching(self) -> bool:
@@ -278,15 +303,11 @@ class ModelHistory:
         """Return ``file:line, in function`` of the model's line that made call `number`."""
         return source_line(self.recording.calls[number])
 
-    def record(self) -> HistoryRecord:
-        """Return everything plain about this pass, ready for JSON."""
-        return HistoryRecord(operations=tuple(map(_plain, self.operations)), **self._totals)
-
     @functools.cached_property
     def _totals(self) -> dict[str, Any]:
         recording, nodes = self.recording, self.nodes
-        among = nodes if self._layers_to_save == "all" else self._saved
-        saved = [node for node in among if node.value.tensor is not None]
+        _ = self._saved
+        saved = [node for node in nodes if self._live.is_saved(node)]
         used = {id(node.passes) for node in nodes if node.parameters}
         seconds = sum(call.elapsed for call in recording.calls) / 1e9
         return {
@@ -306,34 +327,18 @@ class ModelHistory:
             "total_param_layers": len(used),
             "total_params": sum(shape.numel() for shape in recording.parameters.values()),
             "total_params_fsize": recording.parameter_bytes,
+            "pass_start_time": recording.started,
+            "pass_end_time": recording.started + recording.elapsed,
             "elapsed_time_total": recording.elapsed,
             "elapsed_time_function_calls": seconds,
-            "elapsed_time_logging": max(0.0, recording.elapsed - seconds),
+            "elapsed_time_torchlens_logging": max(0.0, recording.elapsed - seconds),
             "layer_list": tuple(self.layer_list),
+            "top_level_module_passes": self._modules.top_level_passes(),
             "modules": self._modules.records(),
             "escapes": self.escapes,
             "loops": self.loops,
         }
 
-    def __getattr__(self, name: str) -> Any:
-        """Return the model's other metadata: totals, times and modules, as in `records.HistoryRecord`."""
-        if not name.startswith("_") and name in HistoryRecord.__dataclass_fields__:
-            totals = self._totals
-            return totals.get(name, HistoryRecord.__dataclass_fields__[name].default)
-        raise AttributeError(f"ModelHistory has no attribute {name!r}")
-
-    def __str__(self) -> str:
-        """Return the summary: structure, tensors, parameters, seed, time, modules, layers."""
-        return summary(self.record_without_operations())
-
     def record_without_operations(self) -> HistoryRecord:
         """Return the model's side of the record alone."""
         return HistoryRecord(**self._totals)
-
-    def __repr__(self) -> str:
-        """Return one line."""
-        return f"<ModelHistory of {self.model_name}: {len(self)} layers>"
-
-
-def _plain(operation: LoggedOperation) -> Operation:
-    return Operation(**{name: getattr(operation, name) for name in Operation.__dataclass_fields__})

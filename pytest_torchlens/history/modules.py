@@ -25,6 +25,21 @@ class Modules:
                 for call in node.call.module.stack():
                     self._operations[id(call)] += 1
 
+    def top_level_passes(self) -> tuple[str, ...]:
+        """Return the calls that the model itself made."""
+        return tuple(child for children in self._pass_children().get("", ()) for child in children)
+
+    def _pass_children(self) -> dict[str, list[list[str]]]:
+        """Return for each module, and each of its calls, the calls that it made."""
+        made: dict[int, list[str]] = {}
+        by_address: dict[str, list[list[str]]] = {}
+        for call in self._recording.module_calls:
+            made[id(call)] = []
+            by_address.setdefault(call.address, []).append(made[id(call)])
+            if call.parent is not None:
+                made[id(call.parent)].append(call.label)
+        return by_address
+
     def name(self, call: ModuleCall) -> str:
         """Return the name of a module call."""
         return call.address if self._passes[call.address] == 1 else call.label
@@ -60,6 +75,7 @@ class Modules:
         for name in names:
             if name:
                 children.setdefault(name.rpartition(".")[0], []).append(name)
+        pass_children = self._pass_children()
         return tuple(
             ModuleRecord(
                 address=name,
@@ -67,6 +83,7 @@ class Modules:
                 num_passes=self._passes[name],
                 children=tuple(children[name]),
                 num_params=own[name],
+                pass_children=tuple(map(tuple, pass_children.get(name, ()))),
             )
             for name, kind in names.items()
         )

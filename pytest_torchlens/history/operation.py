@@ -6,102 +6,140 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
+from typing import Protocol
 
 import torch
 
+from pytest_torchlens.history.layer_summary import layer_summary
+from pytest_torchlens.history.stack import StackFrame
+from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import Operation
 
 
-@dataclass(frozen=True, kw_only=True)
+class Behind(Protocol):
+    """What an operation looks up when asked: tensors, source, its place in the graph."""
+
+    @property
+    def walks(self) -> Walks:
+        """Return the graph."""
+
+    def activation(self) -> torch.Tensor | None:
+        """Return the saved tensor."""
+
+    def gradients(self) -> dict[int, torch.Tensor]:
+        """Return the gradient of each backward pass that reached the tensor, by the number of the pass."""
+
+    def stack(self) -> tuple[StackFrame, ...]:
+        """Return the code positions from the model's forward down to the call."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LoggedOperation(Operation):
-    """An operation with its activation, function and arguments; printing it gives a summary.
+    """An operation with its activation, function and arguments; printing it gives a summary."""
 
-    Attributes
-    ----------
-    tensor_contents
-        The activation as it was when made; None if it was not saved.
-    func_applied
-        The function called; None for inputs, outputs, buffers and constants.
-    creation_args, creation_kwargs
-        Arguments of the call; a tensor is given by the label of the operation that made it, a parameter by its
-        address.
-    func_rng_states
-        State of the generator before the call, if it drew random numbers.
-    """
-
-    tensor_contents: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    behind: Behind = field(compare=False, repr=False)
     func_applied: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+    """The function called; None for inputs, outputs, buffers and constants, and in a loaded history."""
     creation_args: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    """Positional arguments of the call, with the label of the operation, or the address of the parameter, in place
+    of each tensor; not saved to disk."""
     creation_kwargs: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Keyword arguments of the call, in the same way."""
     func_rng_states: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    """State of the generator before the call, if it drew random numbers; not saved to disk."""
     operations_total: int = field(default=0, compare=False, repr=False)
-    """Layers in the whole model, for the heading of the summary."""
+    """Inputs, operations and outputs in the whole history."""
+
+    @property
+    def tensor_contents(self) -> torch.Tensor | None:
+        """The activation as it was when made, or what the saving options made of it; None if it was not saved."""
+        return self.behind.activation()
+
+    @property
+    def gradients(self) -> dict[int, torch.Tensor]:
+        """Gradients by the number of the backward pass, from 1; needs ``save_gradients=True``."""
+        return self.behind.gradients()
+
+    @property
+    def grad_contents(self) -> torch.Tensor | None:
+        """Gradient of the last backward pass that reached the tensor; None if none did."""
+        return next(reversed(self.gradients.values()), None)
+
+    @property
+    def grad_shape(self) -> tuple[int, ...] | None:
+        """Shape of that gradient."""
+        gradient = self.grad_contents
+        return None if gradient is None else tuple(gradient.shape)
+
+    @property
+    def has_saved_grad(self) -> bool:
+        """Whether a backward pass reached the tensor."""
+        return bool(self.gradients)
+
+    @property
+    def func_call_stack(self) -> tuple[StackFrame, ...]:
+        """Code positions from the model's forward down to the call: file, line, function, and the lines around."""
+        return self.behind.stack()
+
+    @property
+    def orig_ancestors(self) -> tuple[str, ...]:
+        """Ancestors that have no parents: inputs, buffers, constants, tensors made inside the model."""
+        return self.behind.walks.original_ancestors(self.label)
+
+    @property
+    def sibling_layers(self) -> tuple[str, ...]:
+        """Layers that share a parent with it."""
+        return self.behind.walks.siblings(self.label)
+
+    @property
+    def spouse_layers(self) -> tuple[str, ...]:
+        """Layers that share a child with it."""
+        return self.behind.walks.spouses(self.label)
+
+    @property
+    def min_distance_from_input(self) -> int | None:
+        """Fewest steps along the edges from an input; None if it does not descend from one."""
+        return self.behind.walks.distance_from_input(self.label)[0]
+
+    @property
+    def max_distance_from_input(self) -> int | None:
+        """Most steps along the edges from an input; None if it does not descend from one."""
+        return self.behind.walks.distance_from_input(self.label)[1]
+
+    @property
+    def min_distance_from_output(self) -> int | None:
+        """Fewest steps along the edges to an output; None if it leads to none."""
+        return self.behind.walks.distance_from_output(self.label)[0]
+
+    @property
+    def max_distance_from_output(self) -> int | None:
+        """Most steps along the edges to an output; None if it leads to none."""
+        return self.behind.walks.distance_from_output(self.label)[1]
+
+    @property
+    def output_descendants(self) -> tuple[str, ...]:
+        """The model's outputs that are computed from it."""
+        return self.behind.walks.output_descendants(self.label)
+
+    @property
+    def internally_initialized_parents(self) -> tuple[str, ...]:
+        """Parents that were made inside the model from no other tensor."""
+        return self.behind.walks.initialized_parents(self.label)
+
+    @property
+    def internally_initialized_ancestors(self) -> tuple[str, ...]:
+        """Ancestors that were made inside the model from no other tensor."""
+        return self.behind.walks.initialized_ancestors(self.label)
+
+    @property
+    def internally_initialilized_ancestors(self) -> tuple[str, ...]:
+        """The same under the table's spelling."""
+        return self.internally_initialized_ancestors
 
     def __str__(self) -> str:
         """Return the summary: tensor, parameters, parents, children, function, modules, time, look-up keys."""
-        return "\n".join(_summary(self))
+        return "\n".join(layer_summary(self))
 
-
-def _summary(op: LoggedOperation) -> list[str]:
-    place = f"operation {op.operation_num + 1}/{op.operations_total}" if op.operation_num >= 0 else op.layer_type
-    passes = f" (pass {op.pass_num}/{op.layer_passes_total})" if op.layer_passes_total > 1 else ""
-    lines = [
-        f"Layer {op.layer_label}{passes}, {place}:",
-        f"\tOutput tensor: shape={op.tensor_shape}, dtype={op.tensor_dtype}, size={human_size(op.tensor_fsize)}",
-        *_corner(op.tensor_contents),
-        f"\tParams: {_parameters(op)}",
-        f"\tParent Layers: {', '.join(op.parent_layers) or 'none'}",
-        f"\tChild Layers: {', '.join(op.child_layers) or 'none'}",
-    ]
-    if op.func_applied_name:
-        lines.append(f"\tFunction: {op.func_applied_name} (gradfunc={op.gradfunc_name or 'none'})")
-    lines.append(f"\tComputed inside module: {op.containing_module_origin or 'none'}")
-    lines.append(f"\tTime elapsed: {op.func_time_elapsed: .3E}s")
-    if op.modules_exited:
-        lines.append(f"\tOutput of modules: {', '.join(op.modules_exited)}")
-    if op.is_bottom_level_submodule_output:
-        lines.append(f"\tOutput of bottom-level module: {op.bottom_level_submodule_exited}")
-    if op.source_line:
-        lines.append(f"\tSource: {op.source_line}")
-    lines.append(f"\tLookup keys: {', '.join(map(str, op.lookup_keys))}")
-    return lines
-
-
-def _parameters(op: LoggedOperation) -> str:
-    if not op.computed_with_params:
-        return "no params used"
-    shapes = ", ".join(map(str, op.parent_param_shapes))
-    size = human_size(op.parent_params_fsize)
-    return f"Computed from params with shape {shapes}; {op.num_params_total} params total ({size})"
-
-
-_CORNER = 5
-
-
-def _corner(tensor: torch.Tensor | None) -> list[str]:
-    """Return the first rows and columns of the last two dimensions, or why there are none."""
-    if tensor is None:
-        return ["\t\t(not saved)"]
-    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
-        return [f"\t\t({tensor.layout} tensor on {tensor.device})"]
-    with torch.no_grad():
-        corner = tensor.detach()
-        while corner.dim() > 2 and corner.shape[0]:  # noqa: PLR2004 - rows and columns
-            corner = corner[0]
-        cut = corner[(slice(_CORNER),) * corner.dim()]
-        more = "..." if cut.numel() < tensor.numel() else ""
-        return [f"\t\t{cut}{more}"]
-
-
-_UNIT = 1024.0
-
-
-def human_size(size: int) -> str:
-    """Return bytes as text with a unit of powers of 1,024: ``"253.5 KB"``."""
-    if size < _UNIT:
-        return f"{size} B"
-    amount, units = float(size), iter(["KB", "MB", "GB", "TB"])
-    unit = ""
-    while amount >= _UNIT and (unit := next(units, "")):
-        amount /= _UNIT
-    return f"{amount:.1f} {unit}"
+    def __repr__(self) -> str:
+        """Return one line."""
+        return f"<{self.label}: {self.tensor_dtype} {self.tensor_shape}>"

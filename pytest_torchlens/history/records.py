@@ -12,6 +12,7 @@ from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.source_lines import source_line
 from pytest_torchlens.records import Edge
+from pytest_torchlens.records import Operation
 
 LookupKeys = tuple[str | int, ...]
 
@@ -26,6 +27,11 @@ def fields_of(node: Node, modules: Modules, lookup_keys: LookupKeys) -> dict[str
         **_graph(node),
         **_modules(node, modules),
     }
+
+
+def bare(node: Node) -> Operation:
+    """Return a node's `Operation` with labels and graph alone."""
+    return Operation(**_identity(node, ()), **_graph(node))
 
 
 def _identity(node: Node, lookup_keys: LookupKeys) -> dict[str, Any]:
@@ -65,8 +71,8 @@ def _call(node: Node) -> dict[str, Any]:
     return {
         "func_applied_name": call.info.name,
         "func_time_elapsed": call.elapsed / 1e9,
-        "func_args_non_tensor": _texts(enumerate(call.args)),
-        "func_kwargs_non_tensor": _texts(call.kwargs.items()),
+        "func_position_args_non_tensor": _texts(enumerate(call.args)),
+        "func_keyword_args_non_tensor": _texts(call.kwargs.items()),
         "function_is_inplace": node.value.slot in call.writes,
         "function_is_random": call.random is not None,
         "gradfunc_name": node.value.gradfunc,
@@ -100,6 +106,7 @@ def _parameters(node: Node) -> dict[str, Any]:
     sources = list({source.name: source for source in node.parameters}.values())
     return {
         "computed_with_params": bool(sources),
+        "num_param_tensors": len(sources),
         "parent_param_addresses": tuple(source.name for source in sources),
         "parent_param_shapes": tuple(tuple(source.value.shape) for source in sources),
         "num_params_total": sum(source.value.shape.numel() for source in sources),
@@ -149,7 +156,7 @@ def _modules(node: Node, modules: Modules) -> dict[str, Any]:
     bottom = modules.bottom_level(node)
     return {
         "containing_module_origin": around[-1] if around else None,
-        "containing_modules_origin_nested": around,
+        "containing_module_origin_nested": around,
         "modules_entered": tuple(modules.name(call) for call in node.entered),
         "modules_exited": tuple(modules.name(call) for call in node.exited),
         "is_submodule_output": bool(node.exited),

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
-from pytest_torchlens.history.operation import human_size
+from pytest_torchlens.history.layer_summary import human_size
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModuleRecord
 
@@ -16,8 +16,20 @@ _STEP = "    "
 
 def summary(record: HistoryRecord) -> str:
     """Return structure, tensors and bytes, parameters, seed, time, module hierarchy and layers, one below the other."""
-    saved = f"{record.num_tensors_saved} tensors ({human_size(record.tensor_fsize_saved)}) saved"
     lines = [
+        *heading(record),
+        "\tModule Hierarchy:",
+        *(f"\t\t{line}" for line in _hierarchy(record)),
+        "\tLayers:",
+        *(f"\t\t{place}: {label}" for place, label in enumerate(_with_passes(record.layer_list))),
+    ]
+    return "\n".join(lines)
+
+
+def heading(record: HistoryRecord) -> list[str]:
+    """Return the summary's first lines: structure, tensors, parameters, seed, time."""
+    saved = f"{record.num_tensors_saved} tensors ({human_size(record.tensor_fsize_saved)}) saved"
+    return [
         f"Log of {record.model_name} forward pass:",
         f"\tModel structure: {_structure(record)}",
         f"\t{record.num_tensors_total} tensors ({human_size(record.tensor_fsize_total)}) computed in forward pass; "
@@ -26,12 +38,7 @@ def summary(record: HistoryRecord) -> str:
         f"{human_size(record.total_params_fsize)}).",
         f"\tRandom seed: {'none set' if record.random_seed_used is None else record.random_seed_used}",
         f"\tTime elapsed: {record.elapsed_time_total:.3f}s",
-        "\tModule Hierarchy:",
-        *(f"\t\t{line}" for line in _hierarchy(record)),
-        "\tLayers:",
-        *(f"\t\t{place}: {label}" for place, label in enumerate(_with_passes(record.layer_list))),
     ]
-    return "\n".join(lines)
 
 
 def _with_passes(labels: tuple[str, ...]) -> Iterator[str]:

@@ -25,6 +25,8 @@ class ModuleRecord:
         Addresses of its direct submodules in the order of their first calls, those never called last.
     num_params
         Elements of the parameters directly its own, each tensor once in the model.
+    pass_children
+        For each of its calls the module calls that it made, as ``address:pass``, in order.
     """
 
     address: str
@@ -32,6 +34,7 @@ class ModuleRecord:
     num_passes: int = 0
     children: tuple[str, ...] = ()
     num_params: int = 0
+    pass_children: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,30 +42,52 @@ class HistoryRecord:
     """Model side of Supplementary Table 1, and the operations."""
 
     model_name: str
+    """Class name of the model."""
     random_seed_used: int | None = None
+    """The seed set before the pass; None if none was."""
     model_is_recurrent: bool = False
+    """Whether some layer has several passes."""
     model_max_recurrent_loops: int = 1
+    """The largest number of passes of any layer."""
     model_is_branching: bool = False
+    """Whether some operation has more than one child."""
     model_has_conditional_branching: bool = False
+    """Whether a condition of the model's code asked for a tensor's value."""
     num_operations: int = 0
     """Function calls recorded, those without part in the result included."""
     num_layers: int = 0
     """Inputs, layers of one or more passes, and outputs."""
     num_tensors_total: int = 0
+    """Tensors in the graph: inputs, operations, outputs, buffers and constants."""
     tensor_fsize_total: int = 0
+    """Their bytes."""
     num_tensors_saved: int = 0
+    """Tensors whose values were saved."""
     tensor_fsize_saved: int = 0
+    """Bytes of the saved tensors, as the model made them."""
     total_param_tensors: int = 0
+    """Distinct parameters of the model."""
     total_param_layers: int = 0
+    """Layers that compute with parameters."""
     total_params: int = 0
     """Elements of all distinct parameters of the model, used or not."""
     total_params_fsize: int = 0
+    """Bytes of all distinct parameters of the model."""
+    pass_start_time: float = 0.0
+    """When the forward pass began, in seconds since the epoch."""
+    pass_end_time: float = 0.0
+    """When the forward pass ended, in seconds since the epoch."""
     elapsed_time_total: float = 0.0
+    """Seconds of the forward pass, recording included."""
     elapsed_time_function_calls: float = 0.0
-    elapsed_time_logging: float = 0.0
+    """Seconds spent in the recorded functions."""
+    elapsed_time_torchlens_logging: float = 0.0
+    """Seconds of the forward pass spent outside recorded functions: on recording, and in the model's own Python."""
     layer_list: tuple[str, ...] = ()
     """Labels of inputs, operations and outputs in execution order (no buffers, no constants), each with its pass
     where its layer has several."""
+    top_level_module_passes: tuple[str, ...] = ()
+    """Module calls that the model itself made, as ``address:pass``, in order."""
     operations: tuple[Operation, ...] = ()
     """In execution order; buffers and constants stand before their first use."""
     escapes: tuple[EscapeRecord, ...] = ()
@@ -70,3 +95,4 @@ class HistoryRecord:
     loops: tuple[LoopRecord, ...] = ()
     """Loops of the source that ran layers several times."""
     modules: tuple[ModuleRecord, ...] = ()
+    """The modules, the model itself first."""

@@ -100,7 +100,7 @@ def _keyed(history: HistoryRecord) -> dict[Hashable, Operation]:
     times: Counter[Hashable] = Counter()
     found: dict[Hashable, Operation] = {}
     for op in history.operations:
-        around = op.containing_modules_origin_nested
+        around = op.containing_module_origin_nested
         where = (op.layer_type, op.source_line, op.iterable_output_index, op.buffer_address)
         key: Hashable = (where, tuple(call.partition(":")[0] for call in around))
         times[key] += 1

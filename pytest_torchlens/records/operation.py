@@ -35,42 +35,63 @@ class Operation:
 
     # identity
     layer_label: str
+    """Type, number among its type, number among all layers: ``"conv2d_3_7"``; all passes of a layer share it."""
     layer_label_w_pass: str
+    """Label and number of the pass: ``"conv2d_3_7:1"``."""
     layer_label_short: str
+    """Label without the number among all layers: ``"conv2d_3"``."""
     operation_num: int
     """Place in execution order, counting inputs (from 0); -1 for buffers, constants and parameters."""
     layer_type: str
+    """The function's name without underscores: ``"conv2d"``; or input, output, buffer, constant."""
     layer_type_num: int
+    """Number of the layer among those of its type, from 1."""
     layer_total_num: int
+    """Number of the layer among all, counting inputs (from 0); -1 for buffers and constants."""
     pass_num: int = 1
+    """Which pass of its layer it is, from 1."""
     layer_passes_total: int = 1
+    """Passes of its layer."""
     lookup_keys: tuple[str | int, ...] = ()
+    """What finds it in its history: places among the saved layers, labels, module addresses."""
     call_id: int = -1
     """Number of the function call that made this tensor (an LSTM is one call and three operations)."""
 
     # the tensor
     tensor_shape: tuple[int, ...] = ()
+    """Shape of the tensor as the operation returned it."""
     tensor_dtype: str = ""
     """As torch prints it: ``"torch.float32"``."""
     tensor_device: str = "cpu"
+    """As torch prints it: ``"cpu"``, ``"cuda:0"``."""
     tensor_stride: tuple[int, ...] | None = None
     """Strides in elements; None for tensors that have none (sparse, nested)."""
     tensor_fsize: int = 0
+    """Bytes of the tensor's elements."""
     fingerprint: str = ""
     """Hexadecimal digest of the values as they were when made; empty where none could be had."""
     has_saved_activations: bool = False
+    """Whether the tensor was saved."""
 
     # the call
     func_applied_name: str = ""
+    """Name of the function called, as the model's code has it: ``"__add__"``, ``"conv2d"``."""
     func_time_elapsed: float = 0.0
-    func_args_non_tensor: tuple[str, ...] = ()
+    """Seconds that the function took."""
+    func_position_args_non_tensor: tuple[str, ...] = ()
     """Each non-tensor positional argument as text, with its position: ``"1=2"``."""
-    func_kwargs_non_tensor: tuple[str, ...] = ()
+    func_keyword_args_non_tensor: tuple[str, ...] = ()
+    """Each non-tensor keyword argument as text, with its name: ``"stride=2"``."""
     function_is_inplace: bool = False
+    """Whether the function overwrote one of its arguments, which this tensor is."""
     function_is_random: bool = False
+    """Whether the function drew random numbers."""
     gradfunc_name: str = ""
+    """Class of the autograd node: ``"ConvolutionBackward0"``; empty where no gradient is followed."""
     is_part_of_iterable_output: bool = False
+    """Whether the function returned several tensors."""
     iterable_output_index: int | None = None
+    """Which of the tensors returned it is, from 0; None where there is one."""
     composite: str = ""
     """Dotted names of the Python functions that were expanded to reach this call, outermost first."""
     source_line: str = ""
@@ -78,27 +99,47 @@ class Operation:
 
     # parameters
     computed_with_params: bool = False
+    """Whether parameters are among the arguments."""
+    num_param_tensors: int = 0
+    """Number of distinct parameters among the arguments."""
     parent_param_addresses: tuple[str, ...] = ()
+    """Addresses of these parameters: ``"features.0.weight"``."""
     parent_param_shapes: tuple[tuple[int, ...], ...] = ()
+    """Their shapes."""
     num_params_total: int = 0
+    """Their elements, all together."""
     parent_params_fsize: int = 0
+    """Their bytes, all together."""
 
     # the graph
     edges: tuple[Edge, ...] = ()
+    """Its tensor arguments: whose value went in where."""
     parent_layers: tuple[str, ...] = ()
+    """Layers whose tensors went in, buffers and constants too, each once."""
     child_layers: tuple[str, ...] = ()
+    """Layers that its tensor went into."""
     is_input_layer: bool = False
+    """Whether it is an input of the model."""
     has_input_ancestor: bool = False
+    """Whether it is computed from an input of the model, or is one."""
     is_output_layer: bool = False
+    """Whether it is an output of the model."""
     is_output_ancestor: bool = False
+    """Whether an output of the model is computed from it, or it is one."""
     is_buffer_layer: bool = False
+    """Whether it is a buffer of the model."""
     buffer_address: str | None = None
+    """Address of the buffer; None for all else."""
     is_constant: bool = False
     """A tensor of unknown origin: not a parameter, buffer or input, and no recorded call made it."""
     constant_origin: str = ""
+    """What holds the constant, or where it was first read."""
     initialized_inside_model: bool = False
+    """Whether the operation makes a tensor from no other tensor, as `torch.rand` does."""
     terminated_inside_model: bool = False
+    """Whether nothing is computed from the operation's tensor though it is no output."""
     is_terminal_bool_layer: bool = False
+    """Whether its tensor is a single truth value that no operation reads: what an ``if`` asks."""
     is_condition: bool = False
     """Whether a condition of the model's code asked for its value."""
     in_cond_branch: bool = False
@@ -106,12 +147,24 @@ class Operation:
 
     # modules, each as "address" or "address:pass"
     containing_module_origin: str | None = None
-    containing_modules_origin_nested: tuple[str, ...] = ()
+    """Module call that it was computed in; None for the model itself."""
+    containing_module_origin_nested: tuple[str, ...] = ()
+    """All module calls around it, outermost first, without the model itself."""
     modules_entered: tuple[str, ...] = ()
+    """Module calls that its tensor went into."""
     modules_exited: tuple[str, ...] = ()
+    """Module calls that its tensor came out of, innermost first."""
     is_submodule_output: bool = False
+    """Whether its tensor came out of a submodule."""
     is_bottom_level_submodule_output: bool = False
+    """Whether it is all that a submodule did, and came out of it."""
     bottom_level_submodule_exited: str | None = None
+    """That submodule's call; None where there is none."""
+
+    @property
+    def label(self) -> str:
+        """What stands for this one operation in lists: its label, with the pass where its layer has several."""
+        return self.layer_label_w_pass if self.layer_passes_total > 1 else self.layer_label
 
     @property
     def same_layer_operations(self) -> tuple[str, ...]:

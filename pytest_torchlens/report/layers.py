@@ -88,7 +88,7 @@ def module_tree(history: HistoryRecord) -> list[Branch]:
 
 
 def _node(operation: Operation, drawn: frozenset[str]) -> str:
-    outward = [module_id(call) for call in reversed(operation.containing_modules_origin_nested)]
+    outward = [module_id(call) for call in reversed(operation.containing_module_origin_nested)]
     return next((id_ for id_ in (node_id(operation), *outward) if id_ in drawn), "")
 
 
@@ -113,7 +113,7 @@ def _work(history: HistoryRecord, modules: dict[str, ModuleRecord]) -> tuple[Cou
         if operation.call_id < 0 or operation.call_id in seen:
             continue
         seen.add(operation.call_id)
-        around = {address_of(call, modules) for call in operation.containing_modules_origin_nested} | {""}
+        around = {address_of(call, modules) for call in operation.containing_module_origin_nested} | {""}
         operations.update(around)
         seconds.update(dict.fromkeys(around, operation.func_time_elapsed))
     return operations, seconds

@@ -53,7 +53,7 @@ class Sketch:
             inside = (*inside, leaf)
         if params := fields.get("parent_param_shapes"):
             fields |= {"computed_with_params": True, "num_params_total": sum(map(prod, params))}
-        fields.setdefault("containing_modules_origin_nested", inside)
+        fields.setdefault("containing_module_origin_nested", inside)
         return self._add(kind, label, number, parents, shape, fields)
 
     def record(self) -> HistoryRecord:

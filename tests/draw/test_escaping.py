@@ -37,7 +37,7 @@ def hostile_network(name):
     net.module(name, name)
     x = net.op("input", source_line=f"{name}.py:3, in forward")
     x = net.op("cos", x, inside=(name,), layer_type=name, source_line=name)
-    y = net.op("linear", x, leaf=f"{name}.0", inside=(name,), func_args_non_tensor=(name,))
+    y = net.op("linear", x, leaf=f"{name}.0", inside=(name,), func_position_args_non_tensor=(name,))
     x = net.op("where", x, y, edges=())
     return net.record()
 

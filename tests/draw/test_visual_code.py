@@ -119,7 +119,7 @@ def test_no_argument_position_for_one_parent(demo):
 def test_alpha_makes_a_sum_lopsided():
     net = Sketch("Net")
     x, y = net.op("input"), net.op("input")
-    net.op("add", x, y, func_kwargs_non_tensor=("alpha=2",))
+    net.op("add", x, y, func_keyword_args_non_tensor=("alpha=2",))
     assert parse(net.record()).edges["op-input_2_0", "op-add_1_2"]["label"] == "arg 1"
 
 

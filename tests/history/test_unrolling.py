@@ -95,7 +95,7 @@ class Beside(nn.Module):
 def test_unrelated_parts_change_nothing(body, passes, style, others):
     alone = trace(compiled(body, passes, style), torch.rand(2))
     history = trace(Beside(compiled(body, passes, style), others), torch.rand(2), torch.rand(2))
-    inside = [op for op in history if "model" in op.containing_modules_origin_nested]
+    inside = [op for op in history if "model" in op.containing_module_origin_nested]
     beside = [op for op in history if op.func_applied and op not in inside]
     assert [op.pass_num for op in inside] == [number for _, number in passes_of(alone)]
     assert [op.layer_passes_total for op in beside] == [1] * (2 * others)

@@ -38,7 +38,7 @@ def test_a_module_holds_what_is_below_it():
     assert tree["features.0"].num_params == tree["features"].num_params == tree[""].num_params == 7
     assert tree["classifier"].num_params == 0
     assert tree["features"].num_operations == 13
-    times = [op.func_time_elapsed for op in history.operations if "features" in op.containing_modules_origin_nested]
+    times = [op.func_time_elapsed for op in history.operations if "features" in op.containing_module_origin_nested]
     assert abs(tree["features"].seconds - sum(times)) < 1e-12
 
 

@@ -1,0 +1,136 @@
+"""What is done to an activation when it is saved: options, gradients, streaming to disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.gradients import Gradients
+from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.tensor_files import TensorReader
+from pytest_torchlens.capture.tensor_files import TensorWriter
+from pytest_torchlens.capture.tensor_files import storable
+from pytest_torchlens.capture.values import Value
+
+
+class SavingError(RuntimeError):
+    """An activation that could not be saved as asked for, with the operation and the reason."""
+
+
+@dataclass(frozen=True)
+class SaveOptions:
+    """What is done to each activation before it is saved, in the order of the attributes; the model sees nothing of it.
+
+    Attributes
+    ----------
+    detach
+        Whether to cut it from the autograd graph.
+    transform
+        Function of the activation whose result, a tensor, is saved in its place.  It must not write to its argument
+        and not draw random numbers: the model would get others.
+    dtype
+        Type to convert floating-point activations to; others stay as they are.
+    device
+        Where to move it: ``"cpu"``.
+    stream_to
+        Folder to write it to while the model runs, as safetensors; it is read back when asked for.  Nothing is held
+        in memory but some 64 MiB, so that a model's activations may exceed it.  All are written, whatever
+        `layers_to_save` selects.
+    gradients
+        Whether to note the gradient of each activation in every backward pass to come.
+    """
+
+    detach: bool = False
+    transform: Callable[[torch.Tensor], torch.Tensor] | None = None
+    dtype: torch.dtype | None = None
+    device: torch.device | str | None = None
+    stream_to: Path | str | None = None
+    gradients: bool = False
+
+    def apply(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what is saved of an activation; it may share the activation's memory."""
+        saved = tensor.detach() if self.detach else tensor
+        if self.transform is not None:
+            saved = self.transform(saved)
+            if not isinstance(saved, torch.Tensor):
+                raise TypeError(f"the transform returned {type(saved).__name__}, not a tensor")
+        if self.dtype is not None and saved.is_floating_point():
+            saved = saved.to(self.dtype)
+        return saved if self.device is None else saved.to(self.device)
+
+
+class Stream:
+    """Activations that are on disk and not in memory, by value."""
+
+    def __init__(self, folder: Path) -> None:
+        self._writer = TensorWriter(folder)
+        self._reader: TensorReader | None = None
+
+    def write(self, value: Value, tensor: torch.Tensor) -> None:
+        """Write an activation."""
+        self._writer.write(_name(value), tensor)
+
+    def close(self) -> None:
+        """Write what is left in memory."""
+        self._writer.flush()
+
+    def has(self, value: Value) -> bool:
+        """Return whether a value is here."""
+        return _name(value) in self._writer.names
+
+    def forget(self, value: Value) -> None:
+        """Have a value no longer; the file keeps it."""
+        self._writer.names.discard(_name(value))
+
+    def read(self, value: Value) -> torch.Tensor:
+        """Return an activation."""
+        if self._reader is None:
+            self._reader = TensorReader(self._writer.folder)
+        return self._reader.read(_name(value))
+
+
+def _name(value: Value) -> str:
+    return f"{value.call}.{value.position}"
+
+
+class Saving(Retention):
+    """Keeps activations as the options say, and watches for their gradients."""
+
+    def __init__(self, recording: Recording, options: SaveOptions) -> None:
+        super().__init__(in_graph=options.gradients and not options.detach)
+        self._calls = recording.calls
+        self._options = options
+        self._gradients = recording.gradients = Gradients() if options.gradients else None
+        self._stream = recording.stream = Stream(Path(options.stream_to)) if options.stream_to is not None else None
+
+    def keep_made(self, value: Value, tensor: torch.Tensor, key: int) -> None:
+        """Save what a call made."""
+        with torch._C.DisableTorchFunction():  # nothing that is done here is the model's
+            self.watch(value, tensor)
+            saved = self._applied(value, tensor)
+            if self._stream is not None and storable(saved):
+                self._stream.write(value, saved)
+            elif storage_key(saved) == key:
+                self.keep(value, saved, key)
+            else:
+                value.tensor = saved
+
+    def watch(self, value: Value, tensor: torch.Tensor) -> None:
+        """Watch for the gradients of a tensor."""
+        if self._gradients is not None and value.requires_grad:
+            self._gradients.watch(value, tensor)
+
+    def _applied(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+        try:
+            return self._options.apply(tensor)
+        except Exception as error:
+            name = self._calls[value.call].info.name
+            raise SavingError(
+                f"the output of {name} (call {value.call}, shape {tuple(value.shape)}) cannot be saved as asked for: "
+                f"{type(error).__name__}: {error}"
+            ) from error

@@ -1,0 +1,118 @@
+"""Named tensors in a folder of safetensors files, written as they come and read one at a time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from pytest_torchlens.capture.values import PLAIN
+
+_LIMIT = 64 << 20
+_NAME = re.compile(r"activations-\d{5}\.safetensors")
+_COMPLEX = "#complex"
+_DTYPES = frozenset(
+    [
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2),
+    ]
+)
+
+
+class TensorFileError(ValueError):
+    """A folder of tensors that cannot be written or read, with the reason."""
+
+
+def storable(tensor: torch.Tensor) -> bool:
+    """Return whether the file format has a place for a tensor: dense, of a common type."""
+    dense = type(tensor) in PLAIN and tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+    return dense and not tensor.is_quantized and (tensor.dtype in _DTYPES or tensor.is_complex())
+
+
+class TensorWriter:
+    """Writes tensors into files of some 64 MiB each, so that no more than that is held in memory.
+
+    Parameters
+    ----------
+    folder
+        Made if need be; has to be free of other such files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(_NAME.fullmatch(file.name) for file in folder.iterdir()):
+            raise TensorFileError(f"{folder} has activations of another run; name a new folder, or empty this one")
+        self.folder = folder
+        self.names: set[str] = set()
+        self._pending: dict[str, torch.Tensor] = {}
+        self._bytes = 0
+        self._files = 0
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Take a copy of a tensor's contents, detached and on the CPU."""
+        with torch.no_grad():
+            plain = tensor.detach().resolve_conj().resolve_neg()
+            if plain.is_complex():
+                plain = torch.view_as_real(plain)
+            copy = plain.to("cpu", copy=True).contiguous()
+        self._pending[name + _COMPLEX if tensor.is_complex() else name] = copy
+        self.names.add(name)
+        self._bytes += copy.nbytes
+        if self._bytes >= _LIMIT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held in memory."""
+        if self._pending:
+            save_file(self._pending, self.folder / f"activations-{self._files:05d}.safetensors")
+            self._files += 1
+            self._pending, self._bytes = {}, 0
+
+
+class TensorReader:
+    """Reads tensors by name from a folder that `TensorWriter` filled; nothing is read before it is asked for.
+
+    Raises
+    ------
+    TensorFileError
+        If a file is damaged, or two files have a tensor of the same name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files: dict[str, Path] = {}
+        for file in sorted(folder.iterdir()):
+            if _NAME.fullmatch(file.name):
+                for name in _keys(file):
+                    if name in self._files:
+                        raise TensorFileError(f"{file.name} and {self._files[name].name} both have a tensor {name!r}")
+                    self._files[name] = file
+
+    @property
+    def names(self) -> MappingProxyType[str, Path]:
+        """Names of the tensors, and the files that have them."""
+        return MappingProxyType({name.removesuffix(_COMPLEX): file for name, file in self._files.items()})
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return a tensor."""
+        stored = name if name in self._files else name + _COMPLEX
+        with _opened(self._files[stored]) as file:
+            tensor: torch.Tensor = file.get_tensor(stored)
+        return torch.view_as_complex(tensor) if stored.endswith(_COMPLEX) else tensor
+
+
+def _keys(file: Path) -> list[str]:
+    with _opened(file) as opened:
+        return list(opened.keys())
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise TensorFileError(f"{file} is damaged or no safetensors file: {error}") from None

@@ -1,0 +1,151 @@
+"""A history read from disk; it answers what one just made does, but for what only the live model has."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_torchlens.history.layer import Layer
+from pytest_torchlens.history.lookup import LookupKeyError
+from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.history.stack import StackFrame
+from pytest_torchlens.history.stack import frame_at
+from pytest_torchlens.history.store import Stored
+from pytest_torchlens.history.view import HistoryView
+from pytest_torchlens.history.walks import Walks
+from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Operation
+from pytest_torchlens.records import RolledEdge
+from pytest_torchlens.records import roll_edges
+
+
+def load(path: Path | str) -> LoadedHistory:
+    """Read a history that was saved with ``history.save(path)``; runs nothing that the files hold.
+
+    Raises
+    ------
+    HistoryFileError
+        If there is none at `path`, or it is damaged or of a newer version.
+    """
+    return LoadedHistory(Stored(Path(path)))
+
+
+class LoadedHistory(HistoryView):
+    """The record of one forward pass, read from disk, indexed by label, module address or place.
+
+    The functions, arguments and random states of the calls are not on disk; tensors are read when asked for.
+    """
+
+    def __init__(self, stored: Stored) -> None:
+        self._stored = stored
+
+    @functools.cached_property
+    def operations(self) -> list[LoggedOperation]:
+        """All layers, buffers and constants included, in execution order."""
+        total = len(self._stored.saved.history.layer_list)
+        return [
+            LoggedOperation(**_fields(op), behind=LoadedOperation(self, op.label), operations_total=total)
+            for op in self._stored.saved.history.operations
+        ]
+
+    @functools.cached_property
+    def walks(self) -> Walks:
+        """Ways through the graph, by label."""
+        return Walks(self._stored.saved.history.operations)
+
+    @functools.cached_property
+    def rolled_edges(self) -> tuple[RolledEdge, ...]:
+        """Edges between layers, with the passes in which each carries data."""
+        return roll_edges(self.operations)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Labels of saved activations that the file format has no place for."""
+        return self._stored.saved.left_out
+
+    @property
+    def layer_labels(self) -> list[str]:
+        """Labels of the layers that places count over: the saved ones, or all."""
+        return [label for _, label in sorted(self._places.items())]
+
+    def record_without_operations(self) -> HistoryRecord:
+        """Return the model's side of the record alone."""
+        return dataclasses.replace(self._stored.saved.history, operations=())
+
+    @functools.cached_property
+    def _places(self) -> dict[int, str]:
+        places = {key: op.label for op in self.operations for key in op.lookup_keys if isinstance(key, int)}
+        return {place: label for place, label in places.items() if place >= 0}
+
+    @functools.cached_property
+    def _by_key(self) -> dict[str | int, list[LoggedOperation]]:
+        found: dict[str | int, list[LoggedOperation]] = {}
+        for op in self.operations:
+            passing = {op.layer_label, op.layer_label_short, *(name.partition(":")[0] for name in op.modules_exited)}
+            for key in {*op.lookup_keys, f"{op.layer_label_short}:{op.pass_num}"}:
+                found[key] = [op]
+            for shared in passing - {*op.lookup_keys}:
+                found.setdefault(shared, []).append(op)
+        return {key: ops for key, ops in found.items() if len({op.layer_label for op in ops}) == 1}
+
+    def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
+        """Return what `key` names: a label, a short label, a module address or a place."""
+        if key not in self._by_key:
+            if isinstance(key, int):
+                raise IndexError(f"layer {key} is out of range: {len(self._places)} layers are saved")
+            near = difflib.get_close_matches(key, [name for name in self._by_key if isinstance(name, str)], n=3)
+            raise LookupKeyError(f"no layer {key!r}; near are {', '.join(near) or 'none'}")
+        found = self._by_key[key]
+        return found[0] if len(found) == 1 else Layer(tuple(found), lambda: self.rolled_edges)
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether `key` names a layer."""
+        return isinstance(key, str | int) and key in self._by_key
+
+    def frames(self, label: str) -> tuple[StackFrame, ...]:
+        """Return the code positions that led to an operation."""
+        saved = self._stored.saved
+        frames = [saved.frames[place] for place in (saved.stacks or {}).get(label, ())]
+        return tuple(frame_at(frame.file, frame.line, frame.function) for frame in frames)
+
+    def activation(self, label: str) -> torch.Tensor | None:
+        """Return an operation's tensor."""
+        return self._stored.activation(label)
+
+    def gradients(self, label: str) -> dict[int, torch.Tensor]:
+        """Return an operation's gradients by the number of the backward pass."""
+        return self._stored.gradients(label)
+
+
+class LoadedOperation:
+    """What stands behind one operation of a loaded history."""
+
+    def __init__(self, history: LoadedHistory, label: str) -> None:
+        self._history = history
+        self._label = label
+
+    @property
+    def walks(self) -> Walks:
+        """The graph."""
+        return self._history.walks
+
+    def activation(self) -> torch.Tensor | None:
+        """Return the saved tensor."""
+        return self._history.activation(self._label)
+
+    def gradients(self) -> dict[int, torch.Tensor]:
+        """Return the gradients by the number of the backward pass."""
+        return self._history.gradients(self._label)
+
+    def stack(self) -> tuple[StackFrame, ...]:
+        """Return the code positions from the model's forward down to the call."""
+        return self._history.frames(self._label)
+
+
+def _fields(op: Operation) -> dict[str, Any]:
+    return {name: getattr(op, name) for name in Operation.__dataclass_fields__}

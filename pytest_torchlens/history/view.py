@@ -1,0 +1,211 @@
+"""What can be asked of a history, just made or loaded: all of it from the operations and the model's record."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+from pytest_torchlens.history import tables
+from pytest_torchlens.history.html import as_html
+from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.history.query import Query
+from pytest_torchlens.history.summary import summary
+from pytest_torchlens.history.walks import Walks
+from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import ModuleRecord
+from pytest_torchlens.records import Operation
+
+if TYPE_CHECKING:
+    import networkx
+    import pandas
+
+    from pytest_torchlens.history.layer import Layer
+
+
+class HistoryView(abc.ABC):
+    """The record of one forward pass, indexed by label, module address or place."""
+
+    # -- what a kind of history has to give ----------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def operations(self) -> list[LoggedOperation]:
+        """All layers, buffers and constants included, in execution order."""
+
+    @property
+    @abc.abstractmethod
+    def walks(self) -> Walks:
+        """Ways through the graph, by label."""
+
+    @abc.abstractmethod
+    def record_without_operations(self) -> HistoryRecord:
+        """Return the model's side of the record alone."""
+
+    @abc.abstractmethod
+    def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
+        """Return what `key` names."""
+
+    # -- the model -----------------------------------------------------------------------------------------------
+
+    @property
+    def input_layers(self) -> list[str]:
+        """Labels of the model's input tensors."""
+        return self._labels(lambda op: op.is_input_layer)
+
+    @property
+    def output_layers(self) -> list[str]:
+        """Labels of the model's output tensors."""
+        return self._labels(lambda op: op.is_output_layer)
+
+    @property
+    def buffer_layers(self) -> list[str]:
+        """Labels of the buffers that operations read."""
+        return self._labels(lambda op: op.is_buffer_layer)
+
+    @property
+    def constant_layers(self) -> list[str]:
+        """Labels of tensors of unknown origin."""
+        return self._labels(lambda op: op.is_constant)
+
+    @property
+    def internally_initialized_layers(self) -> list[str]:
+        """Labels of the operations that make a tensor from no other tensor, as `torch.rand` does."""
+        return self._labels(lambda op: op.initialized_inside_model)
+
+    @property
+    def internally_terminated_bool_layers(self) -> list[str]:
+        """Labels of the operations that give a single truth value which no operation reads."""
+        return self._labels(lambda op: op.is_terminal_bool_layer)
+
+    @property
+    def layers_computed_with_params(self) -> list[str]:
+        """Labels of the operations with parameters among their arguments."""
+        return self._labels(lambda op: op.computed_with_params)
+
+    def _labels(self, wanted: Callable[[LoggedOperation], bool]) -> list[str]:
+        return [op.label for op in self.operations if wanted(op)]
+
+    @property
+    def module_addresses(self) -> list[str]:
+        """Addresses of the model's submodules in the order of their first calls."""
+        return [module.address for module in self._submodules()]
+
+    @property
+    def module_types(self) -> dict[str, str]:
+        """Class name of each submodule, by address."""
+        return {module.address: module.module_type for module in self._submodules()}
+
+    @property
+    def module_num_passes(self) -> dict[str, int]:
+        """How often each submodule was called, by address."""
+        return {module.address: module.num_passes for module in self._submodules()}
+
+    @property
+    def module_pass_children(self) -> dict[str, list[str]]:
+        """For each call of a submodule (``address:pass``) the calls of submodules that it made."""
+        return {
+            f"{module.address}:{number}": list(children)
+            for module in self._submodules()
+            for number, children in enumerate(module.pass_children, 1)
+        }
+
+    def _submodules(self) -> list[ModuleRecord]:
+        return [module for module in self.record_without_operations().modules if module.address]
+
+    # -- queries -------------------------------------------------------------------------------------------------
+
+    def find(self, func: str | None = None, **wanted: Any) -> list[LoggedOperation]:
+        """Return the operations for which everything holds, in execution order.
+
+        Parameters
+        ----------
+        func
+            Layer type (``"conv2d"``, ``"*pool*"``) or the function's name.
+        **wanted
+            The other attributes of `Query`: ``module``, ``label``, ``followed_by``, ``preceded_by``, ``dtype``,
+            ``shape``, ``with_params``.
+
+        Examples
+        --------
+        >>> history.find("*pool*", preceded_by="relu")  # doctest: +SKIP
+        """
+        return Query(func=func, **wanted).select(self.operations)
+
+    def ancestors(self, key: str | int) -> tuple[str, ...]:
+        """Return the labels of all that a layer is computed from, in execution order."""
+        return self.walks.ancestors(self._label(key))
+
+    def descendants(self, key: str | int) -> tuple[str, ...]:
+        """Return the labels of all that is computed from a layer, in execution order."""
+        return self.walks.descendants(self._label(key))
+
+    def path(self, start: str | int, end: str | int) -> tuple[str, ...]:
+        """Return the labels on a shortest way from one layer to another, both included; nothing if there is none."""
+        return self.walks.path(self._label(start), self._label(end))
+
+    def _label(self, key: str | int) -> str:
+        found = self[key]
+        return found.label if isinstance(found, LoggedOperation) else found.passes[0].label
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a table with a row an operation and a column a field, indexed by label; needs pandas."""
+        return tables.to_pandas(self.operations)
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """Return the graph with the fields as attributes of nodes and edges; needs networkx."""
+        return tables.to_networkx(self.operations)
+
+    # -- to text and to disk -------------------------------------------------------------------------------------
+
+    def save(self, path: Path | str) -> None:
+        """Write the history with its activations and gradients into a folder, as JSON and safetensors.
+
+        `pytest_torchlens.load` reads it again.
+
+        Raises
+        ------
+        HistoryFileError
+            If the folder has something in it.
+        """
+        from pytest_torchlens.history.store import save
+
+        save(self, Path(path))
+
+    def record(self) -> HistoryRecord:
+        """Return everything plain about this pass, ready for JSON."""
+        return dataclasses.replace(self.record_without_operations(), operations=tuple(map(_plain, self.operations)))
+
+    def __iter__(self) -> Iterator[LoggedOperation]:
+        """Yield the layers in execution order."""
+        return (op for op in self.operations if op.operation_num >= 0)
+
+    def __len__(self) -> int:
+        """Return the number of inputs, operations and outputs."""
+        return len(self.record_without_operations().layer_list)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the model's other metadata: totals, times and modules, as in `records.HistoryRecord`."""
+        if not name.startswith("_") and name in HistoryRecord.__dataclass_fields__:
+            return getattr(self.record_without_operations(), name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __str__(self) -> str:
+        """Return the summary: structure, tensors, parameters, seed, time, modules, layers."""
+        return summary(self.record_without_operations())
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        return f"<ModelHistory of {self.model_name}: {len(self)} layers>"
+
+    def _repr_html_(self) -> str:
+        """Return the summary and a table of the layers for notebooks."""
+        return as_html(self.record_without_operations(), self.operations)
+
+
+def _plain(operation: LoggedOperation) -> Operation:
+    return Operation(**{name: getattr(operation, name) for name in Operation.__dataclass_fields__})

@@ -1,0 +1,144 @@
+"""Ways through the graph: ancestors, descendants, relatives, distances, paths."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Iterable
+
+from pytest_torchlens.history.lookup import LookupKeyError
+from pytest_torchlens.records import Operation
+
+Labels = tuple[str, ...]
+
+
+class Walks:
+    """The graph of a history as labels; answers are labels in execution order.
+
+    Parameters
+    ----------
+    operations
+        All operations of a history in execution order, buffers and constants included.
+    """
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        operations = list(operations)
+        self._order = {op.label: place for place, op in enumerate(operations)}
+        self._parents = {op.label: op.parent_layers for op in operations}
+        self._children = {op.label: op.child_layers for op in operations}
+        self._inputs = [op.label for op in operations if op.is_input_layer]
+        self._outputs = [op.label for op in operations if op.is_output_layer]
+        self._initialized = {op.label for op in operations if op.initialized_inside_model}
+
+    def ancestors(self, label: str) -> Labels:
+        """Return all that a layer is computed from."""
+        return self._reached(label, self._parents)
+
+    def descendants(self, label: str) -> Labels:
+        """Return all that is computed from a layer."""
+        return self._reached(label, self._children)
+
+    def path(self, start: str, end: str) -> Labels:
+        """Return a shortest way along the edges, both ends included; nothing if there is none."""
+        came_from = {self._known(start): ""}
+        waiting = deque([start])
+        while waiting and self._known(end) not in came_from:
+            label = waiting.popleft()
+            for child in self._children[label]:
+                if child not in came_from:
+                    came_from[child] = label
+                    waiting.append(child)
+        way = [end] if end in came_from else []
+        while way and came_from[way[-1]]:
+            way.append(came_from[way[-1]])
+        return tuple(reversed(way))
+
+    def siblings(self, label: str) -> Labels:
+        """Return the layers that share a parent with this one."""
+        return self._others(label, (child for parent in self._parents[label] for child in self._children[parent]))
+
+    def spouses(self, label: str) -> Labels:
+        """Return the layers that share a child with this one."""
+        return self._others(label, (parent for child in self._children[label] for parent in self._parents[child]))
+
+    def original_ancestors(self, label: str) -> Labels:
+        """Return the ancestors that have no parents: inputs, buffers, constants, tensors made inside the model."""
+        return self._marked(self._origins, label)
+
+    def output_descendants(self, label: str) -> Labels:
+        """Return the model's outputs that are computed from a layer."""
+        return self._marked(self._ends, label)
+
+    def initialized_parents(self, label: str) -> Labels:
+        """Return the parents that were made inside the model from no other tensor."""
+        return tuple(parent for parent in self._parents[label] if parent in self._initialized)
+
+    def initialized_ancestors(self, label: str) -> Labels:
+        """Return the ancestors that were made inside the model from no other tensor."""
+        return tuple(origin for origin in self.original_ancestors(label) if origin in self._initialized)
+
+    def distance_from_input(self, label: str) -> tuple[int | None, int | None]:
+        """Return the fewest and the most steps from an input; None where there is no way."""
+        return self._from_input.get(label, (None, None))
+
+    def distance_from_output(self, label: str) -> tuple[int | None, int | None]:
+        """Return the fewest and the most steps to an output; None where there is no way."""
+        return self._from_output.get(label, (None, None))
+
+    def _known(self, label: str) -> str:
+        if label not in self._order:
+            raise LookupKeyError(f"no layer {label!r} to walk from")
+        return label
+
+    def _reached(self, label: str, neighbours: dict[str, Labels]) -> Labels:
+        reached: set[str] = set()
+        waiting = [self._known(label)]
+        while waiting:
+            for other in neighbours[waiting.pop()]:
+                if other not in reached:
+                    reached.add(other)
+                    waiting.append(other)
+        return tuple(sorted(reached, key=self._order.__getitem__))
+
+    def _others(self, label: str, found: Iterable[str]) -> Labels:
+        return tuple(sorted({*found} - {label}, key=self._order.__getitem__))
+
+    def _marked(self, marks: dict[str, int], label: str) -> Labels:
+        own = marks[label]
+        return tuple(other for other, place in self._order.items() if own >> place & 1)
+
+    @functools.cached_property
+    def _origins(self) -> dict[str, int]:
+        roots = {label for label, parents in self._parents.items() if not parents}
+        return self._spread(list(self._order), self._parents, roots)
+
+    @functools.cached_property
+    def _ends(self) -> dict[str, int]:
+        return self._spread(list(reversed(self._order)), self._children, set(self._outputs))
+
+    def _spread(self, order: list[str], sources: dict[str, Labels], marked: set[str]) -> dict[str, int]:
+        """Return for each label the places of the marked labels before it, as the bits of a number."""
+        bits: dict[str, int] = {}
+        for label in order:
+            own = 0
+            for source in sources[label]:
+                own |= bits[source] | (1 << self._order[source] if source in marked else 0)
+            bits[label] = own
+        return bits
+
+    @functools.cached_property
+    def _from_input(self) -> dict[str, tuple[int, int]]:
+        return self._distances(list(self._order), self._parents, self._inputs)
+
+    @functools.cached_property
+    def _from_output(self) -> dict[str, tuple[int, int]]:
+        return self._distances(list(reversed(self._order)), self._children, self._outputs)
+
+    @staticmethod
+    def _distances(order: list[str], sources: dict[str, Labels], starts: list[str]) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = dict.fromkeys(starts, (0, 0))
+        for label in order:
+            before = [found[source] for source in sources[label] if source in found]
+            if before and label not in found:
+                found[label] = min(near for near, _ in before) + 1, max(far for _, far in before) + 1
+        return found

@@ -1,0 +1,135 @@
+"""Memory that NumPy has in its hands too: arrays made from tensors, tensors made from arrays, and writes to both."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.cases.programs import Programs
+from tests.cases.programs import assert_saved
+from tests.cases.programs import check
+from tests.cases.programs import trace
+
+PROGRAMS = Programs()
+
+
+class PartlyInNumpy(torch.autograd.Function):
+    """One argument goes on through torch, the other through an array."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        return torch.from_numpy(np.sin(x.detach().numpy())) + y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, gradient
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
+    exp_1: input_1
+    detach_1: mul_1
+    constant_1
+    add_1: constant_1 exp_1
+    partlyinnumpy_1: mul_1 exp_1
+    output_1: partlyinnumpy_1
+    """,
+    mode="no_grad",
+)
+def through_an_array(x):
+    return PartlyInNumpy.apply(x * 2, x.exp())
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
+    detach_1: mul_1
+    constant_1
+    copy_1: detach_1 constant_1
+    add_1: copy_1
+    constant_2
+    copy_2: copy_1 constant_2
+    add_2: add_1 copy_2
+    output_1: add_2
+    """
+)
+def written_through_an_array(x):
+    y = (x * 2).detach()
+    array = y.numpy()
+    array += 1
+    z = y + 1
+    array *= 2
+    return z + y
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    constant_1
+    copy_1: input_1 constant_1
+    mul_1: copy_1
+    output_1: mul_1
+    """
+)
+def input_written_through_an_array(x):
+    x.numpy()[0] = 7
+    return x * 2
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
+    detach_1: mul_1
+    constant_1
+    copy_1: detach_1 constant_1
+    add_1: copy_1
+    asstrided_1: add_1
+    mul_2: asstrided_1 add_1
+    output_1: mul_2
+    """
+)
+def array_back_as_a_tensor(x):
+    y = (x * 2).detach()
+    array = y.numpy()
+    back = torch.from_numpy(array)
+    array[1:] = 0
+    y.add_(1)
+    return back * y
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    buffer_1
+    add_1: input_1 buffer_1
+    output_1: add_1
+    """
+)
+class CountsInAnArray(nn.Module):
+    """The write comes after the last read: no part of the result, but of the replay."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("held", torch.zeros(6))
+
+    def forward(self, x):
+        y = x + self.held
+        self.held.numpy()[0] += 1
+        return y
+
+
+def test_activations_under_an_array_are_kept_as_they_were():
+    _, history = trace(PROGRAMS["written_through_an_array"], "grad")
+    assert_saved(history, mul_1=42, detach_1=42, copy_1=48, add_1=54, copy_2=96, add_2=150)
+    origins = {history[label].constant_origin for label in history.constant_layers}
+    assert origins == {"an array, written to by Python"}
+
+
+@PROGRAMS.parametrize()
+def test_graph(program, mode):
+    check(program, mode)

@@ -1,0 +1,258 @@
+"""What is done to activations when they are saved, and their gradients."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+import pytest_torchlens as tl
+from tests.models import Function
+from tests.models import SmallConvNet
+
+
+class Overwriting(nn.Module):
+    """A convolution's output that the ReLU overwrites, as in AlexNet; integers too."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.relu(self.conv(x))
+        return y.flatten(1).argmax(1), y
+
+
+def trace(**options):
+    torch.manual_seed(1)
+    model = Overwriting()
+    x = torch.rand(1, 1, 5, 5, requires_grad=True)
+    return tl.log_forward_pass(model, x, save_options=tl.SaveOptions(**options))
+
+
+PLAIN = {"conv2d_1", "relu_1", "flatten_1", "argmax_1", "output_1", "output_2", "input_1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param({}, lambda t: t, id="nothing"),
+        pytest.param({"detach": True}, lambda t: t.detach(), id="detach"),
+        pytest.param({"dtype": torch.float64}, lambda t: t.double() if t.is_floating_point() else t, id="dtype"),
+        pytest.param({"transform": lambda t: t[:, :1] if t.dim() > 1 else t}, lambda t: t[:, :1] if t.dim() > 1 else t,
+                     id="transform-to-a-view"),
+        pytest.param({"transform": torch.neg, "dtype": torch.bfloat16, "detach": True},
+                     lambda t: -t.detach().bfloat16() if t.is_floating_point() else -t, id="all"),
+        pytest.param({"device": "meta"}, lambda t: t.to("meta"), id="device"),
+    ],
+)  # fmt: skip
+def test_options(options, expected):
+    plain, history = trace(), trace(**options)
+    for key in PLAIN:
+        got, wanted = history[key].tensor_contents, expected(plain[key].tensor_contents)
+        assert got.requires_grad == wanted.requires_grad, key
+        assert (got.dtype, got.shape, got.device) == (wanted.dtype, wanted.shape, wanted.device)
+        assert got.is_meta or torch.equal(got, wanted), key
+
+
+def test_metadata_are_those_of_the_model_whatever_is_saved():
+    plain, history = trace(), trace(transform=lambda t: t.sum(), dtype=torch.float16)
+    assert [op.fingerprint for op in history] == [op.fingerprint for op in plain]
+    assert history.layer_list == plain.layer_list
+    assert history["conv2d_1"].tensor_shape == (1, 2, 3, 3)
+
+
+def test_the_transform_is_no_part_of_the_model():
+    seen = []
+    history = trace(transform=lambda t: seen.append(t.shape) or t * 2 + 1)
+    assert history.layer_list == trace().layer_list
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        pytest.param(lambda t: t.reshape(7, 7), r"output of conv2d \(call 0, .*RuntimeError: shape", id="raises"),
+        pytest.param(lambda t: t.tolist(), "the transform returned list, not a tensor", id="no-tensor"),
+    ],
+)
+def test_a_transform_that_fails_is_named_with_the_operation(transform, message):
+    with pytest.raises(tl.SavingError, match=message):
+        trace(transform=transform)
+
+
+# -- streaming ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 64 << 20], ids=["a-file-each", "one-file"])
+def test_streaming_gives_the_same_tensors(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr("pytest_torchlens.capture.tensor_files._LIMIT", limit)
+    plain, history = trace(), trace(stream_to=tmp_path)
+    assert len(list(tmp_path.glob("*.safetensors"))) == (4 if limit == 1 else 1)
+    for key in PLAIN:
+        assert torch.equal(history[key].tensor_contents, plain[key].tensor_contents), key
+    assert history.num_tensors_saved == len(history)
+
+
+def test_streamed_activations_are_let_go(tmp_path):
+    refs = []
+
+    def step(x):
+        y = x * 2
+        refs.append(weakref.ref(y))
+        return y + 1
+
+    history = tl.log_forward_pass(
+        Function(step), torch.rand(3), save_options=tl.SaveOptions(stream_to=tmp_path / "new" / "folder")
+    )
+    gc.collect()
+    assert refs[0]() is None
+    assert history["mul_1"].tensor_contents.shape == (3,)
+
+
+def test_streaming_takes_dtypes_and_layouts_that_the_format_lacks(tmp_path):
+    def odd(x):
+        complex_ = torch.complex(x, x).conj()
+        return complex_.real.sum() + x.to_sparse().coalesce().values().sum() + x.t().sum()
+
+    x = torch.rand(2, 3)
+    history = tl.log_forward_pass(Function(odd), x, save_options=tl.SaveOptions(stream_to=tmp_path))
+    plain = tl.log_forward_pass(Function(odd), x)
+    for op, same in zip(history, plain, strict=True):
+        got, wanted = op.tensor_contents, same.tensor_contents
+        assert got.layout == wanted.layout, op.label
+        assert torch.equal(got.to_dense() if got.is_sparse else got, wanted.to_dense() if got.is_sparse else wanted)
+
+
+def test_streaming_with_a_selection(tmp_path):
+    history = tl.log_forward_pass(
+        SmallConvNet(), torch.rand(2, 3, 8, 8), layers_to_save="conv", save_options=tl.SaveOptions(stream_to=tmp_path)
+    )
+    assert [op.label for op in history.operations if op.tensor_contents is not None] == ["conv2d_1_1"]
+
+
+def test_a_folder_with_activations_is_not_written_over(tmp_path):
+    trace(stream_to=tmp_path)
+    with pytest.raises(ValueError, match="has activations of another run; name a new folder"):
+        trace(stream_to=tmp_path)
+
+
+def test_streamed_files_are_plain_safetensors(tmp_path):
+    history = trace(stream_to=tmp_path)
+    with safe_open(tmp_path / "activations-00000.safetensors", framework="pt") as file:
+        assert torch.equal(file.get_tensor("0.0"), history["conv2d_1"].tensor_contents)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------
+
+
+def traced_with_gradients():
+    torch.manual_seed(2)
+    model, x = Overwriting(), torch.rand(1, 1, 5, 5, requires_grad=True)
+    return model, x, tl.log_forward_pass(model, x, save_gradients=True)
+
+
+def test_gradients_of_every_layer():
+    model, x, history = traced_with_gradients()
+    history["output_2"].tensor_contents.square().sum().backward()
+    conv = nn.functional.conv2d(x, model.conv.weight, model.conv.bias)
+    relu = conv.relu()
+    gradients = torch.autograd.grad(relu.square().sum(), [relu, conv, x])
+    for key, wanted in zip(["relu_1", "conv2d_1", "input_1"], gradients, strict=True):
+        assert torch.equal(history[key].grad_contents, wanted), key
+        assert history[key].grad_shape == tuple(wanted.shape)
+    assert torch.equal(history["output_2"].grad_contents, gradients[0])
+    assert history["argmax_1"].grad_contents is None
+    assert history["argmax_1"].grad_shape is None
+    assert not history["argmax_1"].has_saved_grad
+
+
+def test_backward_passes_are_told_apart():
+    _, _, history = traced_with_gradients()
+    assert history.backward_passes == []
+    history["output_2"].tensor_contents.sum().backward(retain_graph=True)
+    history["conv2d_1"].tensor_contents.sum().mul(3).backward()
+    first, second = history.backward_passes
+    assert (first.number, second.number) == (1, 2)
+    assert first.layers == ("input_1_0", "conv2d_1_1", "relu_1_2", "output_2_6")
+    assert second.layers == ("input_1_0", "conv2d_1_1")
+    assert set(history["conv2d_1"].gradients) == {1, 2}
+    assert set(history["relu_1"].gradients) == {1}
+    assert torch.equal(history["conv2d_1"].grad_contents, torch.full((1, 2, 3, 3), 3.0))
+
+
+def test_parameters_are_left_as_plain_pytorch_leaves_them():
+    model, x, history = traced_with_gradients()
+    history["output_2"].tensor_contents.square().sum().backward()
+    noted = [(parameter.grad, parameter._backward_hooks) for parameter in model.parameters()]
+    model.zero_grad()
+    model(x)[1].square().sum().backward()
+    for (gradient, hooks), parameter in zip(noted, model.parameters(), strict=True):
+        assert torch.equal(gradient, parameter.grad)
+        assert gradient.stride() == parameter.grad.stride()
+        assert not hooks
+
+
+def test_a_gradient_that_a_parameter_takes_over_stays_as_it_was():
+    class Plus(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x):
+            return x * 2 + self.weight
+
+    model, x = Plus(), torch.ones(2, requires_grad=True)
+    history = tl.log_forward_pass(model, x, save_gradients=True)
+    (history["output_1"].tensor_contents * torch.tensor([1.0, 5.0])).sum().backward()
+    model.weight.grad.mul_(100)
+    assert history["add_1"].grad_contents.tolist() == [1.0, 5.0]
+
+
+def test_only_saved_layers_keep_gradients():
+    model = SmallConvNet()
+    history = tl.log_forward_pass(model, torch.rand(2, 3, 8, 8), layers_to_save=["conv", "linear"], save_gradients=True)
+    history["linear_1"].tensor_contents.sum().backward()
+    assert [op.label for op in history.operations if op.has_saved_grad] == ["conv2d_1_1", "linear_1_6"]
+    assert len(history.backward_passes[0].layers) > 4
+
+
+def test_input_is_left_without_hooks_when_the_history_goes():
+    _, x, history = traced_with_gradients()
+    assert x._backward_hooks
+    del history
+    gc.collect()
+    assert not x._backward_hooks
+
+
+def test_what_is_traced_is_not_kept_alive():
+    _, _, history = traced_with_gradients()
+    ref = weakref.ref(history["relu_1"].tensor_contents)
+    del history
+    gc.collect()
+    assert ref() is None
+
+
+def test_without_the_option_there_is_no_gradient():
+    history = trace()
+    history["output_2"].tensor_contents.sum().backward()
+    assert history["conv2d_1"].gradients == {}
+    assert history.backward_passes == []
+
+
+def test_no_gradients_where_autograd_is_off():
+    with torch.no_grad():
+        _, _, history = traced_with_gradients()
+    assert history["conv2d_1"].grad_contents is None
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_create_graph_leaves_no_graph_in_what_is_saved():
+    _, _, history = traced_with_gradients()
+    history["output_2"].tensor_contents.pow(3).sum().backward(create_graph=True)
+    assert not history["conv2d_1"].grad_contents.requires_grad
