@@ -15,6 +15,7 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.history.graph import build_nodes
 from pytest_torchlens.history.labels import assign_labels
 from pytest_torchlens.history.loops import group_passes
+from pytest_torchlens.history.uncollected import uncollected
 
 SIZES = (10_000, 30_000, 100_000)
 _FUNCTIONS = (torch.cos, torch.sin, torch.tanh, torch.sigmoid, torch.relu)
@@ -80,12 +81,13 @@ def seconds(model: nn.Module) -> tuple[float, float, float]:
     with torch.no_grad():
         recording = record(model, (torch.rand(2),))
     marks = [process_time()]
-    nodes = build_nodes(recording)
-    marks.append(process_time())
-    layers = group_passes(nodes)
-    marks.append(process_time())
-    assign_labels(nodes, layers)
-    marks.append(process_time())
+    with uncollected():
+        nodes = build_nodes(recording)
+        marks.append(process_time())
+        layers = group_passes(nodes)
+        marks.append(process_time())
+        assign_labels(nodes, layers)
+        marks.append(process_time())
     return marks[1] - marks[0], marks[2] - marks[1], marks[3] - marks[2]
 
 

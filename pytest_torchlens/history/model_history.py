@@ -32,6 +32,7 @@ from pytest_torchlens.history.selection import LayersToSave
 from pytest_torchlens.history.selection import keys_and_tests
 from pytest_torchlens.history.selection import places_that_pass
 from pytest_torchlens.history.source_lines import source_line
+from pytest_torchlens.history.uncollected import uncollected
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
@@ -107,10 +108,11 @@ class ModelHistory(HistoryView):
     @functools.cached_property
     def nodes(self) -> list[Node]:
         """Inputs, operations and outputs in execution order, with the buffers and constants that they read."""
-        nodes = build_nodes(self.recording)
-        assign_labels(nodes, group_passes(nodes))
-        self._escapes = escape_records(self.recording, nodes)
-        mark_conditions(self.recording, nodes, self._escapes)
+        with uncollected():
+            nodes = build_nodes(self.recording)
+            assign_labels(nodes, group_passes(nodes))
+            self._escapes = escape_records(self.recording, nodes)
+            mark_conditions(self.recording, nodes, self._escapes)
         return nodes
 
     @functools.cached_property
