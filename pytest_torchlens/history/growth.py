@@ -37,14 +37,14 @@ def grow(ops: Operations, groups: Groups, roots: Iterable[int], inside: bool = F
 def _beside(ops: Operations, groups: Groups, passes: list[int], inside: bool) -> Iterator[list[int]]:
     """Yield sets of equal operations, each beside another pass, in the same way and at the same argument place."""
     slots: dict[tuple[bool, Place, int], Slot] = defaultdict(list)
-    passes = sorted(passes)
+    passes, weights, kinds = sorted(passes), ops.weights, ops.kind
     for step, number in enumerate(passes):
         low = passes[step - 1] if inside and step else -1
         high = passes[step + 1] if inside and step + 1 < len(passes) else len(ops)
         for after, links in ((True, ops.children[number]), (False, ops.parents[number])):
             for place, other in links:
-                if low <= other <= high and not ops.weights[other]:
-                    slots[after, place, ops.kind[other]].append((step, other))
+                if low <= other <= high and not weights[other]:
+                    slots[after, place, kinds[other]].append((step, other))
     for slot in slots.values():
         if len(slot) > 1 and any(not groups.same(slot[0][1], other) for _, other in slot):
             yield from _equal(ops, slot)
