@@ -69,6 +69,8 @@ class Lookup:
         IndexError
             If a place is beyond the saved layers.
         """
+        if not isinstance(key, str | int):
+            raise LookupKeyError(f"{key!r} is no key; {self._help('')}")
         if isinstance(key, int):
             if not -len(self._saved) <= key < len(self._saved):
                 raise IndexError(f"layer {key} is out of range: {len(self._saved)} layers are saved")

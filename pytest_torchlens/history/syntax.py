@@ -14,6 +14,7 @@ from pytest_torchlens.history.source_lines import line_of
 Span = tuple[int, int, int, int]
 Loop = ast.For | ast.AsyncFor | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -25,10 +26,21 @@ def node_at(code: CodeType, at: int) -> ast.expr | None:
     by_span = _expressions(code.co_filename)
     span = _span(code, at)
     if span is not None:
-        return by_span.get(span)
+        return _asked(by_span.get(span), code)
     line = line_of(code, at)
-    tests = [node for node in by_span.values() if node.lineno <= line <= _end(node) and is_condition(node)]
+    asked = [node for node in by_span.values() if isinstance(node, ast.expr) and is_condition(node)]
+    tests = [node for node in asked if node.lineno <= line <= _end(node)]
     return tests[0] if len(tests) == 1 else None
+
+
+def _asked(node: ast.AST | None, code: CodeType) -> ast.expr | None:
+    """Return the condition where the jump of a statement or expression has the place of the whole (Python 3.11)."""
+    if isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp):
+        return node.test
+    if isinstance(node, _COMPREHENSIONS) and code.co_name.startswith("<"):
+        filters = [condition for generator in node.generators for condition in generator.ifs]
+        return filters[0] if len(filters) == 1 else None
+    return node if isinstance(node, ast.expr) else None
 
 
 def _span(code: CodeType, at: int) -> Span | None:
@@ -41,12 +53,12 @@ def _span(code: CodeType, at: int) -> Span | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _expressions(filename: str) -> dict[Span, ast.expr]:
-    """Return the outermost expression of each span."""
+def _expressions(filename: str) -> dict[Span, ast.expr | ast.stmt]:
+    """Return the outermost expression of each span, or the statement with a condition."""
     tree = Source.for_filename(filename).tree
-    found: dict[Span, ast.expr] = {}
+    found: dict[Span, ast.expr | ast.stmt] = {}
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.expr):
+        if isinstance(node, ast.expr | ast.If | ast.While | ast.Assert):
             found.setdefault((node.lineno, _end(node), node.col_offset, node.end_col_offset or 0), node)
     return found
 

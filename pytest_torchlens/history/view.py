@@ -192,6 +192,8 @@ class HistoryView(abc.ABC):
         """Return the model's other metadata: totals, times and modules, as in `records.HistoryRecord`."""
         if not name.startswith("_") and name in HistoryRecord.__dataclass_fields__:
             return getattr(self.record_without_operations(), name)
+        if name.startswith("_") and (lazy := getattr(type(self), name, None)) is not None:
+            return lazy.__get__(self)  # what failed to make it raises again, instead of this
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __str__(self) -> str:

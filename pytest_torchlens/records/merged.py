@@ -63,9 +63,7 @@ def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
     ValueError
         If the two are no passes of one model.
     """
-    if [module.address for module in first.modules] != [module.address for module in second.modules] or (
-        first.model_name != second.model_name
-    ):
+    if first.model_name != second.model_name or _addresses(first) != _addresses(second):
         raise ValueError(f"cannot merge passes of different models: {first.model_name} and {second.model_name}")
     ours, theirs = _keyed(first), _keyed(second)
     order = _interleaved(list(ours), list(theirs))
@@ -93,6 +91,10 @@ def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
 def label(operation: Operation) -> str:
     """Return what stands for one operation: with its pass where its layer has several."""
     return operation.layer_label_w_pass if operation.layer_passes_total > 1 else operation.layer_label
+
+
+def _addresses(history: HistoryRecord) -> set[str]:
+    return {module.address for module in history.modules}
 
 
 def _keyed(history: HistoryRecord) -> dict[Hashable, Operation]:
