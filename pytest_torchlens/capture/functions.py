@@ -49,6 +49,8 @@ class FunctionInfo:
         Whether attention backends or matmul precision may change what it computes.
     opaque
         Whether it is code of others, recorded as one operation.
+    copies
+        Whether its second argument is what `copy.deepcopy` remembers: copies of others, which it does not read.
     steps
         Layer types of the functions that ran inside a transform, in order.
     bookkeeping
@@ -56,7 +58,7 @@ class FunctionInfo:
     """
 
     __slots__ = (
-        *("bookkeeping", "draws", "func", "heeds_settings", "kind"),
+        *("bookkeeping", "copies", "draws", "func", "heeds_settings", "kind"),
         *("layer_type", "name", "opaque", "steps", "uninitialised", "writer"),
     )
 
@@ -68,6 +70,7 @@ class FunctionInfo:
         self.writer = writer_of(func, self.name) if self.kind is Kind.LEAF else None
         self.draws = self.kind is Kind.LEAF and _may_draw(func, self.layer_type)
         self.opaque = False
+        self.copies = self.name == "__deepcopy__"
         self.steps: tuple[str, ...] = ()
         self.bookkeeping = self.layer_type == "requires_grad"
         self.heeds_settings = bool(_HEEDS_SETTINGS.search(self.layer_type))

@@ -42,5 +42,12 @@ def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, int]]:
     for tensor in tensors:
         if type(tensor) in (Tensor, torch.nn.Parameter):
             yield tensor, storage_key(tensor)
-            if tensor.is_leaf and tensor.grad is not None:
-                yield tensor, storage_key(tensor.grad)
+            if (gradient := _gradient(tensor)) is not None:
+                yield tensor, storage_key(gradient)
+
+
+def _gradient(tensor: Tensor) -> Tensor | None:
+    try:
+        return tensor.grad if tensor.is_leaf else None
+    except RuntimeError:  # a view that autograd forbids to look at, somewhere in this process
+        return None

@@ -28,6 +28,7 @@ from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.ledger import Ledger
 from pytest_torchlens.capture.ledger import Named
@@ -122,7 +123,7 @@ class Tracer(TorchFunctionMode):
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            read = tuple(map(self._template, args))
+            read = tuple(map(self._template, (args[0], {}) if info.copies else args))
             named = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
         except OutOfSightError:
             self.busy = False  # for the completeness check to see that it was missed
@@ -139,7 +140,7 @@ class Tracer(TorchFunctionMode):
         if type(result) is Tensor and not written and not info.uninitialised:  # nearly all calls
             self.calls.append(call)
             call.outputs = (self._made(result, len(self.calls) - 1, 0),)
-        elif outputs := written if result is None else tensors(result):
+        elif outputs := written if result is None else _with_shape(tensors(result)):
             call.returned = result is not None
             self._finish(call, outputs, written)
         return result
@@ -307,3 +308,8 @@ def _overrides(kind: type) -> bool:
     """Return whether a tensor class has a ``__torch_function__`` of its own."""
     own = getattr(kind, "__torch_function__", None)
     return getattr(own, "__func__", own) not in _NO_OVERRIDE
+
+
+def _with_shape(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Leave out what a lazy layer has not made yet."""
+    return tuple([tensor for tensor in found if not is_lazy(tensor)])

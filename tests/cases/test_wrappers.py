@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.distributed
 from torch import nn
 
+from pytest_torchlens.validate import validate
 from tests.cases.programs import Programs
 from tests.cases.programs import check
+from tests.models import Function
 
 PROGRAMS = Programs()
 
@@ -72,3 +76,29 @@ class LearnsItsShape(nn.Module):
 @PROGRAMS.parametrize()
 def test_graph(program, mode):
     check(program, mode)
+
+
+class LearnsItsStatistics(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.LazyLinear(3)
+        self.norm = nn.LazyBatchNorm1d()
+
+    def forward(self, x):
+        return self.norm(self.fc(x))
+
+
+def test_lazy_buffers_are_made_under_the_trace():
+    found = validate(LearnsItsStatistics(), (torch.rand(4, 6),), seed=0)
+    assert found.verdict
+    assert found.history["batchnorm_1"].parent_layers[0] == "linear_1_3"
+
+
+def test_tensors_that_were_copied_before_are_no_parents_of_a_copy():
+    def forward(x, y):
+        first, second = copy.deepcopy((x.detach(), y.detach()))
+        return first + second
+
+    found = validate(Function(forward), (torch.rand(3), torch.rand(3)))
+    assert found.verdict
+    assert found.history["deepcopy_2"].parent_layers == ("detach_2_4",)

@@ -336,3 +336,13 @@ def test_an_embedding_that_rescales_its_table(grad):
     with torch.set_grad_enabled(grad):
         model = nn.Embedding(5, 4, max_norm=1.0)
         assert failures(validate(model, (torch.tensor([1, 3]),)).verdict) == []
+
+
+def test_a_forbidden_view_elsewhere_in_the_process_is_no_concern():
+    base = torch.ones(2, 2, requires_grad=True) * 1
+    with torch.no_grad():
+        view = base[0]
+    base.mul_(2)
+    with pytest.raises(RuntimeError, match="no_grad mode"):
+        _ = view.is_leaf
+    assert validate(Function(lambda x: x + TABLE), (torch.ones(2),)).verdict
