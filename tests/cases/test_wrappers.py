@@ -101,4 +101,4 @@ def test_tensors_that_were_copied_before_are_no_parents_of_a_copy():
 
     found = validate(Function(forward), (torch.rand(3), torch.rand(3)))
     assert found.verdict
-    assert found.history["deepcopy_2"].parent_layers == ("detach_2_4",)
+    assert found.history["deepcopy_2"].parent_layers == ("detach_2_3",)
