@@ -45,12 +45,16 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         self._seen += 1
-        number = len(self._tracer.calls)
-        if self._tracer.busy or _harmless(func):
-            return func(*args, **(kwargs or {}))
-        missed = Missed(_name(func), number, self._where(), _stack())
-        result = func(*args, **(kwargs or {}))
-        if len(self._tracer.calls) == number:  # else it ran a function (`torch.cond`) whose calls were recorded
+        number, busy = len(self._tracer.calls), self._tracer.busy
+        missed = None if busy or _harmless(func) else Missed(_name(func), number, self._where(), _stack())
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            result = func(*args, **(kwargs or {}))
+            if len(self._tracer.calls) > number:  # it ran a function (`torch.cond`) whose calls were recorded
+                return result
+        else:
+            with torch._C.DisableTorchFunction():  # else the tracer would record what it is to be told that it missed
+                result = func(*args, **(kwargs or {}))
+        if missed is not None:
             self.missed.append(missed)
         return result
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import pytest_torchlens as tl
+from pytest_torchlens.capture import record
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.models import DemoNetwork
@@ -346,3 +347,29 @@ def test_a_forbidden_view_elsewhere_in_the_process_is_no_concern():
     with pytest.raises(RuntimeError, match="no_grad mode"):
         _ = view.is_leaf
     assert validate(Function(lambda x: x + TABLE), (torch.ones(2),)).verdict
+
+
+class CallsForwardOfATracedChild(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.child = torch.jit.trace(nn.Linear(4, 4), torch.ones(2, 4))
+
+    def forward(self, x):
+        return self.child.forward(x) * 2
+
+
+UNSEEN = {
+    "forward of a traced child": (CallsForwardOfATracedChild, (2, 4)),
+    "set": (lambda: Function(lambda x: torch.empty(0).set_(x * 2) + 1), (4,)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+@pytest.mark.parametrize(("build", "shape"), UNSEEN.values(), ids=UNSEEN)
+def test_the_watch_adds_nothing_to_the_record_and_reports_what_it_lacks(build, shape):
+    model, x = build(), torch.rand(shape)
+    names = [[call.info.name for call in record(model, (x,), watch=watch).calls] for watch in (False, True)]
+    assert names[0] == names[1]
+    verdict = validate(model, (x,)).verdict
+    assert verdict.part("completeness").status is Status.FAILED
+    assert not verdict
