@@ -91,10 +91,10 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     layers_to_save = None if layers_to_save in ("none", [], ()) else layers_to_save
     drawing = Drawing(vis_opt, vis_nesting_depth, Path(vis_outpath))
     options = dataclasses.replace(save_options or SaveOptions(), gradients=save_gradients)
-    plain = options == SaveOptions()
-    keep: Keep = "none" if layers_to_save is None else "all" if plain else options
+    chosen = None if options == SaveOptions() else options
+    keep: Keep = "none" if layers_to_save is None else chosen or "all"
     recording = record(model, args, kwargs, keep=keep, seed=random_seed, exhaust=exhaust)
-    history = ModelHistory(recording, layers_to_save, None if plain else options)
+    history = ModelHistory(recording, layers_to_save, chosen)
     if layers_to_save != "all":
         history.select()
     drawing.draw(history)

@@ -68,3 +68,23 @@ class Views(nn.Module):
 def failures(verdict):
     """Return part, operation and message of each failure."""
     return [(part.name, failure.operation, failure.message) for part in verdict.parts for failure in part.failures]
+
+
+class RecurrentNetwork(nn.Module):
+    """The poster's recurrent example."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(in_features=5, out_features=5)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = self.fc(x)
+            x = x + 1
+            x = x * 2
+        return x
+
+
+def short_label(op):
+    """Return the short label, with the pass where the layer has several: ``linear_1:2``."""
+    return f"{op.layer_label_short}:{op.pass_num}" if op.layer_passes_total > 1 else op.layer_label_short

@@ -40,7 +40,7 @@ View = tuple[FunctionInfo, tuple[Any, ...]]
 
 
 # our own look at a tensor must not go through the ``__torch_function__`` of its class
-_unnoticed = torch._C.DisableTorchFunctionSubclass
+unnoticed = torch._C.DisableTorchFunctionSubclass
 
 
 class OutOfSightError(Exception):
@@ -111,7 +111,7 @@ class Ledger:
             self._look_for_write(tensor)
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
-            with _unnoticed():
+            with unnoticed():
                 entry = self._register(tensor)
         if self._writes:
             log = self._writes.get(entry[2])
@@ -127,12 +127,6 @@ class Ledger:
 
     def made(self, tensor: Tensor, number: int, place: int) -> Value:
         """Enter what call `number` gave as its output at `place`."""
-        if type(tensor) is Tensor:
-            return self._enter(tensor, number, place)
-        with _unnoticed():
-            return self._enter(tensor, number, place)
-
-    def _enter(self, tensor: Tensor, number: int, place: int) -> Value:
         old = self._live.get(id(tensor))
         if old is not None and old[0]() is tensor:
             ref, slot = old[0], old[1].slot
@@ -155,14 +149,14 @@ class Ledger:
 
     def expose(self, tensor: Tensor) -> None:
         """Note that Python got an array over a tensor's memory: who writes to it calls no function of torch."""
-        with _unnoticed():
+        with unnoticed():
             if key := storage_key(tensor):
                 self._retention.before_write(key)
                 self._exposed[key] = tensor, fingerprint(tensor)
 
     def _look_for_write(self, tensor: Tensor) -> None:
         """Record a write through an array, if there was one to the memory of a tensor that is about to be read."""
-        with _unnoticed():
+        with unnoticed():
             key = storage_key(tensor)
             exposed, digest = self._exposed.get(key, (tensor, ""))
             now = fingerprint(exposed) if digest else ""
@@ -183,7 +177,7 @@ class Ledger:
         return self.slots - 1
 
     def _with_writes(self, tensor: Tensor, entry: Entry, log: WriteLog) -> Value | Aliased:
-        with _unnoticed():
+        with unnoticed():
             later = log.since(entry[3], Extent.of(tensor))
         return Aliased(entry[1], tuple(later)) if later else entry[1]
 
@@ -191,15 +185,14 @@ class Ledger:
         """Note that call `number` overwrote these tensors: later reads of the same memory depend on it."""
         by_slot = {value.slot: value for value in call.outputs}
         slots = []
-        with _unnoticed():
-            for target in written:
-                entry = self._live[id(target)]
-                slots.append(entry[1].slot)
-                value = by_slot.get(entry[1].slot, call.outputs[0])
-                key = storage_key(target)
-                self._writes.setdefault(key, WriteLog()).add(number, value, Extent.of(target))
-                if key in self._exposed:
-                    self.expose(self._exposed[key][0])
+        for target in written:
+            entry = self._live[id(target)]
+            slots.append(entry[1].slot)
+            value = by_slot.get(entry[1].slot, call.outputs[0])
+            key = storage_key(target)
+            self._writes.setdefault(key, WriteLog()).add(number, value, Extent.of(target))
+            if key in self._exposed:
+                self.expose(self._exposed[key][0])
         call.writes = tuple(slots)
 
     def about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -208,7 +201,7 @@ class Ledger:
         if "out" in kwargs:
             written += tensors(kwargs["out"])
         written = tuple([target for target in written if not is_lazy(target)])
-        with _unnoticed():
+        with unnoticed():
             for target in written:
                 self._retention.before_write(storage_key(target))
         return written
@@ -236,10 +229,9 @@ class Ledger:
         """Enter a tensor as one that comes from outside, with the value it has now."""
         key = storage_key(tensor)
         value = Value(self._new_slot(), -1, len(self._recording.sources), tensor)
+        self._retention.keep(value, tensor, key)
         if kind != "parameter":  # large, and their version counters tell
             value.digest = fingerprint(tensor)
-        self._retention.keep(value, tensor, key)
-        if kind != "parameter":
             self._retention.watch(value, tensor)
         version = -1 if tensor.is_inference() else tensor._version
         since = len(self._recording.calls) - 1

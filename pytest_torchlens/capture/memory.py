@@ -172,3 +172,9 @@ def _over_copied_storage(tensor: torch.Tensor, storages: dict[int, torch.Untyped
         storages[key] = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
+    """Copy `contents` into `tensor` without autograd's notice."""
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        tensor.copy_(contents)

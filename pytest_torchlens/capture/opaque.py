@@ -11,6 +11,7 @@ import torch
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.memory import overwrite
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -66,15 +67,10 @@ class OpaqueModule:
         others = [(own, other) for own, other in zip(self.held, held, strict=True) if own is not other]
         former = [own.detach().clone() for own, _ in others]
         for own, other in others:
-            _fill(own, other)
+            overwrite(own, other)
         try:
             return self._call(self._module, *args, **kwargs)
         finally:
             for (own, other), contents in zip(others, former, strict=True):
-                _fill(other, own)
-                _fill(own, contents)
-
-
-def _fill(tensor: torch.Tensor, contents: torch.Tensor) -> None:
-    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        tensor.copy_(contents)
+                overwrite(other, own)
+                overwrite(own, contents)

@@ -39,21 +39,23 @@ def tracing(tracer: Tracer) -> Iterator[None]:
         _remove()
 
 
-def _watching_tracer() -> Tracer | None:
-    """Return this thread's tracer; None while it is busy with a call, and for code being compiled or traced by jit."""
+def _open_tracer() -> Tracer | None:
+    """Return this thread's tracer; None once the pass is over, and for code being compiled or traced by jit."""
     tracer = tracer_here()
-    if tracer is None or tracer.busy or tracer.ledger.closed or _is_being_compiled():
+    if tracer is None or tracer.ledger.closed or torch.compiler.is_compiling():
         return None
-    return tracer
+    return tracer if torch._C._get_tracing_state() is None else None
 
 
-def _is_being_compiled() -> bool:
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+def _watching_tracer() -> Tracer | None:
+    """Return the same; None while it is busy with a call."""
+    tracer = _open_tracer()
+    return None if tracer is None or tracer.busy else tracer
 
 
 def _module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    tracer, call = tracer_here(), _originals["Module.__call__"]
-    if tracer is None or (tracer.busy and not tracer.transforming) or tracer.ledger.closed or _is_being_compiled():
+    tracer, call = _open_tracer(), _originals["Module.__call__"]
+    if tracer is None or (tracer.busy and not tracer.transforming):
         return call(module, *args, **kwargs)
     return tracer.call_module(call, module, args, kwargs)
 

@@ -34,6 +34,7 @@ from pytest_torchlens.capture.ledger import Ledger
 from pytest_torchlens.capture.ledger import Named
 from pytest_torchlens.capture.ledger import OutOfSightError
 from pytest_torchlens.capture.ledger import View
+from pytest_torchlens.capture.ledger import unnoticed
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import custom_info
@@ -155,11 +156,12 @@ class Tracer(TorchFunctionMode):
         number = len(self.calls)
         self.calls.append(call)
         made = self._made
-        call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
-        if written:
-            self.ledger.log_writes(call, number, written)
-        if call.info.uninitialised:
-            self.recording.uninitialised[number] = tuple([output.detach().clone() for output in outputs])
+        with unnoticed():
+            call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
+            if written:
+                self.ledger.log_writes(call, number, written)
+            if call.info.uninitialised:
+                self.recording.uninitialised[number] = tuple([output.detach().clone() for output in outputs])
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer = self._group

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.text import byte_size
 from pytest_torchlens.draw.text import counted
-from pytest_torchlens.draw.text import display_label
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import shortened
@@ -109,7 +108,7 @@ def tooltip(node: Node) -> list[str]:
         return [f"{shortened(node.module)}: {counted(len(node.operations), 'operation')}"]
     operation = node.operations[0]
     lines = (
-        display_label(operation),
+        operation.label,
         f"{shape_text(operation.tensor_shape)} {operation.tensor_dtype} on {operation.tensor_device}",
         operation.func_applied_name,
         ", ".join(operation.func_position_args_non_tensor + operation.func_keyword_args_non_tensor),
@@ -125,7 +124,7 @@ def _html(text: str) -> str:
 
 def _operation_lines(operation: Operation) -> list[str]:
     lines = [
-        display_label(operation),
+        operation.label,
         f"{shape_text(operation.tensor_shape)} ({byte_size(operation.tensor_fsize)})",
     ]
     if shapes := operation.parent_param_shapes:

@@ -49,16 +49,9 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def display_label(operation: Operation) -> str:
-    """Return the label that stands for one operation: with its pass where its layer has several."""
-    if operation.layer_passes_total > 1:
-        return operation.layer_label_w_pass
-    return operation.layer_label
-
-
 def node_id(operation: Operation) -> str:
     """Return the id of an operation's node in the drawing: safe in SVG, HTML and a URL's fragment."""
-    return "op-" + id_part(display_label(operation))
+    return "op-" + id_part(operation.label)
 
 
 def module_id(call: str) -> str:

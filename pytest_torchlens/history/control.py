@@ -14,6 +14,7 @@ from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.history.decisions import decision
 from pytest_torchlens.history.endings import loops_decided_by
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.graph import by_value
 from pytest_torchlens.history.source_lines import describe
 from pytest_torchlens.history.source_lines import frames
 from pytest_torchlens.history.source_lines import frames_by_module
@@ -23,19 +24,15 @@ from pytest_torchlens.history.syntax import loops_around
 from pytest_torchlens.history.syntax import node_at
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import LoopRecord
+from pytest_torchlens.records.control import TRUTH_TESTS
 
-TRUTH_TESTS = ("__bool__", "is_nonzero")
 _LoopKey = tuple[str, int, int]
 
 
 def escape_records(recording: Recording, nodes: list[Node]) -> tuple[EscapeRecord, ...]:
     """Return each value handed over to Python, in order, with what was decided by it."""
-    labels, decisions = _labels(nodes), _Decisions()
-    return tuple(_record(escape, labels, decisions) for escape in recording.escapes)
-
-
-def _labels(nodes: list[Node]) -> dict[int, str]:
-    return {id(node.value): node.label for node in nodes if node.kind != "output"}
+    asked, decisions = by_value(nodes), _Decisions()
+    return tuple(_record(escape, asked.get(id(escape.value)), decisions) for escape in recording.escapes)
 
 
 class _Decisions:
@@ -63,10 +60,10 @@ class _Decisions:
         return {**where, **decision(code.co_filename, expression, escape.result, truth)}
 
 
-def _record(escape: Escape, labels: dict[int, str], decisions: _Decisions) -> EscapeRecord:
+def _record(escape: Escape, asked: Node | None, decisions: _Decisions) -> EscapeRecord:
     return EscapeRecord(
         function=escape.name,
-        operation=labels.get(id(escape.value), ""),
+        operation=asked.label if asked is not None else "",
         value=None if isinstance(escape.result, complex) else escape.result,
         before_call=escape.call,
         **decisions.of(escape),
@@ -85,10 +82,10 @@ def _asked_without_source(escape: Escape) -> bool:
 
 def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> None:
     """Mark the operations whose values conditions asked for, and all that serve nothing else."""
-    by_value = {id(node.value): node for node in nodes if node.kind != "output"}
+    asked = by_value(nodes)
     waiting = []
     for escape, record in zip(recording.escapes, records, strict=True):
-        node = by_value.get(id(escape.value))
+        node = asked.get(id(escape.value))
         if node is not None and (record.is_truth_test or record.statement != "expression"):
             node.is_condition = True
             waiting.append(node)

@@ -216,16 +216,21 @@ def _link_children(nodes: list[Node]) -> None:
                 parent.children.append(node)
 
 
+def by_value(nodes: list[Node]) -> dict[int, Node]:
+    """Return by the id of a value the node that made it, or stands for it; outputs stand for none of their own."""
+    return {id(node.value): node for node in nodes if node.kind != "output"}
+
+
 def _note_modules(recording: Recording, nodes: list[Node]) -> None:
-    by_value = {id(node.value): node for node in nodes if node.kind != "output"}
+    made = by_value(nodes)
     for call in recording.module_calls:
         if call.parent is None:
             continue
         for value in dict.fromkeys(call.entered):
-            if (node := by_value.get(id(value))) is not None:
+            if (node := made.get(id(value))) is not None:
                 node.entered.append(call)
         for value in dict.fromkeys(call.exited):
-            if (node := by_value.get(id(value))) is not None:
+            if (node := made.get(id(value))) is not None:
                 node.exited.append(call)
     for node in nodes:
         node.exited.sort(key=_depth, reverse=True)

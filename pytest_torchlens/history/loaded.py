@@ -6,22 +6,20 @@ import dataclasses
 import difflib
 import functools
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pytest_torchlens.history.layer import Layer
 from pytest_torchlens.history.lookup import LookupKeyError
+from pytest_torchlens.history.lookup import check_kind
 from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.history.operation import fields_by_name
 from pytest_torchlens.history.stack import StackFrame
 from pytest_torchlens.history.stack import frame_at
 from pytest_torchlens.history.store import Stored
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import HistoryRecord
-from pytest_torchlens.records import Operation
-from pytest_torchlens.records import RolledEdge
-from pytest_torchlens.records import roll_edges
 
 
 def load(path: Path | str) -> LoadedHistory:
@@ -49,7 +47,7 @@ class LoadedHistory(HistoryView):
         """All layers, buffers and constants included, in execution order."""
         total = len(self._stored.saved.history.layer_list)
         return [
-            LoggedOperation(**_fields(op), behind=LoadedOperation(self, op.label), operations_total=total)
+            LoggedOperation(**fields_by_name(op), behind=LoadedOperation(self, op.label), operations_total=total)
             for op in self._stored.saved.history.operations
         ]
 
@@ -57,11 +55,6 @@ class LoadedHistory(HistoryView):
     def walks(self) -> Walks:
         """Ways through the graph, by label."""
         return Walks(self._stored.saved.history.operations)
-
-    @functools.cached_property
-    def rolled_edges(self) -> tuple[RolledEdge, ...]:
-        """Edges between layers, with the passes in which each carries data."""
-        return roll_edges(self.operations)
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -95,6 +88,7 @@ class LoadedHistory(HistoryView):
 
     def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
         """Return what `key` names: a label, a short label, a module address or a place."""
+        check_kind(key)
         if key not in self._by_key:
             if isinstance(key, int):
                 raise IndexError(f"layer {key} is out of range: {len(self._places)} layers are saved")
@@ -145,7 +139,3 @@ class LoadedOperation:
     def stack(self) -> tuple[StackFrame, ...]:
         """Return the code positions from the model's forward down to the call."""
         return self._history.frames(self._label)
-
-
-def _fields(op: Operation) -> dict[str, Any]:
-    return {name: getattr(op, name) for name in Operation.__dataclass_fields__}

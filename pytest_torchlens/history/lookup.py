@@ -17,6 +17,15 @@ class LookupKeyError(KeyError):
         return str(self.args[0])
 
 
+_KEYS = "keys are labels (conv2d_3_7 or conv2d_3), module addresses (features.6) and places (7, -5)"
+
+
+def check_kind(key: object) -> None:
+    """Raise `LookupKeyError` for what can be no key of any history."""
+    if not isinstance(key, str | int):
+        raise LookupKeyError(f"{key!r} is no key; {_KEYS}")
+
+
 class Lookup:
     """Keys of the nodes; places count over `saved`, as a list's do.
 
@@ -69,8 +78,7 @@ class Lookup:
         IndexError
             If a place is beyond the saved layers.
         """
-        if not isinstance(key, str | int):
-            raise LookupKeyError(f"{key!r} is no key; {self._help('')}")
+        check_kind(key)
         if isinstance(key, int):
             if not -len(self._saved) <= key < len(self._saved):
                 raise IndexError(f"layer {key} is out of range: {len(self._saved)} layers are saved")
@@ -98,7 +106,7 @@ class Lookup:
         near = difflib.get_close_matches(key, self._by_key, n=3, cutoff=0.5)
         if near:
             return f"did you mean {', '.join(map(repr, near))}?"
-        return "keys are labels (conv2d_3_7 or conv2d_3), module addresses (features.6) and places (7, -5)"
+        return _KEYS
 
     def keys_of(self, node: Node, place: int | None) -> tuple[str | int, ...]:
         """Return the keys that find a node: places first, then names in alphabetical order."""

@@ -39,9 +39,7 @@ from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.records import MergedGraph
-from pytest_torchlens.records import RolledEdge
 from pytest_torchlens.records import merge
-from pytest_torchlens.records import roll_edges
 
 
 class ModelHistory(HistoryView):
@@ -285,11 +283,6 @@ class ModelHistory(HistoryView):
     def merge(self, other: ModelHistory) -> MergedGraph:
         """Return this pass and another of the same model as one graph, in which each took its own branches."""
         return merge(self.record(), other.record())
-
-    @functools.cached_property
-    def rolled_edges(self) -> tuple[RolledEdge, ...]:
-        """Edges between layers, with the passes in which each carries data."""
-        return roll_edges(self.operations)
 
     def label(self, number: int) -> str:
         """Return the label of call `number`; one without part in the result goes by its function."""

@@ -136,6 +136,10 @@ class LoggedOperation(Operation):
         """The same under the table's spelling."""
         return self.internally_initialized_ancestors
 
+    def plain(self) -> Operation:
+        """Return the record alone, ready for JSON."""
+        return Operation(**fields_by_name(self))
+
     def __str__(self) -> str:
         """Return the summary: tensor, parameters, parents, children, function, modules, time, look-up keys."""
         return "\n".join(layer_summary(self))
@@ -143,3 +147,8 @@ class LoggedOperation(Operation):
     def __repr__(self) -> str:
         """Return one line."""
         return f"<{self.label}: {self.tensor_dtype} {self.tensor_shape}>"
+
+
+def fields_by_name(operation: Operation) -> dict[str, Any]:
+    """Return what an operation's record holds."""
+    return {name: getattr(operation, name) for name in Operation.__dataclass_fields__}

@@ -12,9 +12,8 @@ from executing import Source
 from pytest_torchlens.history.source_lines import line_of
 
 Span = tuple[int, int, int, int]
-Loop = ast.For | ast.AsyncFor | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+Loop = ast.For | ast.AsyncFor | ast.While | Comprehension
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -37,7 +36,7 @@ def _asked(node: ast.AST | None, code: CodeType) -> ast.expr | None:
     """Return the condition where the jump of a statement or expression has the place of the whole (Python 3.11)."""
     if isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp):
         return node.test
-    if isinstance(node, _COMPREHENSIONS) and code.co_name.startswith("<"):
+    if isinstance(node, Comprehension) and code.co_name.startswith("<"):
         filters = [condition for generator in node.generators for condition in generator.ifs]
         return filters[0] if len(filters) == 1 else None
     return node if isinstance(node, ast.expr) else None
@@ -95,7 +94,7 @@ def loops_around(node: ast.AST) -> list[Loop]:
     found: list[Loop] = []
     below = node
     for above in ancestors(node):
-        if isinstance(above, _LOOPS) and not _made_once(above, below):
+        if isinstance(above, Loop) and not _made_once(above, below):
             found.append(above)
         below = above
     return found

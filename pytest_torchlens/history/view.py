@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ from pytest_torchlens.history.summary import summary
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModuleRecord
-from pytest_torchlens.records import Operation
+from pytest_torchlens.records import RolledEdge
+from pytest_torchlens.records import roll_edges
 
 if TYPE_CHECKING:
     import networkx
@@ -117,6 +119,11 @@ class HistoryView(abc.ABC):
     def _submodules(self) -> list[ModuleRecord]:
         return [module for module in self.record_without_operations().modules if module.address]
 
+    @functools.cached_property
+    def rolled_edges(self) -> tuple[RolledEdge, ...]:
+        """Edges between layers, with the passes in which each carries data."""
+        return roll_edges(self.operations)
+
     # -- queries -------------------------------------------------------------------------------------------------
 
     def find(self, func: str | None = None, **wanted: Any) -> list[LoggedOperation]:
@@ -178,7 +185,9 @@ class HistoryView(abc.ABC):
 
     def record(self) -> HistoryRecord:
         """Return everything plain about this pass, ready for JSON."""
-        return dataclasses.replace(self.record_without_operations(), operations=tuple(map(_plain, self.operations)))
+        return dataclasses.replace(
+            self.record_without_operations(), operations=tuple(op.plain() for op in self.operations)
+        )
 
     def __iter__(self) -> Iterator[LoggedOperation]:
         """Yield the layers in execution order."""
@@ -190,10 +199,10 @@ class HistoryView(abc.ABC):
 
     def __getattr__(self, name: str) -> Any:
         """Return the model's other metadata: totals, times and modules, as in `records.HistoryRecord`."""
-        if not name.startswith("_") and name in HistoryRecord.__dataclass_fields__:
+        if hasattr(type(self), name):  # a property failed: let its own error be seen
+            return getattr(type(self), name).__get__(self)
+        if name in HistoryRecord.__dataclass_fields__:
             return getattr(self.record_without_operations(), name)
-        if name.startswith("_") and (lazy := getattr(type(self), name, None)) is not None:
-            return lazy.__get__(self)  # what failed to make it raises again, instead of this
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __str__(self) -> str:
@@ -207,7 +216,3 @@ class HistoryView(abc.ABC):
     def _repr_html_(self) -> str:
         """Return the summary and a table of the layers for notebooks."""
         return as_html(self.record_without_operations(), self.operations)
-
-
-def _plain(operation: LoggedOperation) -> Operation:
-    return Operation(**{name: getattr(operation, name) for name in Operation.__dataclass_fields__})

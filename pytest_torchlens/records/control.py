@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TRUTH_TESTS = ("__bool__", "is_nonzero")
+"""Functions that ask a tensor whether it is true."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EscapeRecord:
@@ -47,7 +50,7 @@ class EscapeRecord:
     @property
     def is_truth_test(self) -> bool:
         """Whether the tensor itself was asked whether it is true."""
-        return self.function in ("__bool__", "is_nonzero")
+        return self.function in TRUTH_TESTS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
     place = {key: number for number, key in enumerate(order)}
     edges: dict[Hashable, dict[tuple[int, Edge], None]] = {key: {} for key in order}
     for side in (ours, theirs):
-        numbers = {label(op): place[key] for key, op in side.items()}
+        numbers = {op.label: place[key] for key, op in side.items()}
         for key, op in side.items():
             for edge in op.edges:
                 plain = Edge("", edge.argument, edge.through_write)
@@ -78,19 +78,14 @@ def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
     return MergedGraph(
         tuple(
             MergedOperation(
-                label(ours[key]) if key in ours else "",
-                label(theirs[key]) if key in theirs else "",
+                ours[key].label if key in ours else "",
+                theirs[key].label if key in theirs else "",
                 ours[key] if key in ours else theirs[key],
                 tuple(edges[key]),
             )
             for key in order
         )
     )
-
-
-def label(operation: Operation) -> str:
-    """Return what stands for one operation: with its pass where its layer has several."""
-    return operation.layer_label_w_pass if operation.layer_passes_total > 1 else operation.layer_label
 
 
 def _addresses(history: HistoryRecord) -> set[str]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from pytest_torchlens.draw import DrawingUnavailable
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import render
-from pytest_torchlens.draw.text import display_label
 from pytest_torchlens.draw.text import id_part
 from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.paths import page_path
@@ -42,7 +41,7 @@ class InlineDrawing:
 
 def row_id(operation: Operation) -> str:
     """Return the id of an operation's row in the table of layers."""
-    return "row-" + id_part(display_label(operation))
+    return "row-" + id_part(operation.label)
 
 
 def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> ModelReport:

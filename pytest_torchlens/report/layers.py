@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import node_id
 from pytest_torchlens.draw.text import address_of
-from pytest_torchlens.draw.text import display_label
 from pytest_torchlens.report.drawing import row_id
 
 if TYPE_CHECKING:
@@ -52,15 +51,15 @@ class Branch:
 
 def layers(history: HistoryRecord, drawn: frozenset[str]) -> Iterator[Layer]:
     """Yield a row for each operation and source; `drawn` are the ids in the drawing."""
-    labels = {key: op for op in history.operations for key in (op.layer_label_w_pass, display_label(op))}
+    labels = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
     for operation in history.operations:
         parents = (labels[label] for label in operation.parent_layers if label in labels)
         yield Layer(
             id=row_id(operation),
-            label=display_label(operation),
+            label=operation.label,
             node=_node(operation, drawn),
             operation=operation,
-            parents=tuple((display_label(parent), row_id(parent)) for parent in parents),
+            parents=tuple((parent.label, row_id(parent)) for parent in parents),
         )
 
 

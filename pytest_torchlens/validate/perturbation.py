@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
+import torch
+
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
@@ -69,15 +71,14 @@ class Perturbation:
         """Return whether the call reacts once its other arguments have other values too."""
         gentle = trial.call.info.layer_type in _GENTLE
         noise = {at: self._noise.all_different(trial.argument(at).detach()) for at in range(len(trial.edges))}
-        others = {at: tensor for at, tensor in noise.items() if at != place and tensor is not None}
-        before = trial.outcome({at: copied(tensor) for at, tensor in others.items()})
-        if before is None:
-            return False
-        return any(
-            trial.outcome({**{at: copied(tensor) for at, tensor in others.items()}, place: variant})
-            not in (before, None)
-            for variant in self._noise.variants(trial.argument(place).detach(), gentle)
-        )
+
+        def outcome(changed: dict[int, torch.Tensor]) -> list[str] | None:
+            others = {at: copied(tensor) for at, tensor in noise.items() if at != place and tensor is not None}
+            return trial.outcome(others | changed)
+
+        before = outcome({})
+        variants = self._noise.variants(trial.argument(place).detach(), gentle)
+        return before is not None and any(outcome({place: variant}) not in (before, None) for variant in variants)
 
     def _failure(self, number: int, trial: Trial, argument: str) -> Failure:
         return Failure(

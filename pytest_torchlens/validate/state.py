@@ -12,6 +12,7 @@ import torch
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.memory import overwrite
 
 _CONTAINERS = (dict, list, set, deque)
 _GENERATORS: tuple[tuple[type, Any, Any], ...] = (
@@ -79,12 +80,6 @@ def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
 def _refill(container: Any, contents: Any) -> None:
     container.clear()
     container.extend(contents) if isinstance(container, list | deque) else container.update(contents)
-
-
-def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
-    """Copy `contents` into `tensor` without autograd's notice."""
-    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        tensor.copy_(contents)
 
 
 def restore_sources(sources: list[Source]) -> None:

@@ -15,6 +15,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.origins import TensorsBefore
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
@@ -32,7 +33,6 @@ from pytest_torchlens.validate.perturbation import Perturbation
 from pytest_torchlens.validate.replay_check import ReplayCheck
 from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import ModelState
-from pytest_torchlens.validate.state import overwrite
 from pytest_torchlens.validate.state import restore_sources
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import originals_of

@@ -18,10 +18,10 @@ from torch import nn
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
-from pytest_torchlens.draw.text import display_label
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.validate import validate
 from tests.models import Function
+from tests.models import short_label
 
 MODES = {"grad": torch.enable_grad, "no_grad": torch.no_grad}
 
@@ -78,19 +78,14 @@ def trace(program, mode):
 
 def graph_of(history):
     """Return a history's graph in the form of this file."""
-    short = {display_label(op): _short(op) for op in history.operations}
+    short = {op.label: short_label(op) for op in history.operations}
     lines = []
     for op in history.operations:
         parents = [f"{'~' if edge.through_write else ''}{short[edge.parent]}" for edge in op.edges]
         parents += [f"${name}" for name in _few(op.parent_param_addresses)]
-        line = f"{_short(op)}: {' '.join(dict.fromkeys(parents))}"
-        lines.append(line if parents else _short(op))
+        line = f"{short_label(op)}: {' '.join(dict.fromkeys(parents))}"
+        lines.append(line if parents else short_label(op))
     return "\n".join(lines)
-
-
-def _short(op):
-    """Return the short label, with the pass where the layer has several: ``linear_1:2``."""
-    return f"{op.layer_label_short}:{op.pass_num}" if op.layer_passes_total > 1 else op.layer_label_short
 
 
 def _few(names):

@@ -107,8 +107,7 @@ def ancestors(history):
     inputs = {label: f"input {place}" for place, label in enumerate(history.input_layers)}
     for op in history.operations:
         names = {inputs.get(op.layer_label), op.buffer_address, *op.parent_param_addresses} - {None}
-        label = op.layer_label_w_pass if op.layer_passes_total > 1 else op.layer_label
-        leading[label] = names.union(*(leading[edge.parent] for edge in op.edges))
+        leading[op.label] = names.union(*(leading[edge.parent] for edge in op.edges))
     return [leading[label] for label in history.output_layers]
 
 

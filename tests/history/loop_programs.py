@@ -15,6 +15,7 @@ from torch import nn
 
 import pytest_torchlens as tl
 from tests.models import Function
+from tests.models import short_label
 
 
 @dataclass
@@ -45,11 +46,7 @@ def build(code):
 
 def layers_of(history):
     """Return short labels of the operations in the order in which they ran."""
-    return [short(op) for op in history if not (op.is_input_layer or op.is_output_layer)]
-
-
-def short(op):
-    return f"{op.layer_label_short}:{op.pass_num}" if op.layer_passes_total > 1 else op.layer_label_short
+    return [short_label(op) for op in history if not (op.is_input_layer or op.is_output_layer)]
 
 
 def trace(model, *inputs):

@@ -93,10 +93,12 @@ def test_passes_through_different_modules_can_be_merged():
 
 
 @pytest.mark.parametrize("key", [None, 1.5, slice(2)], ids=["none", "float", "slice"])
-def test_a_key_of_another_kind_is_a_clear_error(key):
+def test_a_key_of_another_kind_is_a_clear_error(key, tmp_path):
     history = tl.log_forward_pass(nn.Linear(2, 2), torch.ones(1, 2))
-    with pytest.raises(LookupKeyError, match="is no key; keys are labels"):
-        history[key]
+    history.save(tmp_path / "saved")
+    for asked in (history, tl.load(tmp_path / "saved")):
+        with pytest.raises(LookupKeyError, match="is no key; keys are labels"):
+            asked[key]
 
 
 def test_an_error_of_a_predicate_is_shown_as_it_is():

@@ -9,21 +9,7 @@ from torch import nn
 import pytest_torchlens as tl
 from pytest_torchlens.history import Layer
 from tests.models import Function
-
-
-class RecurrentNetwork(nn.Module):
-    """The poster's example."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(in_features=5, out_features=5)
-
-    def forward(self, x):
-        for _ in range(3):
-            x = self.fc(x)
-            x = x + 1
-            x = x * 2
-        return x
+from tests.models import RecurrentNetwork
 
 
 @pytest.fixture(scope="module")

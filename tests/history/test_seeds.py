@@ -11,6 +11,7 @@ from torch import nn
 import pytest_torchlens as tl
 from tests.history.test_model_history import AlexNet
 from tests.models import DemoNetwork
+from tests.models import RecurrentNetwork
 
 
 class SimpleRecurrent(nn.Module):
@@ -20,19 +21,6 @@ class SimpleRecurrent(nn.Module):
 
     def forward(self, x):
         for _ in range(4):
-            x = self.fc(x)
-            x = x + 1
-            x = x * 2
-        return x
-
-
-class RecurrentNetwork(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(in_features=5, out_features=5)
-
-    def forward(self, x):
-        for _ in range(3):
             x = self.fc(x)
             x = x + 1
             x = x * 2

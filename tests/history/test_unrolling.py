@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.history.loop_programs import Nested
-from tests.history.loop_programs import short
 from tests.history.loop_programs import trace
 from tests.models import Function
+from tests.models import short_label
 
 UNARY = ["cos", "sin", "tanh", "sigmoid", "exp", "relu", "abs", "neg", "square", "atan", "erf", "sinh"]
 BINARY = ["+", "-", "*"]
@@ -50,7 +50,7 @@ def compiled(body, passes, style):
 
 def passes_of(history):
     """Return for each operation of the graph its layer's passes and its own, in execution order."""
-    return [(short(op).partition(":")[0], op.pass_num) for op in history if op.func_applied]
+    return [(short_label(op).partition(":")[0], op.pass_num) for op in history if op.func_applied]
 
 
 @given(body=bodies(), passes=st.integers(2, 5), style=st.sampled_from(["loop", "written out"]))
