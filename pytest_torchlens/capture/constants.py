@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,14 +31,44 @@ def is_foreign(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and storage_key(tensor) != 0 and not tensor.untyped_storage().resizable()
 
 
+def tensors_used(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the tensors that a module holds, registered or not, and the globals that its forwards name, each once."""
+    used = [*module.buffers(), *module.parameters()]
+    for part in module.modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            used += [value for _, value in script_attributes(part) if isinstance(value, torch.Tensor)]
+        else:
+            used += [tensor for _, tensor in _tensors_in({**_attributes(part), **_named_by(part)}, "")]
+    return list({id(tensor): tensor for tensor in used}.values())
+
+
+def script_attributes(module: torch.jit.ScriptModule) -> list[tuple[str, Any]]:
+    """Return name and value of what the methods of a scripted module assign to itself."""
+    methods = [module._c._get_method(name) for name in module._c._method_names()]
+    nodes = [node for method in methods for node in method.graph.findAllNodes("prim::SetAttr", recurse=True)]
+    return [(name, module._c.getattr(name)) for name in {node.s("name") for node in nodes} if module._c.hasattr(name)]
+
+
+def _attributes(module: torch.nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name not in _OF_TORCH}
+
+
+def _named_by(module: torch.nn.Module) -> dict[str, Any]:
+    """Return the globals and enclosed variables that a module's forward names."""
+    forward = inspect.unwrap(getattr(module.forward, "__func__", module.forward))
+    if not isinstance(forward, types.FunctionType):
+        return {}
+    enclosed = inspect.getclosurevars(forward)
+    return {**enclosed.globals, **enclosed.nonlocals}
+
+
 def _held(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor; the last of several names counts, so attributes of modules come after globals."""
     for module_name in sorted({type(module).__module__ for module in model.modules()}):
         scope = vars(sys.modules[module_name]) if module_name in sys.modules else {}
         yield from _tensors_in(dict(scope), module_name)
     for address, module in model.named_modules():
-        attributes = {name: value for name, value in vars(module).items() if name not in _OF_TORCH}
-        yield from _tensors_in(attributes, address)
+        yield from _tensors_in(_attributes(module), address)
 
 
 def _tensors_in(scope: dict[str, Any], owner: str) -> Iterator[tuple[str, torch.Tensor]]:

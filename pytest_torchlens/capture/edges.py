@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.leaves import Opened
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
@@ -25,6 +26,6 @@ def edges_of(template: Any, path: str = "") -> Iterator[tuple[str, Value | Alias
     """Yield path and value of each tensor in recorded arguments."""
     if isinstance(template, Value | Aliased):
         yield path, template
-    elif isinstance(template, list | tuple | dict | slice):
+    elif isinstance(template, list | tuple | dict | slice | Opened):
         for key, item in children(template):
             yield from edges_of(item, f"{path}.{key}" if path else str(key))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -43,6 +45,8 @@ def _walk(value: Any, path: str, above: list[Any]) -> Iterator[tuple[str, torch.
 
 def children(value: Any) -> list[tuple[Any, Any]]:
     """Return the named parts of a container, nothing for anything else."""
+    if type(value) is Opened:
+        return list(value.parts.items())
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, list | tuple):
@@ -72,6 +76,59 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith("__"))
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class Opened:
+    """An object taken apart because tensors are in it, as lists and dicts are in the recorded arguments of a call.
+
+    Attributes
+    ----------
+    thing
+        The object.
+    parts
+        What stands for each of its `children`, by their names.
+    """
+
+    thing: Any
+    parts: dict[Any, Any]
+
+    def __repr__(self) -> str:
+        """Return the name of the object's class, for its own text may be as long as its tensors."""
+        return f"{type(self.thing).__name__}(...)"
+
+    def closed(self, part: Callable[[Any], Any]) -> Any:
+        """Return a copy of the object with ``part(child)`` for each of its parts; itself if it cannot be copied."""
+        parts = {key: substitute(value, part) for key, value in self.parts.items()}
+        try:
+            return _like(self.thing, parts)
+        except Exception:  # noqa: BLE001 - copying runs code of the user's
+            return self.thing
+
+
+def opened(value: Any, part: Callable[[Any], Any]) -> Any:
+    """Return an object with ``part(child)`` in place of its parts if there are tensors in it, else the object."""
+    return Opened(value, {key: part(item) for key, item in children(value)}) if tensors(value) else value
+
+
+def _like(thing: Any, parts: dict[Any, Any]) -> Any:
+    kind = type(thing)
+    if kind in pytree.SUPPORTED_NODES and not isinstance(thing, Mapping):
+        node = pytree.SUPPORTED_NODES[kind]
+        return node.unflatten_fn(list(parts.values()), node.flatten_fn(thing)[1])
+    other = copy.copy(thing)
+    if isinstance(thing, Mapping):
+        for key, item in parts.items():
+            other[key] = item
+    elif isinstance(thing, set | frozenset):
+        return kind(parts.values())
+    elif isinstance(thing, deque):
+        other.clear()
+        other.extend(parts.values())
+    else:
+        for name, item in parts.items():
+            object.__setattr__(other, name, item)
+    return other
+
+
 def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
     """Return `value` with ``swap(leaf)`` in place of each leaf of its lists, tuples, dicts and slices."""
     kind = type(value)
@@ -85,9 +142,9 @@ def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
         items = [substitute(item, swap) for item in value]
         return kind(*items) if hasattr(value, "_fields") else kind(items)
     if isinstance(value, dict):
-        copy = value.copy()
-        copy.update((key, substitute(item, swap)) for key, item in value.items())
-        return copy
+        other = value.copy()
+        other.update((key, substitute(item, swap)) for key, item in value.items())
+        return other
     return swap(value)
 
 

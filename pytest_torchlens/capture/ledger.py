@@ -18,6 +18,7 @@ from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.leaves import opened
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Extent
@@ -88,8 +89,6 @@ class Ledger:
         self._retention = retention
         self._exposed: dict[int, tuple[Tensor, str]] = {}
         self.slots = 0
-        self.closed = False
-        """Whether the pass is over: a thread may outlive it."""
 
     def template(self, arg: Any) -> Any:
         """Return an argument with its value in place of each tensor."""
@@ -103,7 +102,9 @@ class Ledger:
     def _swap(self, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return leaf if is_lazy(leaf) else self.read(leaf)
-        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+        if type(leaf) in ATOMS:
+            return leaf
+        return leaf.copy() if isinstance(leaf, np.ndarray) else opened(leaf, self.template)
 
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
@@ -167,10 +168,9 @@ class Ledger:
             record_write(exposed, contents)
 
     def close(self) -> None:
-        """Record what was written through arrays since the last reads; what other threads do is recorded no more."""
+        """Record what was written through arrays since the last reads."""
         for tensor, _ in list(self._exposed.values()):
             self._look_for_write(tensor)
-        self.closed = True
 
     def _new_slot(self) -> int:
         self.slots += 1

@@ -23,7 +23,8 @@ _installed = 0
 
 def tracer_here() -> Tracer | None:
     """Return the tracer of this thread, if it records."""
-    return getattr(_active, "tracer", None)
+    tracer: Tracer | None = getattr(_active, "tracer", None)
+    return None if tracer is None or tracer.over else tracer
 
 
 @contextlib.contextmanager
@@ -40,9 +41,9 @@ def tracing(tracer: Tracer) -> Iterator[None]:
 
 
 def _open_tracer() -> Tracer | None:
-    """Return this thread's tracer; None once the pass is over, and for code being compiled or traced by jit."""
+    """Return this thread's tracer; None for code being compiled or traced by jit."""
     tracer = tracer_here()
-    if tracer is None or tracer.ledger.closed or torch.compiler.is_compiling():
+    if tracer is None or torch.compiler.is_compiling():
         return None
     return tracer if torch._C._get_tracing_state() is None else None
 
@@ -74,21 +75,32 @@ def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _thread_start(thread: threading.Thread) -> None:
     """Stand in for ``threading.Thread.start``: a thread that the model starts is recorded with it."""
-    tracer = _watching_tracer()
-    if tracer is not None:
-        body, twin = thread.run, tracer_for_thread(tracer, thread.name)
+    tracer, start = _watching_tracer(), _originals["Thread.start"]
+    if tracer is None:
+        start(thread)
+        return
+    own = {"run": thread.run} if "run" in vars(thread) else {}
+    body, twin = thread.run, tracer_for_thread(tracer, thread.name)
 
-        def run() -> None:
-            del thread.run
-            _active.tracer = twin
-            try:
-                with twin.watch or contextlib.nullcontext(), twin:
-                    body()
-            finally:
-                twin.watch = None  # no cycle
+    def put_back() -> None:
+        vars(thread).pop("run", None)
+        vars(thread).update(own)
 
-        thread.run = run  # type: ignore[method-assign]
-    _originals["Thread.start"](thread)
+    def run() -> None:
+        put_back()
+        _active.tracer = twin
+        try:
+            with twin.watch or contextlib.nullcontext(), twin:
+                body()
+        finally:
+            twin.watch = None  # no cycle
+
+    thread.run = run  # type: ignore[method-assign]
+    try:
+        start(thread)
+    except BaseException:
+        put_back()
+        raise
 
 
 def _has_torch_function(relevant: Any) -> bool:

@@ -89,8 +89,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
         with watcher or contextlib.nullcontext(), tracing(tracer):
             recording.output = call_model(model, args, kwargs, exhaust)
     finally:
-        tracer.watch = None  # no cycle: what is recorded must die with the recording
-        tracer.ledger.close()
+        tracer.close()
     recording.elapsed = time.perf_counter() - start
     if recording.stream is not None:
         recording.stream.close()

@@ -2,32 +2,107 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.functions import Function
+from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.tracer import Tracer
+
+_IN_PROGRESS = frozenset(["_expanding", "_escaped", "_group", "busy", "transforming"])
+
+
+class PassOverError(Exception):
+    """A function of the model came back after the pass was over; `result` is what it gave."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
 
 
 class SharedTracer(Tracer):
-    """A tracer whose recording other threads fill too: one call at a time, so that their order is one to replay."""
+    """A tracer whose recording other threads fill too.
 
-    lock: threading.RLock
+    Our own work on a call is done under a lock, and a call is entered after its function has returned: what other
+    threads then make of its result comes later, so the order of the calls is one to replay.  Calls that draw random
+    numbers are made one at a time, for the state of their generator to be theirs.
+    """
+
+    def share(self) -> None:
+        """Make the lock, and the list of tracers that share the recording."""
+        self.lock = threading.RLock()
+        self._drawing = threading.RLock()
+        self._twins: list[SharedTracer] = []
+        self._thread = ""
+
+    def twin(self, name: str) -> SharedTracer:
+        """Return a tracer for the thread `name` that fills the same recording."""
+        twin = copy.copy(self)
+        twin.apart()
+        twin._thread = name
+        twin.watch = self.watch.for_thread(twin, name) if self.watch is not None else None
+        self._twins.append(twin)
+        return twin
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with self.lock:
-            if self.ledger.closed:
-                return func(*args, **kwargs or {})
-            return super().__torch_function__(func, types, args, kwargs)
+        if self.over:
+            self._say_late()
+            return func(*args, **kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        one_at_a_time = self._drawing if info.draws and not info.opaque else contextlib.nullcontext()
+        with one_at_a_time, self.lock:  # type: ignore[union-attr]
+            try:
+                return super()._leaf(info, args, kwargs)
+            except PassOverError as late:
+                return late.result
+
+    def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        lock = self.lock
+        lock.release()  # type: ignore[union-attr]
+        try:
+            result = info.func(*args, **kwargs)
+        finally:
+            lock.acquire()  # type: ignore[union-attr]
+        if self.over:
+            raise PassOverError(result)
+        return result
 
     def _enter(self, module: Any, outer: ModuleCall | None) -> ModuleCall:
-        with self.lock:
+        with self.lock:  # type: ignore[union-attr]
             return super()._enter(module, outer)
+
+    def close(self) -> None:
+        """Stop recording in all threads; those that live on hold nothing of the recording."""
+        with self.lock:  # type: ignore[union-attr]
+            super().close()
+            for twin in self._twins:
+                twin._let_go()
+            self._twins.clear()
+
+    def _let_go(self) -> None:
+        """Hold an empty recording instead: what the thread is amid, it can finish."""
+        self._unseen = self.recording.unseen
+        blank = Tracer(Recording("", {}, weakref.ref(torch.nn.Module()), None), Retention(), False, {}, {})
+        vars(self).update({name: value for name, value in vars(blank).items() if name not in _IN_PROGRESS})
+        self.module, self.over = None, True
+
+    def _say_late(self) -> None:
+        late = f"thread {self._thread!r} went on after the pass: what it did then was not recorded"
+        if late not in self._unseen:
+            self._unseen.append(late)
 
 
 def tracer_for_thread(tracer: Tracer, name: str) -> SharedTracer:
@@ -35,8 +110,5 @@ def tracer_for_thread(tracer: Tracer, name: str) -> SharedTracer:
     if not isinstance(tracer, SharedTracer):
         tracer.__class__ = SharedTracer
         assert isinstance(tracer, SharedTracer)  # noqa: S101 - for the type checker
-        tracer.lock = threading.RLock()
-    twin = copy.copy(tracer)
-    twin.apart()
-    twin.watch = tracer.watch.for_thread(twin, name) if tracer.watch is not None else None
-    return twin
+        tracer.share()
+    return tracer.twin(name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 from collections.abc import Callable
 from collections.abc import Iterable
 from time import perf_counter
@@ -37,12 +39,15 @@ from pytest_torchlens.capture.ledger import View
 from pytest_torchlens.capture.ledger import unnoticed
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
+from pytest_torchlens.capture.opaque import Overwritten
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
+from pytest_torchlens.capture.opaque import may_write
 from pytest_torchlens.capture.randomness import drew
 from pytest_torchlens.capture.randomness import state_before
 from pytest_torchlens.capture.transforms import Transform
-from pytest_torchlens.capture.values import Aliased
+from pytest_torchlens.capture.values import states_of
+from pytest_torchlens.capture.values import value_of
 
 if TYPE_CHECKING:
     from pytest_torchlens.capture.watch import Watch
@@ -53,6 +58,7 @@ Parameter = torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
 _ARRAYS = frozenset(["numpy", "__array__", "__dlpack__"])
 _COPY = info_of(Tensor.copy_)
+_UNSHARED = contextlib.nullcontext()
 _CALLER_OF_MODULE = 4  # above _frames, _enter, call_module and what stands in for __call__
 
 
@@ -94,13 +100,20 @@ class Tracer(TorchFunctionMode):
         self.watch: Watch | None = None
         self.apart()
 
+    over = False
+    """Whether the pass is over: a thread may outlive it."""
+    busy = False
+    """Whether a recorded call, or our own work on it, is in progress."""
+    transforming = False
+    """Whether that call is a function transform, in which modules are noted."""
+    lock: threading.RLock | None = None
+    """Held for our own work on a call where several threads record, and never while the model's functions run."""
+
     def apart(self) -> None:
         """Start with nothing in progress: in `Tracer`, or in a copy of one for another thread."""
         self._expanding: list[Function] = []
-        self.busy = False
-        """Whether a recorded call, or our own work on it, is in progress."""
-        self.transforming = False
-        """Whether that call is a function transform, in which modules are noted."""
+        self._escaped = 0
+        self.busy = self.transforming = False
 
     # -- functions ---------------------------------------------------------------------------------------------
 
@@ -134,8 +147,10 @@ class Tracer(TorchFunctionMode):
         written = () if info.writer is None and not kwargs else self.ledger.about_to_write(info, args, kwargs)
         random = state_before(args, kwargs) if info.draws else None
         start = perf_counter_ns()
-        result = info.func(*args, **kwargs)
+        result = info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
         call.elapsed = perf_counter_ns() - start
+        if written and isinstance(info.writer, Overwritten):
+            written = info.writer.written()
         if random is not None and drew(random):
             call.random = random
         if type(result) is Tensor and not written and not info.uninitialised:  # nearly all calls
@@ -176,14 +191,20 @@ class Tracer(TorchFunctionMode):
 
     def _escape(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = info.func(*args, **kwargs)
-        read = self.ledger.read(args[0]) if args and isinstance(args[0], Tensor) else None
-        value = read.value if isinstance(read, Aliased) else read
+        self._escaped += 1
         plain = result if isinstance(result, bool | int | float | complex) else None
-        if info.name in _ARRAYS and read is not None:
-            self.ledger.expose(args[0])
-        escape = Escape(info.name, value, len(self.calls), plain, self.module, self._frames())
-        self.recording.escapes.append(escape)
+        frames = self._frames()
+        with self.lock or _UNSHARED:
+            read = self.ledger.read(args[0]) if args and isinstance(args[0], Tensor) else None
+            if info.name in _ARRAYS and read is not None:
+                self.ledger.expose(args[0])
+            value = None if read is None else value_of(read)
+            self.recording.escapes.append(Escape(info.name, value, len(self.calls), plain, self.module, frames))
         return result
+
+    def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of the model with the lock released."""
+        raise NotImplementedError
 
     def _record_view(self, view: View, tensor: Tensor) -> None:
         call = self._new_call(*view, {}, Group("alias", self._group))
@@ -212,7 +233,7 @@ class Tracer(TorchFunctionMode):
         start = perf_counter()
         try:
             if is_opaque(module) and not self.transforming:
-                opaque = OpaqueModule(original, module)
+                opaque = OpaqueModule(original, module, id(module) in self._addresses)
                 result = self._opaque(opaque.info(), (opaque.held, *args), kwargs)
             else:
                 result = original(module, *args, **kwargs)
@@ -225,49 +246,59 @@ class Tracer(TorchFunctionMode):
 
     def call_custom(self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a custom autograd function: a group of its steps, or one operation where they lead nowhere."""
-        outer, first, escapes = self._group, len(self.calls), len(self.recording.escapes)
-        self._group = Group(name, outer)
-        read = self._template(args), self._template(kwargs)
+        outer, first, escaped = self._group, len(self.calls), self._escaped
+        self._group = group = Group(name, outer)
+        with self.lock or _UNSHARED:
+            read = self._template(args), self._template(kwargs)
         try:
             result = apply(*args, **kwargs)
         finally:
             self._group = outer
         outputs = tensors(result)
-        steps, seen = self.calls[first:], len(self.recording.escapes) == escapes
-        if any(step.writes for step in steps) or (seen and self._lead_to(steps, read, outputs)):
-            return result
-        self._finish(self._new_call(custom_info(apply, name), *read), outputs, ())
+        with self.lock or _UNSHARED:
+            steps = [call for call in self.calls[first:] if call.group is not None and group in call.group.chain()]
+            if self._escaped != escaped or not self._lead_to(steps, read, outputs):
+                self._finish(self._new_call(custom_info(apply, name), *read), outputs, ())
         return result
 
     def _lead_to(self, steps: list[Call], inputs: Any, outputs: tuple[Tensor, ...]) -> bool:
         """Return whether recorded steps lead from each of `outputs` back to one of the values in `inputs`."""
-        given = {id(edge) for _, edge in edges_of(inputs)}
+        given = {id(value) for _, edge in edges_of(inputs) for value in states_of(edge)}
         reached = set(given)
         for step in steps:
-            if any(id(edge) in reached for _, edge in edges_in(step)):
+            if any(id(value) in reached for _, edge in edges_in(step) for value in states_of(edge)):
                 reached.update(map(id, step.outputs))
-        return not given or all(id(self.ledger.read(output)) in reached for output in outputs)
+        reads = map(self.ledger.read, outputs)
+        return not given or all(any(id(value) in reached for value in states_of(read)) for read in reads)
 
     def call_opaque(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function whose inside cannot be seen, as one operation."""
-        return self._opaque(custom_info(func, name), args, kwargs)
+        writer = Overwritten() if may_write(func, training=True) else None
+        return self._opaque(custom_info(func, name, writer), args, kwargs)
 
     def call_transform(
         self, original: Callable[..., Any], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call vmap, grad or their like on `func`, as one operation that also reads what `func` reached."""
-        transform, number = Transform(original, func), len(self.calls)
+        transform = Transform(original, func)
         info = transform.info()
         self.transforming = True
         try:
             result = self._opaque(info, args, kwargs)
         finally:
             self.transforming = False
-        if len(self.calls) > number:
-            call = self.calls[-1]
-            call.args = (tuple(map(self.ledger.read, transform.reached)), *call.args)
-            info.func, info.steps = transform.again, transform.steps
+        with self.lock or _UNSHARED:
+            call = next((call for call in reversed(self.calls) if call.info is info), None)
+            if call is not None:  # else it had no tensor to return, or was out of sight
+                call.args = (tuple(map(self.ledger.read, transform.reached)), *call.args)
+        info.func, info.steps = transform.again, transform.steps
         return result
+
+    def close(self) -> None:
+        """Stop recording, for the pass is over."""
+        self.ledger.close()
+        self.watch = None  # no cycle: what is recorded must die with the recording
+        self.over = True
 
     def _opaque(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.busy = True

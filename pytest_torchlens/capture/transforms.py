@@ -18,6 +18,7 @@ from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.opaque import Overwritten
 from pytest_torchlens.capture.opaque import custom_info
 
 Tensors = tuple[torch.Tensor, ...]
@@ -42,7 +43,7 @@ class Transform:
 
     def info(self) -> FunctionInfo:
         """Return the facts about the call that the model makes; see `again` for those that follow."""
-        return custom_info(self._first, self._transform.__name__.removesuffix("_impl"))
+        return custom_info(self._first, self._transform.__name__.removesuffix("_impl"), Overwritten())
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
         inside = _Inside((args, kwargs))

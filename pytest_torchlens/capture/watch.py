@@ -44,6 +44,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if self._tracer.over:  # in a thread that outlived the pass
+            return func(*args, **(kwargs or {}))
         self._seen += 1
         number, busy = len(self._tracer.calls), self._tracer.busy
         missed = None if busy or _harmless(func) else Missed(_name(func), number, self._where(), _stack())

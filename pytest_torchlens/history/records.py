@@ -7,6 +7,7 @@ from typing import Any
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.constants import is_foreign
+from pytest_torchlens.capture.leaves import Opened
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
@@ -173,6 +174,8 @@ def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     names |= {id(source.value): source.name for source in node.parameters}
 
     def name(leaf: Any) -> Any:
+        if isinstance(leaf, Opened):
+            return leaf.closed(name)
         value = leaf.value if isinstance(leaf, Aliased) else leaf
         return names.get(id(value), "?") if isinstance(value, Value) else leaf
 

@@ -17,6 +17,7 @@ from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.leaves import Opened
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import copies_of
@@ -79,6 +80,8 @@ class Player:
         def fill(leaf: Any) -> Any:
             if type(leaf) is Value:
                 return tensor_of(leaf)
+            if type(leaf) is Opened:
+                return leaf.closed(fill)
             return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
 
         return substitute(call.args, fill), substitute(call.kwargs, fill)
