@@ -89,6 +89,8 @@ class Ledger:
         self._retention = retention
         self._exposed: dict[int, tuple[Tensor, str]] = {}
         self.slots = 0
+        self.parameters_too = False
+        """Whether parameters get a fingerprint: they are large, and their version counters tell of most writes."""
 
     def template(self, arg: Any) -> Any:
         """Return an argument with its value in place of each tensor."""
@@ -230,9 +232,10 @@ class Ledger:
         key = storage_key(tensor)
         value = Value(self._new_slot(), -1, len(self._recording.sources), tensor)
         self._retention.keep(value, tensor, key)
-        if kind != "parameter":  # large, and their version counters tell
-            value.digest = fingerprint(tensor)
+        if kind != "parameter":
             self._retention.watch(value, tensor)
+        if kind != "parameter" or self.parameters_too:
+            value.digest = fingerprint(tensor)
         version = -1 if tensor.is_inference() else tensor._version
         since = len(self._recording.calls) - 1
         self._recording.sources.append(Source(kind, name, value, tensor, version, since=since))

@@ -42,6 +42,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     keep: Keep = "none",
     seed: int | None = None,
     watch: bool = False,
+    thorough: bool = False,
     exhaust: bool = False,
 ) -> Recording:
     """Call ``model(*args, **kwargs)`` once, as it stands, and record every operation.
@@ -61,6 +62,8 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
         Seed for the generators of torch, NumPy and Python; None leaves them alone.
     watch
         Whether to note dispatcher operations that run outside any recorded call (a few microseconds each).
+    thorough
+        Whether to look for writes that nothing announces to parameters too, by fingerprints of all that are read.
     exhaust
         Whether to run a generator that the model returns to its end and record it, a list of what it yields standing
         for it.  It is handed on as it is otherwise, and `Recording.unseen` says so.
@@ -85,6 +88,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     recording.started = time.time()
     start = time.perf_counter()
     watcher = tracer.watch = Watch(tracer) if watch else None
+    tracer.ledger.parameters_too = thorough
     try:
         with watcher or contextlib.nullcontext(), tracing(tracer):
             recording.output = call_model(model, args, kwargs, exhaust)
@@ -174,7 +178,7 @@ def _look_back(recording: Recording) -> None:
 def _changed_silently(source: Source) -> bool:
     if source.written:
         return False
-    if source.kind == "parameter":
+    if source.kind == "parameter" and not source.value.digest:
         return source.version >= 0 and source.live._version != source.version
     return fingerprint(source.live) != source.value.fingerprint
 

@@ -233,8 +233,7 @@ class Tracer(TorchFunctionMode):
         start = perf_counter()
         try:
             if is_opaque(module) and not self.transforming:
-                opaque = OpaqueModule(original, module, id(module) in self._addresses)
-                result = self._opaque(opaque.info(), (opaque.held, *args), kwargs)
+                result = self._call_opaque_module(original, module, args, kwargs)
             else:
                 result = original(module, *args, **kwargs)
         finally:
@@ -243,6 +242,17 @@ class Tracer(TorchFunctionMode):
             call.seconds = perf_counter() - start
         call.exited = self.ledger.known(result)
         return result
+
+    def _call_opaque_module(
+        self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self.busy = True  # looking into scripted code runs operations
+        try:
+            opaque = OpaqueModule(original, module, id(module) in self._addresses)
+            info = opaque.info()
+        finally:
+            self.busy = False
+        return self._opaque(info, (opaque.held, *args), kwargs)
 
     def call_custom(self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a custom autograd function: a group of its steps, or one operation where they lead nowhere."""

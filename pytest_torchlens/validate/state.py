@@ -3,90 +3,86 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from typing import Any
 
 import numpy as np
 import torch
 
-from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.constants import tensors_used
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.memory import overwrite
-
-_CONTAINERS = (dict, list, set, deque)
-_GENERATORS: tuple[tuple[type, Any, Any], ...] = (
-    (torch.Generator, torch.Generator.get_state, torch.Generator.set_state),
-    (random.Random, random.Random.getstate, random.Random.setstate),
-    (np.random.Generator, lambda g: g.bit_generator.state, lambda g, state: setattr(g.bit_generator, "state", state)),
-    (np.random.RandomState, np.random.RandomState.get_state, np.random.RandomState.set_state),
-)
+from pytest_torchlens.capture.opaque import is_opaque
+from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.validate.contents import Attributes
 
 
 class ModelState:
-    """A model as it is now: attributes of every module, containers and generators in them, buffers, gradients."""
+    """A model and its inputs as they are now, with all that a forward pass may change.
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        python = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-        self._attributes = [(module, type(module), dict(module.__dict__)) for module in python]
-        self._containers: dict[int, tuple[Any, Any]] = {}
-        self._generators: list[tuple[Any, Any, Any]] = []
-        for _, _, attributes in self._attributes:
-            for value in attributes.values():
-                self._note(value)
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
+    Parameters are not copied for the sake of modules whose inside is seen, for they are large: what is written to
+    them is recorded with what it was before.
+
+    Parameters
+    ----------
+    model
+        The model.
+    inputs
+        Whatever it is called with.
+    """
+
+    def __init__(self, model: torch.nn.Module, inputs: Any = ()) -> None:
+        self._attributes = Attributes(model, inputs)
+        parameters = {id(parameter): parameter for parameter in model.parameters() if not is_lazy(parameter)}
+        held = [*model.buffers(), *(t for t in self._attributes.contents.tensors if id(t) not in parameters)]
+        held += [tensor for module in model.modules() if is_opaque(module) for tensor in tensors_used(module)]
+        copied = {id(tensor): tensor for tensor in held if not is_lazy(tensor)}
+        self._memory = [(tensor, tensor.detach()) for tensor in (parameters | copied).values()]
+        self._tensors = [(tensor, tensor.detach().clone()) for tensor in copied.values()]
         self._lazy = [(tensor, type(tensor)) for tensor in (*model.parameters(), *model.buffers()) if is_lazy(tensor)]
         self._gradients = [(parameter, parameter.grad, _copy(parameter.grad)) for parameter in model.parameters()]
 
-    def _note(self, value: Any) -> None:
-        """Note the contents of a container, and of those in it, or the state of a generator."""
-        if isinstance(value, _CONTAINERS) and id(value) not in self._containers:
-            self._containers[id(value)] = (value, value.copy())
-            for item in value.values() if isinstance(value, dict) else value:
-                self._note(item)
-        for kind, get, put in _GENERATORS:
-            if isinstance(value, kind):
-                self._generators.append((value, get(value), put))
+    def restore(self, recording: Recording | None = None) -> None:
+        """Put all back: by assignment where that is enough, tensors that changed by copying.
 
-    def restore(self) -> None:
-        """Put attributes and containers back by assignment, and the contents of tensors that changed by copying."""
-        for module, kind, attributes in self._attributes:
-            module.__class__ = kind
-            module.__dict__.clear()
-            module.__dict__.update(attributes)
-        for container, contents in self._containers.values():
-            _refill(container, contents)
-        for generator, state, put in self._generators:
-            put(generator, state)
-        self._restore_tensors()
-
-    def _restore_tensors(self) -> None:
+        What recorded calls overwrote or drew from is put back with it, if a recording is given.
+        """
+        self._attributes.restore()
         for tensor, kind in self._lazy:
             tensor.data = torch.empty(0, device=tensor.device)
             tensor.__class__ = kind
-        for buffer, former in self._buffers:
-            if fingerprint(buffer) != fingerprint(former):
-                overwrite(buffer, former)
-        for parameter, gradient, contents in self._gradients:
+        for tensor, former in self._memory:
+            if not _same_memory(tensor, former):
+                tensor.data = former
+        if recording is not None:
+            _restore_sources(recording)
+        for tensor, contents in self._tensors:
+            if fingerprint(tensor) != fingerprint(contents):
+                overwrite(tensor, contents)
+        for parameter, gradient, values in self._gradients:
             parameter.grad = gradient
-            if gradient is not None and contents is not None:
-                overwrite(gradient, contents)
+            if gradient is not None and values is not None:
+                overwrite(gradient, values)
 
 
 def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.detach().clone()
 
 
-def _refill(container: Any, contents: Any) -> None:
-    container.clear()
-    container.extend(contents) if isinstance(container, list | deque) else container.update(contents)
+def _same_memory(tensor: torch.Tensor, former: torch.Tensor) -> bool:
+    return tensor.shape == former.shape and storage_key(tensor) == storage_key(former)
 
 
-def restore_sources(sources: list[Source]) -> None:
-    """Give parameters, buffers and inputs that recorded calls overwrote their former contents."""
-    for source in sources:
-        if source.written and source.kind != "constant" and source.value.tensor is not None:
-            overwrite(source.live, source.value.tensor)
+def _restore_sources(recording: Recording) -> None:
+    """Give sources that recorded calls overwrote their former contents, and generators their former states."""
+    for source in recording.sources:
+        live, former = source.live, source.value.tensor
+        if source.written and former is not None and not is_lazy(live) and former.shape == live.shape:
+            overwrite(live, former)
+    states = {id(call.random.generator): call.random for call in reversed(recording.calls) if call.random is not None}
+    for first in states.values():
+        first.generator.set_state(first.state)
 
 
 def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, str]:
@@ -97,7 +93,8 @@ def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> di
         **{f"input {path}": tensor for path, tensor in inputs.items()},
     }
     digests = {name: fingerprint(tensor) for name, tensor in tensors.items() if not is_lazy(tensor)}
-    return digests | {f"mode of {name or 'the model'}": str(m.training) for name, m in model.named_modules()}
+    modes = {name or "the model": getattr(module, "training", "none") for name, module in model.named_modules()}
+    return digests | {f"mode of {name}": str(mode) for name, mode in modes.items()}
 
 
 class Generators:

@@ -8,8 +8,10 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player
+from pytest_torchlens.validate.contents import Attributes
 
 
 class Trial:
@@ -63,10 +65,15 @@ class Trial:
                 overwritten[value.slot] = changed[place]
             return changed[place]
 
+        module = self.call.info.func.module() if isinstance(self.call.info.func, OpaqueModule) else None
+        attributes = Attributes(module) if module is not None else None
         try:
             returned = self._player.run(self.call, self._player.arguments(self.call, swap))
         except Exception:  # noqa: BLE001 - whatever a function raises at values that it cannot take
             return None
+        finally:
+            if attributes is not None:
+                attributes.restore()
         outputs = returned if self.call.returned else tuple([overwritten[value.slot] for value in self.call.outputs])
         written = tuple([overwritten[slot] for slot in self._also_written])
         return [fingerprint(tensor) for tensor in outputs + written]

@@ -33,7 +33,6 @@ from pytest_torchlens.validate.perturbation import Perturbation
 from pytest_torchlens.validate.replay_check import ReplayCheck
 from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import ModelState
-from pytest_torchlens.validate.state import restore_sources
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import originals_of
 
@@ -129,7 +128,7 @@ class _Run:
         self.kwargs = kwargs
         self.seed = seed
         self.exhaust = exhaust
-        self._state = ModelState(model)
+        self._state = ModelState(model, (args, kwargs))
         self._generators = Generators()
         self._inputs = dict([*walk(args), *walk(kwargs)])
         self._contents = {path: tensor.detach().clone() for path, tensor in self._inputs.items()}
@@ -179,7 +178,9 @@ class _Run:
         return self._record_again(recording) if _reads_constants(recording) else recording
 
     def _record_once(self, watch: bool) -> Recording:
-        self._recording = record(self.model, self.args, self.kwargs, seed=self.seed, watch=watch, exhaust=self.exhaust)
+        self._recording = record(
+            self.model, self.args, self.kwargs, seed=self.seed, watch=watch, thorough=True, exhaust=self.exhaust
+        )
         return self._recording
 
     def _record_again(self, recording: Recording) -> Recording:
@@ -192,6 +193,7 @@ class _Run:
 
     def _observe(self, traced: Observation, uninitialised: set[str]) -> PartVerdict:
         """Compare the recorded run with a plain one; a model that differs from itself cannot be judged so."""
+        self.restore()
         plain = self._plain_run()
         verdict = compare(traced, plain, uninitialised)
         if verdict.status.ok:
@@ -204,7 +206,6 @@ class _Run:
         return dataclasses.replace(verdict, status=Status.NOT_APPLICABLE, reason=reason, failures=(), num_failures=0)
 
     def _plain_run(self) -> Observation:
-        self._generators.restore()
         if self.seed is not None:
             seed_all(self.seed)
         output = call_model(self.model, self.args, self.kwargs, self.exhaust)
@@ -212,9 +213,7 @@ class _Run:
 
     def restore(self) -> None:
         """Put the model, the inputs and the generators back as they were."""
-        if self._recording is not None:
-            restore_sources(self._recording.sources)
-        self._state.restore()
+        self._state.restore(self._recording)
         for path, tensor in self._inputs.items():
             if fingerprint(tensor) != fingerprint(self._contents[path]):
                 overwrite(tensor, self._contents[path])
