@@ -24,6 +24,7 @@ class Kind(enum.Enum):
     COMPOSITE = "run with its inner calls recorded"
     ESCAPE = "hands a value over to Python"
     PLAIN = "computes no tensor: run and forgotten"
+    UNSEEN = "computes out of sight: run, and what the dispatcher runs for it is missed"
 
 
 class FunctionInfo:
@@ -122,7 +123,7 @@ _PLAIN = frozenset(
     get_device
     storage untyped_storage storage_type has_names names __len__ __repr__ __format__ __hash__ __setstate__
     __reduce_ex__ __reduce__ __dir__ __dlpack_device__ __array_wrap__
-    backward register_hook register_post_accumulate_grad_hook
+    register_hook register_post_accumulate_grad_hook
     retain_grad share_memory_ dim_order _clear_non_serializable_cached_data result_type can_cast
     is_tensor is_storage get_default_dtype _is_view _version _nnz _dimI _dimV qscheme q_scale q_zero_point
     sparse_dim dense_dim _has_symbolic_sizes_strides _is_zerotensor iscomplexobj broadcast_shapes
@@ -139,6 +140,8 @@ def _kind(func: Function, name: str) -> Kind:
         return Kind.LEAF if name in ("data", "real", "imag", "requires_grad") else Kind.PLAIN
     if name in _PLAIN and _is_of_torch(func):
         return Kind.PLAIN
+    if name == "backward" and _is_of_torch(func):
+        return Kind.UNSEEN
     if name in _ESCAPES and _is_of_torch(func):
         return Kind.ESCAPE
     return Kind.COMPOSITE if isinstance(func, types.FunctionType) and _is_composite(func, name) else Kind.LEAF

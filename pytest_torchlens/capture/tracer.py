@@ -52,7 +52,7 @@ from pytest_torchlens.capture.values import value_of
 if TYPE_CHECKING:
     from pytest_torchlens.capture.watch import Watch
 
-COMPOSITE, PLAIN, ESCAPE = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE
+COMPOSITE, PLAIN, ESCAPE, UNSEEN = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind.UNSEEN
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
@@ -127,9 +127,9 @@ class Tracer(TorchFunctionMode):
         kind = info.kind
         if kind is COMPOSITE and func not in self._expanding and not any(_overrides(kind) for kind in types):
             return self._expand(info, args, kwargs)
-        self.busy = True
+        self.busy = kind is not UNSEEN
         try:
-            if kind is PLAIN:
+            if kind is PLAIN or kind is UNSEEN:
                 return func(*args, **kwargs)
             return self._escape(info, args, kwargs) if kind is ESCAPE else self._leaf(info, args, kwargs)
         finally:

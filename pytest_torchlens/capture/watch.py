@@ -84,8 +84,8 @@ def _name(func: torch._ops.OpOverload) -> str:
 
 
 def _harmless(func: torch._ops.OpOverload) -> bool:
-    """Return whether an operation only hands a tensor on, as autograd does on its own account."""
-    return _name(func) in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device")
+    """Return whether an operation only hands a tensor on, as autograd does, or hands out memory, as constructors do."""
+    return _name(func) in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device", "aten::empty")
 
 
 def _stack() -> Frames:

@@ -26,7 +26,7 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     for missed in recording.missed:
         score.fail(_missed(missed, where))
     for stranger in () if recording.missed else recording.strangers:  # what was missed explains them
-        score.fail(_stranger(stranger, len(recording.calls), where))
+        score.fail(_stranger(stranger, recording, where))
     return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.unseen))
 
 
@@ -42,14 +42,15 @@ def _missed(missed: Missed, where: Where) -> Failure:
     )
 
 
-def _stranger(source: Source, calls: int, where: Where) -> Failure:
-    reader = source.since + 1
+def _stranger(source: Source, recording: Recording, where: Where) -> Failure:
+    reader, calls = source.since + 1, len(recording.calls)
+    threads = ", ".join(sorted(set(recording.threads_at_work)))
     shape = tuple(source.live.shape)
     return Failure(
         operation=where.label(reader) if reader < calls else "output",
         message=f"a tensor of shape {shape} that it reads was made during the pass by no recorded operation",
-        cause="a thread that had been started before, `backward`, or a C++ extension made it",
-        advice="make it in the forward pass itself, or leave completeness out with a reason",
+        cause=f"threads from before the pass worked during it ({threads}): what they do cannot be recorded",
+        advice="start the threads in the forward pass, which records them, or leave completeness out with a reason",
         source_line=where.source_line(reader) if reader < calls else "",
     )
 

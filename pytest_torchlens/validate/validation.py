@@ -17,6 +17,7 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.origins import TensorsBefore
+from pytest_torchlens.capture.other_threads import OtherThreads
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
@@ -36,6 +37,7 @@ from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import originals_of
 
+_LOOKS_AT_THREADS = 3
 PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
 
 
@@ -184,11 +186,21 @@ class _Run:
         return self._recording
 
     def _record_again(self, recording: Recording) -> Recording:
-        """Record once more, with all tensors noted that there are before, to tell constants from what is made."""
-        self.restore()
-        before, unwatched = TensorsBefore(), recording.unwatched
-        recording = self._record_once(recording.dispatched is not None)
-        recording.strangers, recording.unwatched = before.strangers(recording.sources), unwatched
+        """Record once more, with all tensors noted that there are before, to tell constants from what is made.
+
+        What is made by no operation in sight is made of Python's own data (`torch.Tensor([1.0])` is no function that
+        could be seen), unless another thread was at work: looked at a few times, for that may have been by chance.
+        """
+        watch, unwatched = recording.dispatched is not None, recording.unwatched
+        for _ in range(_LOOKS_AT_THREADS):
+            self.restore()
+            before, threads = TensorsBefore(), OtherThreads()
+            recording = self._record_once(watch)
+            recording.unwatched = unwatched
+            strangers, at_work = before.strangers(recording.sources), threads.at_work()
+            if not strangers or not at_work:
+                return recording
+        recording.strangers, recording.threads_at_work = strangers, at_work
         return recording
 
     def _observe(self, traced: Observation, uninitialised: set[str]) -> PartVerdict:
