@@ -87,7 +87,7 @@ class ModuleCall:
             call = call.parent
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Group:
     """A Python function that was run with its inner calls recorded."""
 
@@ -98,13 +98,6 @@ class Group:
     def path(self) -> str:
         """Names from the outermost function in, dotted."""
         return f"{self.parent.path}.{self.name}" if self.parent else self.name
-
-    def chain(self) -> Iterator[Group]:
-        """Yield this group and those around it, innermost first."""
-        group: Group | None = self
-        while group is not None:
-            yield group
-            group = group.parent
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.constants import is_foreign
 from pytest_torchlens.capture.fingerprint import dense_digest
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
@@ -163,11 +164,29 @@ class Ledger:
             key = storage_key(tensor)
             exposed, digest = self._exposed.get(key, (tensor, ""))
             now = fingerprint(exposed) if digest else ""
-        if now != digest and (record_write := self._record_write()) is not None:
+        if now != digest:
             self._exposed[key] = exposed, now
-            contents = exposed.detach().clone()
-            self.add_source(contents, "constant", ARRAY)
-            record_write(exposed, contents)
+            self._record_change(exposed, ARRAY)
+
+    def look_for_change(self, tensor: Tensor, origin: str) -> None:
+        """Record a write by no recorded call to a tensor that is known, if there was one."""
+        if not self.accounts_for(tensor):
+            with unnoticed():
+                self._record_change(tensor, origin)
+
+    def accounts_for(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is known and has the contents that it was recorded with, as far as it can be told."""
+        entry = self._live.get(id(tensor))
+        if entry is None or entry[0]() is not tensor:
+            return False
+        with unnoticed():
+            return self.read(tensor) is not entry[1] or entry[1].fingerprint in ("", fingerprint(tensor))
+
+    def _record_change(self, tensor: Tensor, origin: str) -> None:
+        if (record_write := self._record_write()) is not None:
+            contents = tensor.detach().clone()
+            self.add_source(contents, "constant", origin)
+            record_write(tensor, contents)
 
     def close(self) -> None:
         """Record what was written through arrays since the last reads."""
@@ -239,6 +258,8 @@ class Ledger:
         version = -1 if tensor.is_inference() else tensor._version
         since = len(self._recording.calls) - 1
         self._recording.sources.append(Source(kind, name, value, tensor, version, since=since))
+        if kind == "constant" and not name and is_foreign(tensor):
+            self.expose(tensor)
         ref = weakref.ref(tensor)
         entry = self._live[id(tensor)] = (ref, value, key, since)
         if self._owners is not None:

@@ -6,6 +6,9 @@ import contextlib
 import random
 import time
 import weakref
+from collections import Counter
+from collections.abc import AsyncGenerator
+from collections.abc import Coroutine
 from collections.abc import Generator
 from typing import Any
 from typing import Literal
@@ -16,13 +19,16 @@ import torch
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.constants import name_constants
 from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.ledger import Named
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
 from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.capture.saving import Saving
+from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.watch import Watch
@@ -81,8 +87,11 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     retention = Saving(recording, keep) if isinstance(keep, SaveOptions) else Retention()
     tracer = Tracer(recording, retention, keep != "none", _named_tensors(model), _addresses(model))
     with torch._C.DisableTorchFunctionSubclass():
-        for path, tensor in _inputs(model, args, kwargs):
+        inputs = _inputs(model, args, kwargs)
+        for path, tensor in inputs:
             tracer.ledger.add_source(tensor, "input", path)
+        for tensor, kind, name in _sharing_memory(_named_tensors(model), [tensor for _, tensor in inputs]):
+            tracer.ledger.add_source(tensor, kind, name)
     if seed is not None:
         seed_all(seed)
     recording.started = time.time()
@@ -101,8 +110,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     with torch._C.DisableTorchFunctionSubclass():
         _look_back(recording)
     recording.slots = tracer.ledger.slots
-    if isinstance(recording.output, Generator):
-        recording.unseen.append("it returned a generator: what that yields was not recorded (exhaust=True does)")
+    recording.unseen += _unfinished(recording.output)
     _note_parameters(recording, model)
     name_constants(recording, model)
     if watcher is not None:
@@ -114,6 +122,20 @@ def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     """Call a model; of a generator that it returns make a list if `exhaust` is set."""
     output = model(*args, **kwargs)
     return list(output) if exhaust and isinstance(output, Generator) else output
+
+
+def _unfinished(output: Any) -> list[str]:
+    """Say of what the model returned what is still to run, and so was not recorded."""
+    if isinstance(output, Generator):
+        return ["it returned a generator: what that yields was not recorded (exhaust=True does)"]
+    if isinstance(output, _UNFINISHED):
+        return [f"it returned a {type(output).__name__}: what that will run was not recorded"]
+    if isinstance(output, dict | list | tuple):
+        return [line for _, item in children(output) for line in _unfinished(item)]
+    return []
+
+
+_UNFINISHED = (Coroutine, AsyncGenerator, Generator, map, filter, zip)
 
 
 def _check(model: torch.nn.Module) -> None:
@@ -142,9 +164,21 @@ def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
         recording.parameter_bytes += 0 if is_lazy(parameter) else parameter.nbytes
 
 
-def _named_tensors(model: torch.nn.Module) -> dict[int, tuple[torch.Tensor, str, str]]:
+def _named_tensors(model: torch.nn.Module) -> Named:
     named = {id(buffer): (buffer, "buffer", name) for name, buffer in model.named_buffers()}
     return named | {id(param): (param, "parameter", name) for name, param in model.named_parameters()}
+
+
+def _sharing_memory(named: Named, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, str, str]]:
+    """Return parameters and buffers over memory of others: a write to one shows in all, read before or not."""
+    tensors = [tensor for tensor, _, _ in named.values() if not is_lazy(tensor)]
+    uses = Counter(map(storage_key, [*inputs, *tensors]))
+    return [entry for entry in named.values() if not is_lazy(entry[0]) and _is_shared(entry[0], uses)]
+
+
+def _is_shared(tensor: torch.Tensor, uses: Counter[int]) -> bool:
+    key = storage_key(tensor)
+    return key != 0 and uses[key] > 1
 
 
 def _addresses(model: torch.nn.Module) -> dict[int, str]:

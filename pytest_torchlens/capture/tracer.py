@@ -23,8 +23,6 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.edges import edges_in
-from pytest_torchlens.capture.edges import edges_of
 from pytest_torchlens.capture.expand import body_of
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
@@ -46,7 +44,6 @@ from pytest_torchlens.capture.opaque import may_write
 from pytest_torchlens.capture.randomness import drew
 from pytest_torchlens.capture.randomness import state_before
 from pytest_torchlens.capture.transforms import Transform
-from pytest_torchlens.capture.values import states_of
 from pytest_torchlens.capture.values import value_of
 
 if TYPE_CHECKING:
@@ -147,7 +144,12 @@ class Tracer(TorchFunctionMode):
         written = () if info.writer is None and not kwargs else self.ledger.about_to_write(info, args, kwargs)
         random = state_before(args, kwargs) if info.draws else None
         start = perf_counter_ns()
-        result = info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
+        try:
+            result = info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
+        except Exception:
+            for tensor in written:  # it may have begun
+                self.ledger.look_for_change(tensor, f"what {info.name} had written when it raised")
+            raise
         call.elapsed = perf_counter_ns() - start
         if written and isinstance(info.writer, Overwritten):
             written = info.writer.written()
@@ -255,9 +257,9 @@ class Tracer(TorchFunctionMode):
         return self._opaque(info, (opaque.held, *args), kwargs)
 
     def call_custom(self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a custom autograd function: a group of its steps, or one operation where they lead nowhere."""
-        outer, first, escaped = self._group, len(self.calls), self._escaped
-        self._group = group = Group(name, outer)
+        """Call a custom autograd function: a group of its steps, or one operation where they do not tell all."""
+        outer, escaped = self._group, self._escaped
+        self._group = Group(name, outer)
         with self.lock or _UNSHARED:
             read = self._template(args), self._template(kwargs)
         try:
@@ -266,20 +268,9 @@ class Tracer(TorchFunctionMode):
             self._group = outer
         outputs = tensors(result)
         with self.lock or _UNSHARED:
-            steps = [call for call in self.calls[first:] if call.group is not None and group in call.group.chain()]
-            if self._escaped != escaped or not self._lead_to(steps, read, outputs):
+            if self._escaped != escaped or not all(map(self.ledger.accounts_for, outputs)):
                 self._finish(self._new_call(custom_info(apply, name), *read), outputs, ())
         return result
-
-    def _lead_to(self, steps: list[Call], inputs: Any, outputs: tuple[Tensor, ...]) -> bool:
-        """Return whether recorded steps lead from each of `outputs` back to one of the values in `inputs`."""
-        given = {id(value) for _, edge in edges_of(inputs) for value in states_of(edge)}
-        reached = set(given)
-        for step in steps:
-            if any(id(value) in reached for _, edge in edges_in(step) for value in states_of(edge)):
-                reached.update(map(id, step.outputs))
-        reads = map(self.ledger.read, outputs)
-        return not given or all(any(id(value) in reached for value in states_of(read)) for read in reads)
 
     def call_opaque(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function whose inside cannot be seen, as one operation."""

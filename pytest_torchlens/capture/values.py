@@ -144,11 +144,6 @@ def value_of(read: Value | Aliased) -> Value:
     return read.value if isinstance(read, Aliased) else read
 
 
-def states_of(read: Value | Aliased) -> tuple[Value, ...]:
-    """Return the value that was read and those of the writes that reached it."""
-    return (read.value, *read.writes) if isinstance(read, Aliased) else (read,)
-
-
 @dataclass
 class Source:
     """A tensor that no recorded call made.

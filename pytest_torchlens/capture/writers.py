@@ -25,7 +25,8 @@ def writer_of(func: Callable[..., Any], name: str) -> Writer | None:
 
     An ``out=`` argument is left to the caller: any function may have one.
     """
-    if (own := getattr(func, "__name__", name)) in _STATISTICS:
+    own = name if isinstance(func, torch._ops.OpOverload) else getattr(func, "__name__", name)
+    if own in _STATISTICS:
         return _statistics(func, own)
     if own in ("embedding", "embedding_bag") and isinstance(func, types.FunctionType):
         return _renormalised

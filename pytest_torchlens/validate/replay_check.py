@@ -15,6 +15,7 @@ from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
+from pytest_torchlens.validate.score import in_short
 
 
 class ReplayCheck:
@@ -91,7 +92,7 @@ class ReplayCheck:
     def raised(self, number: int, error: Exception) -> None:
         """Note that call `number` could not be run again."""
         self._score.checked += 1
-        self._fail(number, f"running it again raised {type(error).__name__}: {error}")
+        self._fail(number, f"running it again raised {in_short(error)}")
 
     def _fail(self, number: int, message: str, cause: str = "") -> None:
         if number < 0:
@@ -110,9 +111,13 @@ class ReplayCheck:
     def _cause(self, call: Call) -> str:
         if self._recording.silent_writes:
             return f"{self._recording.silent_writes[0]} changed without announcement"
+        if call.info.opaque:
+            return "its inside is out of sight: it may use what it was not given, or give something else each time"
         if call.info.draws:
             return "it draws random numbers, and its generator's state was not had"
-        return "an argument was overwritten unseen, or the kernel is not deterministic"
+        return (
+            "an argument was overwritten unseen, a mode of the model's was on, or the kernel is not deterministic"
+        )
 
     def verdict(self) -> PartVerdict:
         """Return the score so far."""

@@ -48,3 +48,8 @@ class Score:
             failures=tuple(self._failures),
             num_failures=self.failed,
         )
+
+
+def in_short(error: Exception) -> str:
+    """Return type and first line of an exception's text."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

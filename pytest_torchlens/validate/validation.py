@@ -32,6 +32,7 @@ from pytest_torchlens.validate.observer import Observation
 from pytest_torchlens.validate.observer import compare
 from pytest_torchlens.validate.perturbation import Perturbation
 from pytest_torchlens.validate.replay_check import ReplayCheck
+from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.trial import Trial
@@ -176,7 +177,7 @@ class _Run:
                 raise
             self.restore()
             recording = self._record_once(watch=False)
-            recording.unwatched = f"the model raises while the dispatcher is watched: {_in_short(error)}"
+            recording.unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
         return self._record_again(recording) if _reads_constants(recording) else recording
 
     def _record_once(self, watch: bool) -> Recording:
@@ -237,10 +238,6 @@ def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdi
         return verdict
     reason = f"while the dispatcher was watched: {former.failures[0].message}"
     return dataclasses.replace(verdict, reason=reason)
-
-
-def _in_short(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _reads_constants(recording: Recording) -> bool:
