@@ -258,9 +258,9 @@ class Recording:
     unseen: list[str] = field(default_factory=list)
     """What ran, or will run, out of sight."""
     strangers: list[Source] = field(default_factory=list)
-    """Constants that were made during the pass, maybe by one of `threads_at_work`."""
-    threads_at_work: list[str] = field(default_factory=list)
-    """Threads from before the pass that worked during it, looked for where there are strangers."""
+    """Constants that were made during the pass, maybe by one of `unrecorded_threads`."""
+    unrecorded_threads: list[str] = field(default_factory=list)
+    """Threads that an operation started; where there are strangers, those from before that worked too."""
     started: float = 0.0
     """Seconds since the epoch."""
     elapsed: float = 0.0

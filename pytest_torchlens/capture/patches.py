@@ -75,8 +75,10 @@ def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _thread_start(thread: threading.Thread) -> None:
     """Stand in for ``threading.Thread.start``: a thread that the model starts is recorded with it."""
-    tracer, start = _watching_tracer(), _originals["Thread.start"]
-    if tracer is None:
+    tracer, start = _open_tracer(), _originals["Thread.start"]
+    if tracer is None or tracer.busy:
+        if tracer is not None:
+            tracer.recording.unrecorded_threads.append(thread.name)
         start(thread)
         return
     own = {"run": thread.run} if "run" in vars(thread) else {}

@@ -44,12 +44,12 @@ def _missed(missed: Missed, where: Where) -> Failure:
 
 def _stranger(source: Source, recording: Recording, where: Where) -> Failure:
     reader, calls = source.since + 1, len(recording.calls)
-    threads = ", ".join(sorted(set(recording.threads_at_work)))
+    threads = ", ".join(sorted(set(recording.unrecorded_threads)))
     shape = tuple(source.live.shape)
     return Failure(
         operation=where.label(reader) if reader < calls else "output",
         message=f"a tensor of shape {shape} that it reads was made during the pass by no recorded operation",
-        cause=f"threads from before the pass worked during it ({threads}): what they do cannot be recorded",
+        cause=f"threads that are not recorded worked during the pass ({threads}): older ones, or begun by an operation",
         advice="start the threads in the forward pass, which records them, or leave completeness out with a reason",
         source_line=where.source_line(reader) if reader < calls else "",
     )

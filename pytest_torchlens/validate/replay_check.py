@@ -115,9 +115,7 @@ class ReplayCheck:
             return "its inside is out of sight: it may use what it was not given, or give something else each time"
         if call.info.draws:
             return "it draws random numbers, and its generator's state was not had"
-        return (
-            "an argument was overwritten unseen, a mode of the model's was on, or the kernel is not deterministic"
-        )
+        return "an argument was overwritten unseen, a mode of the model's was on, or the kernel is not deterministic"
 
     def verdict(self) -> PartVerdict:
         """Return the score so far."""

@@ -198,10 +198,11 @@ class _Run:
             before, threads = TensorsBefore(), OtherThreads()
             recording = self._record_once(watch)
             recording.unwatched = unwatched
-            strangers, at_work = before.strangers(recording.sources), threads.at_work()
-            if not strangers or not at_work:
+            strangers = before.strangers(recording.sources)
+            recording.unrecorded_threads += threads.at_work()
+            if not strangers or not recording.unrecorded_threads:
                 return recording
-        recording.strangers, recording.threads_at_work = strangers, at_work
+        recording.strangers = strangers
         return recording
 
     def _observe(self, traced: Observation, uninitialised: set[str]) -> PartVerdict:

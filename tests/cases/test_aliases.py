@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -12,6 +14,7 @@ from tests.cases.programs import check
 from tests.cases.programs import trace
 
 PROGRAMS = Programs()
+ONES, SEVEN = torch.ones(6), torch.ones(7)
 
 
 @PROGRAMS.add(
@@ -373,6 +376,49 @@ def test_saved_activations_are_as_when_made():
     assert_saved(history, mul_1=21, getitem_1=6, sub_1=-9, mul_2=45, sum_1=36)
     _, history = trace(PROGRAMS["chunks_copied_over_each_other"], "grad")
     assert_saved(history, clone_1=21, chunk_1=6, chunk_2=15, copy_1=15, zero_1=0, add_1=15)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: $first
+    mul_2: input_1 mul_1 $first
+    sum_1: ~mul_1 $flat
+    add_1: mul_2 sum_1
+    output_1: add_1
+    """,
+    inputs=lambda: (torch.ones(3),),
+)
+class ParametersInOneBlock(nn.Module):
+    """A write to one parameter shows in another, which is read only later."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat = nn.Parameter(torch.arange(6.0))
+        self.first = nn.Parameter(self.flat.detach()[:3])
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.first.mul_(2)
+        return x * self.first + self.flat.sum()
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
+    constant_1
+    copy_1: mul_1 constant_1
+    mul_2: copy_1
+    output_1: mul_2
+    """,
+    mode="no_grad",
+)
+def a_write_that_stops_halfway(x):
+    y = x * 2
+    with contextlib.suppress(RuntimeError):
+        torch._foreach_add_([y, SEVEN], [ONES, ONES])
+    return y * 3
 
 
 @PROGRAMS.parametrize()

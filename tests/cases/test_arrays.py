@@ -123,6 +123,25 @@ class CountsInAnArray(nn.Module):
         return y
 
 
+@PROGRAMS.add(
+    """
+    input_1
+    constant_1
+    mul_1: input_1 constant_1
+    constant_2
+    copy_1: constant_1 constant_2
+    add_1: mul_1 copy_1
+    output_1: add_1
+    """
+)
+def an_array_of_its_own_between_two_reads(x):
+    array = np.ones(6, dtype="float32")
+    table = torch.from_numpy(array)
+    y = x * table
+    array[0] = 5
+    return y + table
+
+
 def test_activations_under_an_array_are_kept_as_they_were():
     _, history = trace(PROGRAMS["written_through_an_array"], "grad")
     assert_saved(history, mul_1=42, detach_1=42, copy_1=48, add_1=54, copy_2=96, add_2=150)
