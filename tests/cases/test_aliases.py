@@ -6,7 +6,6 @@ import contextlib
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from tests.cases.programs import Programs
 from tests.cases.programs import assert_saved
@@ -213,28 +212,6 @@ def rows_written_again_and_again(x):
     return y + 0
 
 
-class ZeroesItsPaddingRow(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(6, 6))
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.weight[0].mul_(2)
-        return x @ self.weight
-
-
-PROGRAMS.add(
-    """
-    input_1
-    getitem_1: $weight
-    mul_1: getitem_1
-    matmul_1: input_1 ~mul_1 $weight
-    output_1: matmul_1
-    """
-)(ZeroesItsPaddingRow)
-
-
 @PROGRAMS.add(
     """
     input_1
@@ -376,31 +353,6 @@ def test_saved_activations_are_as_when_made():
     assert_saved(history, mul_1=21, getitem_1=6, sub_1=-9, mul_2=45, sum_1=36)
     _, history = trace(PROGRAMS["chunks_copied_over_each_other"], "grad")
     assert_saved(history, clone_1=21, chunk_1=6, chunk_2=15, copy_1=15, zero_1=0, add_1=15)
-
-
-@PROGRAMS.add(
-    """
-    input_1
-    mul_1: $first
-    mul_2: input_1 mul_1 $first
-    sum_1: ~mul_1 $flat
-    add_1: mul_2 sum_1
-    output_1: add_1
-    """,
-    inputs=lambda: (torch.ones(3),),
-)
-class ParametersInOneBlock(nn.Module):
-    """A write to one parameter shows in another, which is read only later."""
-
-    def __init__(self):
-        super().__init__()
-        self.flat = nn.Parameter(torch.arange(6.0))
-        self.first = nn.Parameter(self.flat.detach()[:3])
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.first.mul_(2)
-        return x * self.first + self.flat.sum()
 
 
 @PROGRAMS.add(

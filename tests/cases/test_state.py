@@ -284,6 +284,53 @@ def test_intermediates_die_during_a_recording_that_keeps_none():
     assert alive == [None]
 
 
+class ZeroesItsPaddingRow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, 6))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight[0].mul_(2)
+        return x @ self.weight
+
+
+PROGRAMS.add(
+    """
+    input_1
+    getitem_1: $weight
+    mul_1: getitem_1
+    matmul_1: input_1 ~mul_1 $weight
+    output_1: matmul_1
+    """
+)(ZeroesItsPaddingRow)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: $first
+    mul_2: input_1 mul_1 $first
+    sum_1: ~mul_1 $flat
+    add_1: mul_2 sum_1
+    output_1: add_1
+    """,
+    inputs=lambda: (torch.ones(3),),
+)
+class ParametersInOneBlock(nn.Module):
+    """A write to one parameter shows in another, which is read only later."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat = nn.Parameter(torch.arange(6.0))
+        self.first = nn.Parameter(self.flat.detach()[:3])
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.first.mul_(2)
+        return x * self.first + self.flat.sum()
+
+
 @PROGRAMS.parametrize()
 def test_graph(program, mode):
     check(program, mode)
