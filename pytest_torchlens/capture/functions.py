@@ -46,6 +46,8 @@ class FunctionInfo:
         Whether it may draw random numbers.
     uninitialised
         Whether its result may hold what was in the memory before.
+    borrows
+        Whether its result may stand on the memory of an array.
     heeds_settings
         Whether attention backends or matmul precision may change what it computes.
     opaque
@@ -59,7 +61,7 @@ class FunctionInfo:
     """
 
     __slots__ = (
-        *("bookkeeping", "copies", "draws", "func", "heeds_settings", "kind"),
+        *("bookkeeping", "borrows", "copies", "draws", "func", "heeds_settings", "kind"),
         *("layer_type", "name", "opaque", "steps", "uninitialised", "writer"),
     )
 
@@ -76,6 +78,7 @@ class FunctionInfo:
         self.bookkeeping = self.layer_type == "requires_grad"
         self.heeds_settings = bool(_HEEDS_SETTINGS.search(self.layer_type))
         self.uninitialised = self.layer_type in _UNINITIALISED
+        self.borrows = self.name in _BORROWERS
 
 
 _SYNONYMS = {"true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "rsub": "sub"}
@@ -185,6 +188,8 @@ _HEEDS_SETTINGS = re.compile("attention|transformer|mm|mv|matmul|linear|conv|ein
 _UNINITIALISED = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided new resize resize_as".split()
 )
+
+_BORROWERS = frozenset(["as_tensor", "asarray"])
 
 
 # they take no more from their first argument than its shape

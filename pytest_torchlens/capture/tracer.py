@@ -23,6 +23,7 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.constants import is_foreign
 from pytest_torchlens.capture.expand import body_of
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
@@ -155,6 +156,10 @@ class Tracer(TorchFunctionMode):
             written = info.writer.written()
         if random is not None and drew(random):
             call.random = random
+        if info.borrows and is_foreign(
+            result
+        ):  # found by its memory when it is read: as from_numpy, which no mode sees
+            return result
         if type(result) is Tensor and not written and not info.uninitialised:  # nearly all calls
             self.calls.append(call)
             call.outputs = (self._made(result, len(self.calls) - 1, 0),)

@@ -47,6 +47,26 @@ def through_an_array(x):
     """
     input_1
     mul_1: input_1
+    asstrided_1: mul_1
+    add_1: asstrided_1
+    asstrided_2: mul_1 ~add_1
+    mul_2: asstrided_2
+    mul_3: mul_1 ~mul_2
+    output_1: mul_3
+    """,
+    mode="no_grad",
+)
+def tensors_over_arrays_of_tensors(x):
+    y = x * 1
+    torch.as_tensor(y.numpy()).add_(1)
+    torch.asarray(y.numpy()).mul_(2)
+    return y * 3
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
     detach_1: mul_1
     constant_1
     copy_1: detach_1 constant_1
