@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.history import HistoryFileError
     from pytest_torchlens.history import LookupKeyError
     from pytest_torchlens.history import ModelHistory
+    from pytest_torchlens.history import NoPathError
     from pytest_torchlens.history import Query
     from pytest_torchlens.history import load
 
@@ -29,6 +30,7 @@ _HOME = {
     "HistoryFileError": "history",
     "LookupKeyError": "history",
     "ModelHistory": "history",
+    "NoPathError": "history",
     "Query": "history",
     "SaveOptions": "capture",
     "SavingError": "capture",
@@ -47,6 +49,7 @@ __all__ = [
     "HistoryFileError",
     "LookupKeyError",
     "ModelHistory",
+    "NoPathError",
     "Query",
     "SaveOptions",
     "SavingError",

@@ -236,6 +236,8 @@ class Recording:
     parameters: dict[str, torch.Size] = field(default_factory=dict)
     """Address and shape of each distinct parameter, after the pass."""
     parameter_bytes: int = 0
+    trainable: list[str] = field(default_factory=list)
+    """Addresses of the parameters that are trained."""
     calls: list[Call] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     module_calls: list[ModuleCall] = field(default_factory=list)

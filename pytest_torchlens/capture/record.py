@@ -162,6 +162,8 @@ def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         recording.parameters[name] = torch.Size() if is_lazy(parameter) else parameter.shape
         recording.parameter_bytes += 0 if is_lazy(parameter) else parameter.nbytes
+        if parameter.requires_grad:
+            recording.trainable.append(name)
 
 
 def _named_tensors(model: torch.nn.Module) -> Named:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from pytest_torchlens.draw.text import byte_size
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.records import byte_size
 
 if TYPE_CHECKING:
     from pytest_torchlens.draw.picture import Arrow

@@ -1,4 +1,4 @@
-"""Words, sizes and ids, as the picture and the report show them."""
+"""Words, shapes and ids, as the picture and the report show them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,7 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.records import Operation
 
-_STEP = 1024
 _LONGEST_NAME = 80
-
-
-def byte_size(count: int) -> str:
-    """Return a number of bytes for people: ``100 B``, ``1.7 KB``, ``233.1 MB``; 1 KB is 1,024 bytes."""
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < _STEP:
-            return f"{count:,} B" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= _STEP
-    return f"{size:,.1f} TB"
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

@@ -11,6 +11,7 @@ from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.query import Query
 from pytest_torchlens.history.selection import LayersToSave
 from pytest_torchlens.history.store import HistoryFileError
+from pytest_torchlens.history.walks import NoPathError
 
 __all__ = [
     "HistoryFileError",
@@ -21,5 +22,6 @@ __all__ = [
     "LoggedOperation",
     "LookupKeyError",
     "ModelHistory",
+    "NoPathError",
     "Query",
 ]

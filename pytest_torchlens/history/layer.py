@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_torchlens.history import html
+from pytest_torchlens.history.facts import as_text
+from pytest_torchlens.history.facts import facts_of_layer
+from pytest_torchlens.history.facts import title_of_layer
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.records import RolledEdge
 
@@ -15,7 +19,7 @@ _OF_ONE_PASS = frozenset(["layer_label_w_pass", "operation_num", "pass_num", "lo
 _TENSORS = frozenset(["tensor_contents", "grad_contents", "gradients", "func_rng_states"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Layer:
     """All passes of one layer, each an operation; metadata that are the same in all passes can be asked of it.
 
@@ -85,23 +89,13 @@ class Layer:
         return values[0]
 
     def __str__(self) -> str:
-        """Return the summary: passes, tensor, parents and children with their passes, function, modules."""
-        first = self.passes[0]
-        shapes = dict.fromkeys(each.tensor_shape for each in self.passes)
-        modules = dict.fromkeys(each.containing_module_origin or "none" for each in self.passes)
-        lines = [
-            f"Layer {self.layer_label}, {len(self)} passes:",
-            f"\tOutput tensor: shape={', '.join(map(str, shapes))}, dtype={first.tensor_dtype}",
-            f"\tParent Layers: {_joined((edge.parent, edge.in_label) for edge in self.parent_edges)}",
-            f"\tChild Layers: {_joined((edge.child, edge.out_label) for edge in self.child_edges)}",
-        ]
-        if first.func_applied_name:
-            lines.append(f"\tFunction: {first.func_applied_name}")
-        lines.append(f"\tComputed inside module: {', '.join(modules)}")
-        lines.append(f"\tPasses: {', '.join(each.layer_label_w_pass for each in self.passes)}")
-        return "\n".join(lines)
+        """Return the summary: tensor, parameters, parents and children with their passes, function, modules, keys."""
+        return as_text(title_of_layer(self), facts_of_layer(self))
 
+    def __repr__(self) -> str:
+        """Return one line."""
+        return f"<{self.layer_label}: {len(self)} passes>"
 
-def _joined(ends: Iterator[tuple[str, str]]) -> str:
-    texts = dict.fromkeys(f"{label} ({passes})" if passes else label for label, passes in ends)
-    return ", ".join(texts) or "none"
+    def _repr_html_(self) -> str:
+        """Return the summary and a table of the passes for notebooks."""
+        return html.of_layer(self)

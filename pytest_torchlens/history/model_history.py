@@ -321,6 +321,7 @@ class ModelHistory(HistoryView):
             "total_param_tensors": len(recording.parameters),
             "total_param_layers": len(used),
             "total_params": sum(shape.numel() for shape in recording.parameters.values()),
+            "total_params_trainable": sum(recording.parameters[name].numel() for name in recording.trainable),
             "total_params_fsize": recording.parameter_bytes,
             "pass_start_time": recording.started,
             "pass_end_time": recording.started + recording.elapsed,

@@ -10,7 +10,11 @@ from typing import Protocol
 
 import torch
 
-from pytest_torchlens.history.layer_summary import layer_summary
+from pytest_torchlens.history import html
+from pytest_torchlens.history.facts import as_text
+from pytest_torchlens.history.facts import corner_of
+from pytest_torchlens.history.facts import facts_of_operation
+from pytest_torchlens.history.facts import title_of_operation
 from pytest_torchlens.history.stack import StackFrame
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import Operation
@@ -142,11 +146,15 @@ class LoggedOperation(Operation):
 
     def __str__(self) -> str:
         """Return the summary: tensor, parameters, parents, children, function, modules, time, look-up keys."""
-        return "\n".join(layer_summary(self))
+        return as_text(title_of_operation(self), facts_of_operation(self), corner_of(self))
 
     def __repr__(self) -> str:
         """Return one line."""
         return f"<{self.label}: {self.tensor_dtype} {self.tensor_shape}>"
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table for notebooks."""
+        return html.of_operation(self)
 
 
 def fields_by_name(operation: Operation) -> dict[str, Any]:

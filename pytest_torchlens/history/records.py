@@ -111,6 +111,7 @@ def _parameters(node: Node) -> dict[str, Any]:
         "parent_param_addresses": tuple(source.name for source in sources),
         "parent_param_shapes": tuple(tuple(source.value.shape) for source in sources),
         "num_params_total": sum(source.value.shape.numel() for source in sources),
+        "num_params_trainable": sum(source.value.shape.numel() for source in sources if source.value.requires_grad),
         "parent_params_fsize": sum(source.value.nbytes for source in sources),
     }
 

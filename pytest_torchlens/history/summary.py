@@ -6,9 +6,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
-from pytest_torchlens.history.layer_summary import human_size
+from pytest_torchlens.history.facts import frozen_text
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModuleRecord
+from pytest_torchlens.records import byte_size
 
 _WIDTH = 100
 _STEP = "    "
@@ -28,14 +29,15 @@ def summary(record: HistoryRecord) -> str:
 
 def heading(record: HistoryRecord) -> list[str]:
     """Return the summary's first lines: structure, tensors, parameters, seed, time."""
-    saved = f"{record.num_tensors_saved} tensors ({human_size(record.tensor_fsize_saved)}) saved"
+    frozen = frozen_text(record.total_params, record.total_params_trainable)
+    saved = f"{record.num_tensors_saved} tensors ({byte_size(record.tensor_fsize_saved)}) saved"
     return [
         f"Log of {record.model_name} forward pass:",
         f"\tModel structure: {_structure(record)}",
-        f"\t{record.num_tensors_total} tensors ({human_size(record.tensor_fsize_total)}) computed in forward pass; "
+        f"\t{record.num_tensors_total} tensors ({byte_size(record.tensor_fsize_total)}) computed in forward pass; "
         f"{saved}.",
-        f"\t{record.total_param_tensors} parameter operations ({record.total_params} params total; "
-        f"{human_size(record.total_params_fsize)}).",
+        f"\t{record.total_param_tensors} parameter operations ({record.total_params} params total{frozen}; "
+        f"{byte_size(record.total_params_fsize)}).",
         f"\tRandom seed: {'none set' if record.random_seed_used is None else record.random_seed_used}",
         f"\tTime elapsed: {record.elapsed_time_total:.3f}s",
     ]

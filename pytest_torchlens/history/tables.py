@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import RolledEdge
 
 if TYPE_CHECKING:
     import networkx
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 _FIELDS = [name for name in Operation.__dataclass_fields__ if name != "edges"]
 
 
-def to_pandas(operations: Iterable[Operation]) -> pandas.DataFrame:
-    """Return a row an operation, a column a field."""
-    rows = {op.label: _fields(op) for op in operations}
+def to_pandas(operations: Iterable[Operation], rolled: bool = False) -> pandas.DataFrame:
+    """Return a row an operation, or a row a layer, and a column a field."""
+    rows = _layers(operations) if rolled else {op.label: _fields(op) for op in operations}
     frame: pandas.DataFrame = _library("pandas").DataFrame(list(rows.values()), index=list(rows), columns=_FIELDS)
     return frame.rename_axis("label")
 
@@ -34,8 +35,32 @@ def to_networkx(operations: Iterable[Operation]) -> networkx.MultiDiGraph:
     return graph
 
 
+def rolled_to_networkx(operations: Iterable[Operation], edges: Iterable[RolledEdge]) -> networkx.MultiDiGraph:
+    """Return a node a layer; an edge for each tensor argument, with the passes in which it carries data."""
+    graph = _library("networkx").MultiDiGraph()
+    graph.add_nodes_from(_layers(operations).items())
+    for edge in edges:
+        told = {"argument": edge.argument, "through_write": edge.through_write, "passes": edge.passes}
+        graph.add_edge(edge.parent, edge.child, **told)
+    return graph
+
+
 def _fields(op: Operation) -> dict[str, Any]:
     return {name: getattr(op, name) for name in _FIELDS}
+
+
+def _layers(operations: Iterable[Operation]) -> dict[str, dict[str, Any]]:
+    """Return the fields of each layer: what all passes have in common, else a tuple with the value of each."""
+    passes: dict[str, list[Operation]] = {}
+    for op in operations:
+        passes.setdefault(op.layer_label, []).append(op)
+    return {
+        label: {name: _common([getattr(op, name) for op in ops]) for name in _FIELDS} for label, ops in passes.items()
+    }
+
+
+def _common(values: list[Any]) -> Any:
+    return values[0] if all(value == values[0] for value in values) else tuple(values)
 
 
 def _library(name: str) -> Any:

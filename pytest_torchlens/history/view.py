@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import TypeAlias
 
+from pytest_torchlens.history import html
 from pytest_torchlens.history import tables
-from pytest_torchlens.history.html import as_html
+from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.query import Query
 from pytest_torchlens.history.summary import summary
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     import pandas
 
     from pytest_torchlens.history.layer import Layer
+
+    Which: TypeAlias = str | int | LoggedOperation | Layer
 
 
 class HistoryView(abc.ABC):
@@ -143,28 +147,63 @@ class HistoryView(abc.ABC):
         """
         return Query(func=func, **wanted).select(self.operations)
 
-    def ancestors(self, key: str | int) -> tuple[str, ...]:
-        """Return the labels of all that a layer is computed from, in execution order."""
-        return self.walks.ancestors(self._label(key))
+    def ancestors(self, of: Which) -> tuple[str, ...]:
+        """Return the labels of all that an operation, or any pass of a layer, is computed from, in execution order.
 
-    def descendants(self, key: str | int) -> tuple[str, ...]:
-        """Return the labels of all that is computed from a layer, in execution order."""
-        return self.walks.descendants(self._label(key))
+        Parameters
+        ----------
+        of
+            A key, as in ``history[key]``, or an operation or a layer itself.
+        """
+        return self.walks.ancestors(self._labels_of(of))
 
-    def path(self, start: str | int, end: str | int) -> tuple[str, ...]:
-        """Return the labels on a shortest way from one layer to another, both included; nothing if there is none."""
-        return self.walks.path(self._label(start), self._label(end))
+    def descendants(self, of: Which) -> tuple[str, ...]:
+        """Return the labels of all that is computed from an operation, or any pass of a layer, in execution order."""
+        return self.walks.descendants(self._labels_of(of))
 
-    def _label(self, key: str | int) -> str:
-        found = self[key]
-        return found.label if isinstance(found, LoggedOperation) else found.passes[0].label
+    def path(self, start: Which, end: Which) -> tuple[str, ...]:
+        """Return the labels on a shortest way from one operation or layer to another, both ends included.
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a table with a row an operation and a column a field, indexed by label; needs pandas."""
-        return tables.to_pandas(self.operations)
+        Of a layer with several passes the way begins, or ends, at any of them.
 
-    def to_networkx(self) -> networkx.MultiDiGraph:
-        """Return the graph with the fields as attributes of nodes and edges; needs networkx."""
+        Raises
+        ------
+        NoPathError
+            If there is none; the message says whether data flow the other way.
+        """
+        return self.walks.path(self._labels_of(start), self._labels_of(end))
+
+    def _labels_of(self, which: Which) -> tuple[str, ...]:
+        found = self[which] if isinstance(which, str | int) else which
+        passes = getattr(found, "passes", (found,))
+        if not all(isinstance(op, LoggedOperation) for op in passes):
+            raise LookupKeyError(f"{which!r} is no key, operation or layer")
+        labels = tuple(op.label for op in passes)
+        if strange := [label for label in labels if label not in self.walks]:
+            raise LookupKeyError(f"{strange[0]!r} is no operation of this history of {self.model_name}")
+        return labels
+
+    def to_pandas(self, *, rolled: bool = False) -> pandas.DataFrame:
+        """Return a table with a row an operation and a column a field, indexed by label; needs pandas.
+
+        Parameters
+        ----------
+        rolled
+            Whether to give all passes of a layer one row; what differs between them is a tuple then.
+        """
+        return tables.to_pandas(self.operations, rolled)
+
+    def to_networkx(self, *, rolled: bool = False) -> networkx.MultiDiGraph:
+        """Return the graph with the fields as attributes of nodes and edges; needs networkx.
+
+        Parameters
+        ----------
+        rolled
+            Whether to make all passes of a layer one node, as `to_pandas` makes them one row.  Edges have the passes
+            in which they carry data; the graph may have cycles.
+        """
+        if rolled:
+            return tables.rolled_to_networkx(self.operations, self.rolled_edges)
         return tables.to_networkx(self.operations)
 
     # -- to text and to disk -------------------------------------------------------------------------------------
@@ -215,4 +254,4 @@ class HistoryView(abc.ABC):
 
     def _repr_html_(self) -> str:
         """Return the summary and a table of the layers for notebooks."""
-        return as_html(self.record_without_operations(), self.operations)
+        return html.of_history(self.record_without_operations(), self.operations)

@@ -6,10 +6,13 @@ import functools
 from collections import deque
 from collections.abc import Iterable
 
-from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.records import Operation
 
 Labels = tuple[str, ...]
+
+
+class NoPathError(LookupError):
+    """There is no way along the edges from one layer to another."""
 
 
 class Walks:
@@ -30,28 +33,49 @@ class Walks:
         self._outputs = [op.label for op in operations if op.is_output_layer]
         self._initialized = {op.label for op in operations if op.initialized_inside_model}
 
-    def ancestors(self, label: str) -> Labels:
-        """Return all that a layer is computed from."""
-        return self._reached(label, self._parents)
+    def __contains__(self, label: object) -> bool:
+        """Return whether there is an operation with this label."""
+        return label in self._order
 
-    def descendants(self, label: str) -> Labels:
-        """Return all that is computed from a layer."""
-        return self._reached(label, self._children)
+    def ancestors(self, labels: Iterable[str]) -> Labels:
+        """Return all that these layers are computed from."""
+        return self._reached(labels, self._parents)
 
-    def path(self, start: str, end: str) -> Labels:
-        """Return a shortest way along the edges, both ends included; nothing if there is none."""
-        came_from = {self._known(start): ""}
-        waiting = deque([start])
-        while waiting and self._known(end) not in came_from:
+    def descendants(self, labels: Iterable[str]) -> Labels:
+        """Return all that is computed from these layers."""
+        return self._reached(labels, self._children)
+
+    def path(self, starts: Labels, ends: Labels) -> Labels:
+        """Return a shortest way along the edges from one of `starts` to one of `ends`, both included.
+
+        Raises
+        ------
+        NoPathError
+            If there is none.
+        """
+        came_from = dict.fromkeys(starts, "")
+        waiting = deque(starts)
+        while waiting:
             label = waiting.popleft()
+            if label in ends:
+                return self._way_to(label, came_from)
             for child in self._children[label]:
                 if child not in came_from:
                     came_from[child] = label
                     waiting.append(child)
-        way = [end] if end in came_from else []
-        while way and came_from[way[-1]]:
-            way.append(came_from[way[-1]])
+        raise NoPathError(self._no_path(starts, ends))
+
+    def _way_to(self, end: str, came_from: dict[str, str]) -> Labels:
+        way = [end]
+        while before := came_from[way[-1]]:
+            way.append(before)
         return tuple(reversed(way))
+
+    def _no_path(self, starts: Labels, ends: Labels) -> str:
+        start, end = ", ".join(starts), ", ".join(ends)
+        if set(starts) & set(self.descendants(ends)):
+            return f"no path from {start} to {end}: data flow the other way, from {end} to {start}"
+        return f"no path from {start} to {end}: neither is computed from the other"
 
     def siblings(self, label: str) -> Labels:
         """Return the layers that share a parent with this one."""
@@ -85,14 +109,9 @@ class Walks:
         """Return the fewest and the most steps to an output; None where there is no way."""
         return self._from_output.get(label, (None, None))
 
-    def _known(self, label: str) -> str:
-        if label not in self._order:
-            raise LookupKeyError(f"no layer {label!r} to walk from")
-        return label
-
-    def _reached(self, label: str, neighbours: dict[str, Labels]) -> Labels:
+    def _reached(self, labels: Iterable[str], neighbours: dict[str, Labels]) -> Labels:
         reached: set[str] = set()
-        waiting = [self._known(label)]
+        waiting = list(labels)
         while waiting:
             for other in neighbours[waiting.pop()]:
                 if other not in reached:

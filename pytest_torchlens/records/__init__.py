@@ -21,6 +21,7 @@ from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
 from pytest_torchlens.records.rolled import RolledEdge
 from pytest_torchlens.records.rolled import roll_edges
+from pytest_torchlens.records.sizes import byte_size
 from pytest_torchlens.records.verdict import Failure
 from pytest_torchlens.records.verdict import PartVerdict
 from pytest_torchlens.records.verdict import Status
@@ -46,6 +47,7 @@ __all__ = [
     "Stage",
     "Status",
     "Verdict",
+    "byte_size",
     "from_json",
     "merge",
     "roll_edges",

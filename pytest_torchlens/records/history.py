@@ -71,6 +71,8 @@ class HistoryRecord:
     """Layers that compute with parameters."""
     total_params: int = 0
     """Elements of all distinct parameters of the model, used or not."""
+    total_params_trainable: int = 0
+    """Those of these elements that are trained; the others are frozen."""
     total_params_fsize: int = 0
     """Bytes of all distinct parameters of the model."""
     pass_start_time: float = 0.0

@@ -108,6 +108,8 @@ class Operation:
     """Their shapes."""
     num_params_total: int = 0
     """Their elements, all together."""
+    num_params_trainable: int = 0
+    """Those of these elements that are trained; the others are frozen."""
     parent_params_fsize: int = 0
     """Their bytes, all together."""
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
-from pytest_torchlens.draw.text import byte_size
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.records import byte_size
 from pytest_torchlens.report import summary
 from pytest_torchlens.report.drawing import inline_drawing
 from pytest_torchlens.report.layers import layers

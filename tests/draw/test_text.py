@@ -6,24 +6,8 @@ import sys
 import pytest
 
 from pytest_torchlens.draw.text import address_of
-from pytest_torchlens.draw.text import byte_size
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import shape_text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (100, "100 B"),
-        (1023, "1,023 B"),
-        (1024, "1.0 KB"),
-        (61_100_840 * 4, "233.1 MB"),
-        (2**50, "1,024.0 TB"),
-    ],
-)
-def test_byte_size(count, text):
-    assert byte_size(count) == text
 
 
 @pytest.mark.parametrize(("shape", "text"), [((), "scalar"), ((5,), "x5"), ((5, 5), "5x5"), ((1, 0, 3), "1x0x3")])

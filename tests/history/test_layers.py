@@ -45,15 +45,20 @@ def test_printed_pass(history):
 
 
 def test_printed_layer(history):
-    assert str(history["linear_1_1"]).splitlines() == [
+    lines = str(history["linear_1_1"]).splitlines()
+    assert [line for line in lines if not line.startswith("\tTime elapsed: ")] == [
         "Layer linear_1_1, 3 passes:",
-        "\tOutput tensor: shape=(5, 5), dtype=torch.float32",
+        "\tOutput tensor: shape=(5, 5), dtype=torch.float32, size=300 B",
+        "\tParams: Computed from params with shape (5, 5), (5,); 30 params total (120 B)",
         "\tParent Layers: input_1_0 (In 1), mul_1_3 (In 2-3)",
         "\tChild Layers: add_1_2",
-        "\tFunction: linear",
+        "\tFunction: linear (gradfunc=AddmmBackward0)",
         "\tComputed inside module: fc:1, fc:2, fc:3",
+        "\tOutput of modules: fc:1, fc:2, fc:3",
+        "\tLookup keys: linear_1, linear_1_1",
         "\tPasses: linear_1_1:1, linear_1_1:2, linear_1_1:3",
     ]
+    assert repr(history["linear_1_1"]) == "<linear_1_1: 3 passes>"
 
 
 @pytest.mark.parametrize("key", ["linear_1_1", "linear_1", "fc"])

@@ -81,13 +81,18 @@ def test_printed_history(alexnet):
     assert lines[-1] == "\t\t23: output_1_23"
 
 
+README_LAYER = """Output tensor|Params|Parent Layers|Child Layers|Function|Computed inside module|Time elapsed
+Output of modules|Output of bottom-level module|Lookup keys""".replace("\n", "|").split("|")
+
+
 def test_printed_layer(alexnet):
     lines = str(alexnet["conv2d_3_7"]).splitlines()
     assert lines[0] == "Layer conv2d_3_7, operation 8/24:"
     assert lines[1] == "\tOutput tensor: shape=(1, 4, 13, 13), dtype=torch.float32, size=2.6 KB"
     assert lines[2].startswith("\t\ttensor([[")
     assert lines[6].endswith("...")
-    facts = {line.strip().partition(":")[0]: line.strip().partition(": ")[2] for line in lines[7:]}
+    facts = {line.strip().partition(":")[0]: line.strip().partition(": ")[2] for line in [lines[1], *lines[7:]]}
+    assert list(facts) == README_LAYER
     assert facts["Params"] == "Computed from params with shape (4, 3, 3, 3), (4,); 112 params total (448 B)"
     assert facts["Parent Layers"] == "maxpool2d_2_6"
     assert facts["Child Layers"] == "relu_3_8"
@@ -96,7 +101,31 @@ def test_printed_layer(alexnet):
     assert facts["Output of modules"] == "features.6"
     assert facts["Output of bottom-level module"] == "features.6"
     assert facts["Lookup keys"] == "-17, 7, conv2d_3_7, conv2d_3_7:1, features.6, features.6:1"
-    assert facts["Source"].startswith(f"{__file__}:")
+
+
+class Frozen(nn.Module):
+    """Two layers with one weight, which counts once; all of one layer frozen, the bias of another."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        self.second.weight = self.first.weight
+        self.third.requires_grad_(False)
+        self.first.bias.requires_grad_(False)
+
+    def forward(self, x):
+        return self.third(self.second(self.first(x)))
+
+
+def test_trainable_and_frozen_parameters():
+    history = tl.log_forward_pass(Frozen(), torch.ones(1, 2))
+    assert (history.total_params, history.total_params_trainable, history.total_params_fsize) == (14, 6, 56)
+    assert str(history).splitlines()[3] == "\t5 parameter operations (14 params total, 8 of them frozen; 56 B)."
+    printed = [str(op).split("; ")[1].partition(")")[0] for op in history if op.computed_with_params]
+    assert printed == [
+        "6 params total, 2 of them frozen (24 B", "6 params total (24 B", "6 params total, all frozen (24 B",
+    ]  # fmt: skip
+    assert [op.num_params_trainable for op in history if op.computed_with_params] == [4, 6, 0]
 
 
 @pytest.mark.parametrize("key", ["conv2d_3_7", "conv2d_3", "conv2d_3_7:1", "features.6", "features.6:1", 7, -17])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from torch import nn
 import pytest_torchlens as tl
 from tests.models import DemoNetwork
 from tests.models import Function
+from tests.models import RecurrentNetwork
 
 
 class Pools(nn.Module):
@@ -89,10 +89,61 @@ def test_walks():
     assert history.ancestors("add_2") == ("input_1_0", "add_1_1", "relu_1_2", "linear_1_3", "relu_2_4", "randn_1_5")
     assert history.descendants("add_2") == ("pow_1_7", "div_1_8", "mul_1_9", "output_1_10")
     assert history.path("add_2", "mul_1") == ("add_2_6", "div_1_8", "mul_1_9")
-    assert history.path("mul_1", "add_2") == ()
     assert history.path("mul_1", "mul_1") == ("mul_1_9",)
+    assert history.path(history["add_2"], -2) == ("add_2_6", "div_1_8", "mul_1_9")
     with pytest.raises(tl.LookupKeyError, match="no layer 'mult_1'"):
         history.ancestors("mult_1")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        ("mul_1", "add_2", "no path from mul_1_9 to add_2_6: data flow the other way, from add_2_6 to mul_1_9"),
+        ("linear_1", "randn_1", "no path from linear_1_3 to randn_1_5: neither is computed from the other"),
+    ],
+)
+def test_no_path_is_said(start, end, message):
+    history = tl.log_forward_pass(DemoNetwork(), torch.rand(5, 5))
+    with pytest.raises(tl.NoPathError, match=message):
+        history.path(start, end)
+
+
+def test_walks_from_layers_cover_all_passes():
+    history = tl.log_forward_pass(RecurrentNetwork(), torch.rand(5, 5))
+    before = tuple(history.layer_list[:9])
+    for which in ("add_1_2", "add_1", history["add_1_2"]):
+        assert history.ancestors(which) == before[:8]
+        assert history.descendants(which) == tuple(history.layer_list[3:])
+    assert history.ancestors("add_1_2:1") == ("input_1_0", "linear_1_1:1")
+    assert history.path("linear_1_1", "output_1") == ("linear_1_1:3", "add_1_2:3", "mul_1_3:3", "output_1_4")
+    assert history.path("input_1", "mul_1_3") == ("input_1_0", "linear_1_1:1", "add_1_2:1", "mul_1_3:1")
+
+
+@pytest.mark.parametrize("which", [None, 2.5, ["add_1"], object()])
+def test_walks_from_nothing_that_is_there(pools, which):
+    with pytest.raises(tl.LookupKeyError, match="is no key, operation or layer"):
+        pools.ancestors(which)
+
+
+def test_walks_from_an_operation_of_another_history(pools):
+    other = tl.log_forward_pass(DemoNetwork(), torch.rand(5, 5))
+    with pytest.raises(tl.LookupKeyError, match="'div_1_8' is no operation of this history of Pools"):
+        pools.descendants(other["div_1"])
+
+
+def test_tables_of_layers():
+    networkx, _ = pytest.importorskip("networkx"), pytest.importorskip("pandas")
+    history = tl.log_forward_pass(RecurrentNetwork(), torch.rand(5, 5))
+    frame = history.to_pandas(rolled=True)
+    assert list(frame.index) == ["input_1_0", "linear_1_1", "add_1_2", "mul_1_3", "output_1_4"]
+    assert frame.num_params_total.sum() == history.total_params
+    assert frame.loc["linear_1_1", "pass_num"] == (1, 2, 3)
+    assert len(history.to_pandas()) == 11
+    graph = history.to_networkx(rolled=True)
+    assert list(graph) == list(frame.index)
+    assert graph.nodes["linear_1_1"]["operation_num"] == (1, 4, 7)
+    assert graph.edges["mul_1_3", "linear_1_1", 0]["passes"] == ((1, 2), (2, 3))
+    assert [sorted(cycle) for cycle in networkx.simple_cycles(graph)] == [["add_1_2", "linear_1_1", "mul_1_3"]]
 
 
 def test_deep_graphs_can_be_walked():
@@ -128,14 +179,6 @@ def test_a_missing_library_is_named_with_the_remedy(pools, monkeypatch, name):
         ImportError, match=rf"{library} is not installed; run: pip install 'pytest-torchlens\[graphs\]'"
     ):
         getattr(pools, name)()
-
-
-def test_html_escapes_what_models_name():
-    model = nn.Sequential(OrderedDict({"<b>fc</b>": nn.Linear(2, 2)}))
-    page = tl.log_forward_pass(model, torch.ones(1, 2))._repr_html_()
-    assert "&lt;b&gt;fc&lt;/b&gt;" in page
-    assert "<b>" not in page
-    assert "linear_1_1" in page
 
 
 def test_call_stack(pools):
