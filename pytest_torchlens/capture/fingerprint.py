@@ -33,7 +33,7 @@ def fingerprint(tensor: torch.Tensor) -> str:
     dense = type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device.type == "cpu"
     if not dense or tensor.is_nested or tensor.dtype in _UNUSUAL or is_functorch_wrapped_tensor(tensor):
         return _special(tensor)
-    return f"{_strided(tensor):016x}"
+    return _strided(tensor)
 
 
 def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
@@ -46,6 +46,8 @@ def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
     try:
         address = tensor.data_ptr()
     except RuntimeError:  # wrapped by functorch, or in a layout of oneDNN's
+        return None
+    if not address and value.nbytes:
         return None
     if not tensor.storage_offset():
         return digest_memory(address, value.nbytes), address
@@ -68,12 +70,18 @@ def _empty(size: int) -> int:
     return _digest(b"")
 
 
-def _strided(tensor: torch.Tensor) -> int:
-    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
-        return digest_memory(tensor.data_ptr(), tensor.nbytes)
+def _strided(tensor: torch.Tensor) -> str:
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        return digest_memory(dense.data_ptr(), dense.nbytes)
+        if not tensor.data_ptr() and tensor.numel():
+            return _without_memory(tensor)
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        return f"{digest_memory(tensor.data_ptr(), tensor.nbytes):016x}"
+
+
+def _without_memory(tensor: torch.Tensor) -> str:
+    """Return the digest of zeros that autograd keeps no memory for; none of a tensor whose storage was freed."""
+    return fingerprint(torch.zeros_like(tensor, device="cpu")) if tensor._is_zerotensor() else ""
 
 
 def _special(tensor: torch.Tensor) -> str:

@@ -15,6 +15,8 @@ import torch.overrides
 
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
+from pytest_torchlens.capture.transforms import Pullback
+from pytest_torchlens.capture.transforms import Transform
 
 _lock = threading.Lock()
 _active = threading.local()
@@ -125,12 +127,35 @@ def _grad_and_value(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return _transformed("grad_and_value_impl", func, args, kwargs)
 
 
+def _jvp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _transformed("_jvp_with_argnums", func, args, kwargs)
+
+
+def _vjp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Stand in for what is behind `torch.func.vjp` and `jacrev`: what it returns second is recorded when called."""
+    tracer, transform = _outermost_tracer(), Transform(_originals["_vjp_with_argnums"], func)
+    if tracer is None:
+        return _originals["_vjp_with_argnums"](func, *args, **kwargs)
+    results, pull, *aux = tracer.call_transform(transform, args, kwargs)
+    return results, Pullback(transform, (args, kwargs), pull, _pull_back), *aux
+
+
+def _pull_back(back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tracer = _outermost_tracer()
+    return back.pull(*args, **kwargs) if tracer is None else tracer.call_pullback(back, args, kwargs)
+
+
 def _transformed(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Stand in for what is behind `torch.vmap` and `torch.func.grad`; inner transforms belong to the outermost."""
-    tracer, transform = _watching_tracer(), _originals[name]
-    if tracer is None or torch._C._functorch.peek_interpreter_stack() is not None:
-        return transform(func, *args, **kwargs)
-    return tracer.call_transform(transform, func, args, kwargs)
+    """Stand in for what is behind `torch.vmap` and `torch.func.grad`."""
+    tracer = _outermost_tracer()
+    if tracer is None:
+        return _originals[name](func, *args, **kwargs)
+    return tracer.call_transform(Transform(_originals[name], func), args, kwargs)
+
+
+def _outermost_tracer() -> Tracer | None:
+    """Return this thread's tracer; None inside a transform: what is transformed there belongs to the outermost."""
+    return None if torch._C._functorch.peek_interpreter_stack() is not None else _watching_tracer()
 
 
 # owner, attribute, what stands in for it
@@ -143,6 +168,8 @@ _STAND_INS: list[tuple[Any, str, Any]] = [
     (torch._functorch.apis, "vmap_impl", _vmap),
     (torch._functorch.eager_transforms, "grad_impl", _grad),
     (torch._functorch.eager_transforms, "grad_and_value_impl", _grad_and_value),
+    (torch._functorch.eager_transforms, "_jvp_with_argnums", _jvp),
+    (torch._functorch.eager_transforms, "_vjp_with_argnums", _vjp),
 ]
 # what stood there when recording began: PyTorch's own, or what another tool had put there
 _originals: dict[str, Any] = {}

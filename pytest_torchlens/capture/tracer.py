@@ -44,6 +44,7 @@ from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
 from pytest_torchlens.capture.randomness import drew
 from pytest_torchlens.capture.randomness import state_before
+from pytest_torchlens.capture.transforms import Pullback
 from pytest_torchlens.capture.transforms import Transform
 from pytest_torchlens.capture.values import value_of
 
@@ -282,11 +283,8 @@ class Tracer(TorchFunctionMode):
         writer = Overwritten() if may_write(func, training=True) else None
         return self._opaque(custom_info(func, name, writer), args, kwargs)
 
-    def call_transform(
-        self, original: Callable[..., Any], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call vmap, grad or their like on `func`, as one operation that also reads what `func` reached."""
-        transform = Transform(original, func)
+    def call_transform(self, transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call vmap, grad or their like, as one operation that also reads what their function reached."""
         info = transform.info()
         self.transforming = True
         try:
@@ -298,6 +296,13 @@ class Tracer(TorchFunctionMode):
             if call is not None:  # else it had no tensor to return, or was out of sight
                 call.args = (tuple(map(self.ledger.read, transform.reached)), *call.args)
         info.func, info.steps = transform.again, transform.steps
+        return result
+
+    def call_pullback(self, back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call what `torch.func.vjp` returned, as one operation that reads what that call read."""
+        info = custom_info(back.first, "pullback")
+        result = self._opaque(info, (back.sources, *args), kwargs)
+        info.func = back.again
         return result
 
     def close(self) -> None:

@@ -76,3 +76,14 @@ def test_recorded_digests_are_the_fingerprints_of_the_values():
     recording = record(Function(forward), (torch.rand(4, 6),))
     for (_, value), tensor in zip(recording.outputs, recording.output, strict=True):
         assert value.fingerprint == fingerprint(tensor) != ""
+
+
+def test_zeros_without_memory_are_zeros():
+    assert fingerprint(torch._efficientzerotensor(6)) == fingerprint(torch.zeros(6))
+
+
+def test_freed_memory_is_not_read():
+    tensor = torch.ones(6)
+    tensor.untyped_storage().resize_(0)
+    assert fingerprint(tensor) == ""
+    record(Function(lambda x: x + (tensor.view(2, 3).shape[0])), (torch.ones(6),))

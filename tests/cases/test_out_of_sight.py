@@ -12,6 +12,11 @@ import pytest
 import torch
 from torch import nn
 from torch.func import grad
+from torch.func import hessian
+from torch.func import jacfwd
+from torch.func import jacrev
+from torch.func import jvp
+from torch.func import vjp
 from torch.func import vmap
 
 from pytest_torchlens.capture import record
@@ -166,6 +171,52 @@ class SlopeOfAModule(nn.Module):
 
     def forward(self, x):
         return grad(lambda v: torch.tanh(self.score(v)).sum())(x)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    exp_1: input_1
+    mul_1: input_1
+    vjp_1: exp_1 mul_1
+    pullback_1: exp_1 mul_1 vjp_1
+    output_1: pullback_1
+    """
+)
+def pulled_back(x):
+    factor = x.exp()
+    result, pull = vjp(lambda v: torch.sin(v) * factor, x * 2)
+    return pull(result)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    exp_1: input_1
+    mul_1: input_1
+    jvp_1: exp_1 mul_1 input_1
+    jvp_2: exp_1 mul_1 input_1
+    add_1: jvp_1 jvp_2
+    output_1: add_1
+    """
+)
+def pushed_forward(x):
+    factor = x.exp()
+    result, slope = jvp(lambda v: torch.sin(v) * factor, (x * 2,), (x,))
+    return result + slope
+
+
+@pytest.mark.parametrize("jacobian", [jacrev, functools.partial(jacrev, chunk_size=1), jacfwd, hessian])
+def test_jacobians_depend_on_all_that_their_function_read(jacobian):
+    def forward(x):
+        factor = x.exp()
+        return jacobian(lambda v: (torch.sin(v) * factor).sum() if jacobian is hessian else torch.sin(v) * factor)(
+            x * 2
+        )
+
+    found = validate(Function(forward), (torch.linspace(0, 1, 6),))
+    assert found, found.verdict
+    assert {"exp_1_1", "mul_1_2"} <= set(found.history.ancestors("output_1"))
 
 
 def test_steps_and_modules_inside_a_transform_are_noted():
