@@ -141,16 +141,16 @@ def _kind(func: Function, name: str) -> Kind:
         return Kind.LEAF if name in _TENSOR_PROPERTIES else Kind.PLAIN
     if accessor == "__set__":
         return Kind.LEAF if name in ("data", "real", "imag", "requires_grad") else Kind.PLAIN
-    if name in _PLAIN and _is_of_torch(func):
+    if name in _PLAIN and is_of_torch(func):
         return Kind.PLAIN
-    if name == "backward" and _is_of_torch(func):
+    if name == "backward" and is_of_torch(func):
         return Kind.UNSEEN
-    if name in _ESCAPES and _is_of_torch(func):
+    if name in _ESCAPES and is_of_torch(func):
         return Kind.ESCAPE
     return Kind.COMPOSITE if isinstance(func, types.FunctionType) and _is_composite(func, name) else Kind.LEAF
 
 
-def _is_of_torch(func: Function) -> bool:
+def is_of_torch(func: Function) -> bool:
     """Return whether a function is PyTorch's own; operators of other libraries may have the same names."""
     if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(func).startswith(("aten.", "prim."))

@@ -7,58 +7,92 @@ from collections.abc import Iterator
 
 import torch
 
+_BLOCK = 1 << 20  # drawn numbers; larger tables repeat them
+
 
 class Noise:
-    """Makes perturbed copies of tensors from one table of factors, drawn once from a generator of its own."""
+    """Makes perturbed copies of tensors from tables of numbers between 0.5 and 1, drawn once from its own generator."""
 
     def __init__(self) -> None:
-        self._factors = torch.empty(0)
+        self._tables: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     @torch.no_grad()
     def variants(self, tensor: torch.Tensor, gentle: bool = False) -> Iterator[torch.Tensor]:
         """Yield tensors of the same shape, dtype and strides with other values, the mildest first.
 
-        Floats are first scaled by factors between 0.5 and 1, which keeps signs, zeros and indices in range; then
-        reflected; then replaced.  Integers are reordered among themselves, then moved to the other end of their
-        range.  `gentle` stops after the first.  Sparse and nested tensors are halved; others that cannot be
-        computed with (quantized, meta) yield nothing.
+        Floats are first replaced by the table itself, which costs nothing; the caller must not write to it.  Then
+        they are scaled by it, which keeps signs, zeros and indices in range; then reflected; then replaced.  Integers
+        are reordered among themselves, then moved to the other end of their range.  `gentle` scales or reorders
+        alone.  Sparse and nested tensors are halved; others that cannot be computed with (quantized, meta) yield
+        nothing.
         """
         if not is_dense(tensor):
             yield from _halved(tensor)
         elif not tensor.numel():
             return
         elif tensor.dtype is torch.bool:
-            yield tensor.logical_not()
+            yield from (tensor.logical_not(), torch.zeros_like(tensor), torch.ones_like(tensor))
         elif tensor.is_floating_point() or tensor.is_complex():
             yield from self._floats(tensor, gentle)
         else:
             yield from _integers(tensor, gentle)
 
     @torch.no_grad()
-    def all_different(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return other values with, for floats, no zeros and no two alike; None if there are none."""
+    def extremes(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield what is far from any ordinary value: the largest numbers, and zero."""
+        if not (is_dense(tensor) and tensor.numel()) or tensor.dtype is torch.bool:
+            return
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            whole = torch.iinfo(tensor.dtype)
+            yield from (torch.full_like(tensor, number) for number in (0, 1, whole.max, whole.min))
+            return
+        largest = torch.finfo(tensor.dtype).max
+        for number in (largest, -largest, 0.0):
+            yield _written(tensor, self._table(tensor) * number)
+
+    @torch.no_grad()
+    def not_finite(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield not-a-number and infinities, for floats."""
+        if is_dense(tensor) and tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
+            for number in (float("nan"), float("inf"), float("-inf")):
+                yield torch.full_like(tensor, number)
+
+    @torch.no_grad()
+    def instead(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield values that hide nothing of another argument: none zero and no two alike; positive; zero; three."""
         if is_dense(tensor) and tensor.is_floating_point() and tensor.numel():
-            return _written(tensor, self._like(tensor) * torch.where(tensor == 0, 1, tensor))
-        return next(self.variants(tensor, gentle=True), None)
+            finite = torch.nan_to_num(tensor, nan=1.0, posinf=1.0, neginf=-1.0)
+            yield _written(tensor, self._table(tensor) * torch.where(finite == 0, 1, finite))
+            yield _written(tensor, self._table(tensor))
+            yield torch.zeros_like(tensor)
+            yield torch.full_like(tensor, 3)
+        else:
+            yield from self.variants(tensor)
 
     def _floats(self, tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
-        factors = self._like(tensor)
-        yield _written(tensor, factors * tensor)
+        table = self._table(tensor)
+        if not gentle:
+            yield _written(tensor, table if table.dtype == tensor.dtype else table * (1 + 0.5j))
+        yield _written(tensor, table * tensor)
         if gentle:
             return
-        yield _written(tensor, torch.where(tensor == 0, factors, -tensor))
+        yield _written(tensor, torch.where(tensor == 0, table, -tensor))
         finite = torch.nan_to_num(tensor.abs(), nan=0.0, posinf=0.0) if not tensor.is_complex() else tensor.abs()
         largest = float(finite.max())
         for scale in (8.0 * (largest or 1.0), 1e4):
-            yield _written(tensor, (factors - 0.75) * scale)
+            yield _written(tensor, (table - 0.75) * scale)
 
-    def _like(self, tensor: torch.Tensor) -> torch.Tensor:
-        count = tensor.numel()
-        if self._factors.numel() < count:
-            generator = torch.Generator().manual_seed(0)
-            self._factors = torch.empty(count, dtype=torch.float32).uniform_(0.5, 1.0, generator=generator)
+    def _table(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return numbers in a tensor's shape; of its dtype, or of that of its real part."""
         kind = tensor.real.dtype if tensor.is_complex() else tensor.dtype
-        return self._factors[:count].view(tensor.shape).to(device=tensor.device, dtype=kind)
+        key, count = (kind, tensor.device), tensor.numel()
+        table = self._tables.get(key)
+        if table is None or table.numel() < count:
+            generator = torch.Generator().manual_seed(0)
+            block = torch.empty(min(count, _BLOCK), device="cpu", dtype=torch.float32)
+            block = block.uniform_(0.5, 1.0, generator=generator).to(device=tensor.device, dtype=kind)
+            table = self._tables[key] = block.repeat(-(-count // max(block.numel(), 1)))
+        return table[:count].view(tensor.shape)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -7,78 +7,86 @@ from collections import Counter
 
 import torch
 
+from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
+from pytest_torchlens.replay import Player
+from pytest_torchlens.validate.corner import corner_of
 from pytest_torchlens.validate.noise import Noise
-from pytest_torchlens.validate.noise import is_dense
-from pytest_torchlens.validate.reasons import Probe
-from pytest_torchlens.validate.reasons import reason
+from pytest_torchlens.validate.reasons import Explainer
+from pytest_torchlens.validate.reasons import is_gentle
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
+from pytest_torchlens.validate.tags import landed
+from pytest_torchlens.validate.trial import Outcome
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import copied
 
-# these do not check indices: values out of range would read foreign memory
-_GENTLE = frozenset(["roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d", "nms"])
-
 
 class Perturbation:
-    """Perturbs call after call during a replay and keeps the score."""
+    """Perturbs call after call during a replay and keeps the score.
+
+    `before` a call runs it looks at a corner of its arguments; `after` it, at whole arguments, for edges that showed
+    no effect there.
+    """
 
     def __init__(self, recording: Recording, where: Where) -> None:
         self._noise = Noise()
         self._where = where
         self._parameters = {id(source.value) for source in recording.sources if source.kind == "parameter"}
         self._exempt: Counter[str] = Counter()
+        self._explainer = Explainer(self._noise)
         self._score = Score("perturbation", "edges")
+        self._open: list[int] = []
+        self._originals: dict[int, torch.Tensor] = {}
 
-    def check(self, number: int, trial: Trial) -> None:
-        """Perturb each parent of a call; its parameters go together, for one more run in all."""
-        if trial.call.info.bookkeeping:
+    def before(self, player: Player, call: Call) -> None:
+        """Look at a corner of a call that is about to run, and copy what it will overwrite if that leaves doubts."""
+        paths = [] if call.info.bookkeeping else [(path, value_of(read).slot) for path, read in edges_in(call)]
+        self._score.checked += len(paths)
+        self._open = list(range(len(paths)))
+        tensors = {path: player.at(slot) for path, slot in paths}
+        corner = corner_of(call, tensors) if len(tensors) == len(paths) else None
+        if corner is not None:
+            trial = Trial(player, call, [corner[path] for path, _ in paths])
+            self._open = [place for place in self._open if not self._reacts(trial, [place])]
+        self._originals = {slot: copied(player.at(slot)) for slot in call.writes} if self._open else {}
+
+    def after(self, number: int, player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+        """Perturb each parent that is still in doubt; parameters go together, for one more run in all."""
+        if not self._open:
             return
-        parameters = [place for place, (_, value) in enumerate(trial.edges) if id(value) in self._parameters]
-        others = [[place] for place in range(len(trial.edges)) if place not in parameters]
+        values = [value_of(read) for _, read in edges_in(call)]
+        tensors = [self._originals[v.slot] if v.slot in self._originals else player.at(v.slot) for v in values]
+        returned = {value.slot for value in call.outputs}
+        reference: Outcome = [*outputs, *(player.at(slot) for slot in call.writes if slot not in returned)]
+        trial = Trial(player, call, tensors, reference)
+        moved = landed(trial, self._open)
+        parameters = [place for place in self._open if id(values[place]) in self._parameters]
+        others = [[place] for place in self._open if place not in moved and place not in parameters]
         for places in others + ([parameters] if parameters else []):
-            self._score.checked += len(places)
             if not self._reacts(trial, places):
                 self._explain(number, trial, places)
+        self._originals = {}
 
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
-        gentle = trial.call.info.layer_type in _GENTLE
-        tensors = {place: trial.argument(place).detach() for place in places}
+        gentle = is_gentle(trial.call)
+        tensors = {place: trial.tensors[place].detach() for place in places}
         streams = {place: self._noise.variants(tensor, gentle) for place, tensor in tensors.items() if tensor.numel()}
         variants = zip(*streams.values(), strict=False)
         return any(trial.reacts(dict(zip(streams, noise, strict=True))) for noise in variants)
 
     def _explain(self, number: int, trial: Trial, places: list[int]) -> None:
         for place in places:
-            tensor = trial.argument(place)
-            others = {path: trial.argument(at) for at, (path, _) in enumerate(trial.edges) if at != place}
-            argument = trial.edges[place][0]
-            named = reason(Probe(trial.call, argument, tensor, others, trial.outputs))
-            if named is None and not (is_dense(tensor) or next(self._noise.variants(tensor), None) is not None):
-                named = "no noise for this kind of tensor"
-            if named is None and self._hidden(trial, place):
-                named = "hidden by the values of the other arguments"
-            if named is not None:
-                self._exempt[named] += 1
+            reason = self._explainer.reason(trial, place)
+            if reason is not None:
+                self._exempt[reason] += 1
             else:
-                self._score.fail(self._failure(number, trial, argument))
-
-    def _hidden(self, trial: Trial, place: int) -> bool:
-        """Return whether the call reacts once its other arguments have other values too."""
-        gentle = trial.call.info.layer_type in _GENTLE
-        noise = {at: self._noise.all_different(trial.argument(at).detach()) for at in range(len(trial.edges))}
-
-        def outcome(changed: dict[int, torch.Tensor]) -> list[str] | None:
-            others = {at: copied(tensor) for at, tensor in noise.items() if at != place and tensor is not None}
-            return trial.outcome(others | changed)
-
-        before = outcome({})
-        variants = self._noise.variants(trial.argument(place).detach(), gentle)
-        return before is not None and any(outcome({place: variant}) not in (before, None) for variant in variants)
+                self._score.fail(self._failure(number, trial, trial.edges[place][0]))
 
     def _failure(self, number: int, trial: Trial, argument: str) -> Failure:
         return Failure(

@@ -1,59 +1,214 @@
-"""Named reasons for which a changed input may leave an output as it was."""
+"""Named reasons for which a changed argument may leave a result as it was, each proven where it is given.
+
+Two kinds of proof: a fact about the call (it gave nothing, it overwrote the argument), or an experiment in which the
+cause is taken away (the zero factor replaced, the mask lifted) and the argument is seen to matter.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 
 from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
+from pytest_torchlens.capture.functions import is_of_torch
+from pytest_torchlens.validate.corner import ELEMENTWISE
+from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.noise import is_dense
+from pytest_torchlens.validate.numbers import other_numbers
+from pytest_torchlens.validate.trial import Trial
+from pytest_torchlens.validate.trial import same
+
+# these do not check indices: values out of range would read foreign memory
+_GENTLE = frozenset(["roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d", "nms"])
 
 
-@dataclass(frozen=True)
-class Probe:
-    """An edge whose perturbation had no effect.
-
-    Attributes
-    ----------
-    call
-        The call.
-    argument
-        Path of the argument: ``"0"``, ``"weight"``.
-    tensor
-        The argument's real value.
-    others
-        The other tensor arguments by path.
-    outputs
-        The call's outputs.
-    """
-
-    call: Call
-    argument: str
-    tensor: torch.Tensor
-    others: dict[str, torch.Tensor]
-    outputs: tuple[torch.Tensor, ...]
-
-    @property
-    def name(self) -> str:
-        """The function's name, the same for its in-place form."""
-        return self.call.info.layer_type
+def is_gentle(call: Call) -> bool:
+    """Return whether a call must be given no values out of the ordinary."""
+    return call.info.layer_type in _GENTLE
 
 
-def reason(probe: Probe) -> str | None:
-    """Return why the output need not change; None where nothing explains it."""
-    return next((name for name, holds in _REASONS.items() if holds(probe)), None)
+class Explainer:
+    """Finds out why an argument had no effect."""
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+
+    def reason(self, trial: Trial, place: int) -> str | None:
+        """Return why other values for the argument at `place` changed nothing; None where nothing explains it."""
+        named = next((name for name, holds in _FACTS.items() if holds(trial, place)), None)
+        if named is not None or is_gentle(trial.call):
+            return named
+        experiments = (
+            *(self._hidden, self._single, self._extreme),
+            *(self._covered, self._by_number, self._not_finite),
+        )
+        named = next(filter(None, (experiment(trial, place) for experiment in experiments)), None)
+        return named or self._unknowable(trial, place)
+
+    def _extreme(self, trial: Trial, place: int) -> str | None:
+        """Name what only values far from any ordinary ones get the better of."""
+        numbers = trial.tensors[place]
+        discrete = not any(map(_is_continuous, trial.reference or ()))
+        compares = all(output.dtype is torch.bool for output in trial.reference or ())
+        safe = numbers.is_floating_point() or compares or trial.call.info.layer_type in ELEMENTWISE
+        if not safe or not any(trial.reacts({place: other}) for other in self._far(trial, place, compares)):
+            return None
+        return "comparison" if compares else "integer quantised" if discrete else "saturated"
+
+    def _far(self, trial: Trial, place: int, compares: bool) -> Iterator[torch.Tensor]:
+        tensor = trial.tensors[place].detach()
+        yield from self._noise.extremes(tensor)
+        if compares and is_dense(tensor):
+            for number in _compared_with(trial, place):
+                yield torch.full_like(tensor, number)
+
+    def _not_finite(self, trial: Trial, place: int) -> str | None:
+        """Name what only asks whether numbers are finite; last, for an infinity times zero is no number either."""
+        reacts = any(trial.reacts({place: other}) for other in self._noise.not_finite(trial.tensors[place].detach()))
+        return "comparison" if reacts else None
+
+    def _hidden(self, trial: Trial, place: int) -> str | None:
+        """Name the other argument for whose values this one has no effect: with others, it has."""
+        others = [at for at in range(len(trial.edges)) if at != place]
+        for at in others:
+            for noise in self._noise.instead(trial.tensors[at].detach()):
+                if self._matters(trial, place, {at: noise}):
+                    return _cause(trial, place, at)
+        firsts = {at: next(self._noise.instead(trial.tensors[at].detach()), None) for at in others}
+        together = {at: noise for at, noise in firsts.items() if noise is not None}
+        return "hidden by other arguments" if len(together) > 1 and self._matters(trial, place, together) else None
+
+    def _matters(self, trial: Trial, place: int, changed: dict[int, torch.Tensor]) -> bool:
+        """Return whether the argument has an effect once others are changed."""
+        before = trial.outcome(changed)
+        if before is None:
+            return False
+        after = (trial.outcome({**changed, place: other}) for other in self._variants(trial, place))
+        return any(outcome is not None and not same(outcome, before) for outcome in after)
+
+    def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
+        yield from self._noise.variants(trial.tensors[place].detach())
+        if trial.call.info.layer_type in ELEMENTWISE:
+            yield from self._noise.extremes(trial.tensors[place].detach())
+
+    def _by_number(self, trial: Trial, place: int) -> str | None:
+        """Name the number among the arguments for which it has no effect: ``alpha=0``, ``p=1``."""
+        for argument, number, other in other_numbers(trial.call):
+            if self._matters(trial.with_call(other), place, {}):
+                if "dropout" in argument or "dropout" in trial.call.info.layer_type:
+                    return "dropped by dropout"
+                return "multiplied by zero" if number == 0 else "saturated"
+        return None
+
+    def _single(self, trial: Trial, place: int) -> str | None:
+        """Name what a softmax over one element, or attention to one key, forgets: with two it does not."""
+        return "single element" if self._larger(trial, place, lambda _, tensor: self._doubled_ones(tensor)) else None
+
+    def _covered(self, trial: Trial, place: int) -> str | None:
+        """Name what is overwritten throughout: more of it than there was would not be."""
+
+        def larger(at: int, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+            return self._doubled(tensor) if at == place else itertools.repeat(tensor)
+
+        return "overwritten" if self._larger(trial, place, larger) else None
+
+    def _larger(self, trial: Trial, place: int, larger: Callable[[int, torch.Tensor], Iterator[torch.Tensor]]) -> bool:
+        """Return whether the argument has an effect in a call with larger tensors, from the last dimension on."""
+        if not is_of_torch(trial.call.info.func) or not all(map(is_dense, trial.tensors)):
+            return False
+        shape = trial.tensors[place].shape
+        each = [larger(at, tensor.detach()) for at, tensor in enumerate(trial.tensors)]
+        for tensors, _ in zip(zip(*each, strict=False), range(max(len(shape), 1)), strict=False):
+            if tensors[place].shape != shape and self._matters(trial.with_tensors(list(tensors)), place, {}):
+                return True
+        return False
+
+    def _doubled(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield a tensor with other values behind its own, in each dimension from the last on."""
+        other = next(self._noise.variants(tensor), tensor)
+        if not tensor.dim():
+            yield torch.stack([tensor, other])
+        for dim in range(tensor.dim() - 1, -1, -1):
+            yield torch.cat([tensor, other], dim)
+
+    def _doubled_ones(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield a tensor doubled in each dimension where it has one element, from the last on; then ever itself."""
+        sizes = reversed(tensor.shape) if tensor.dim() else [1]
+        yield from (
+            doubled if size == 1 else tensor for size, doubled in zip(sizes, self._doubled(tensor), strict=True)
+        )
+        yield from itertools.repeat(tensor)
+
+    def _unknowable(self, trial: Trial, place: int) -> str | None:
+        tensor = trial.tensors[place].detach()
+        if not is_dense(tensor) and next(self._noise.variants(tensor), None) is None:
+            return "no noise for this kind of tensor"
+        return "inside not seen" if trial.call.info.opaque else None
 
 
-def _empty_input(probe: Probe) -> bool:
-    return probe.tensor.numel() == 0
+def _cause(trial: Trial, place: int, at: int) -> str:
+    """Name why the values of the argument at `at` hide the one at `place`."""
+    hiding, hidden = trial.tensors[at].detach(), trial.tensors[place]
+    if not is_dense(hiding):
+        return "hidden by another argument"
+    if hiding.dtype is torch.bool or _has(hiding == float("-inf")):
+        return "masked"
+    if _has(hiding.isnan()):
+        return "not a number"
+    if all(output.dtype is torch.bool for output in trial.reference or ()):
+        return "comparison"
+    if not _is_continuous(hidden):
+        return "all equal"
+    if not _is_continuous(hiding):
+        return "overwritten"  # at every place that the index names
+    return "hidden by another argument" if hiding.any() else "multiplied by zero"
 
 
-def _empty_output(probe: Probe) -> bool:
-    return all(output.numel() == 0 for output in probe.outputs)
+def _is_continuous(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _has(mask: torch.Tensor) -> bool:
+    return bool(mask.any())
+
+
+def _compared_with(trial: Trial, place: int) -> list[int | float]:
+    """Return some numbers that an argument may be compared with: those among the other arguments."""
+    others = [tensor for at, tensor in enumerate(trial.tensors) if at != place and is_dense(tensor) and tensor.numel()]
+    named = [number for number in (*trial.call.args, *trial.call.kwargs.values()) if type(number) in (int, float)]
+    return named + [tensor.detach().flatten()[0].item() for tensor in others if not tensor.is_complex()]
+
+
+# -- facts about the call -----------------------------------------------------------------------------------------
+
+
+def _empty_input(trial: Trial, place: int) -> bool:
+    return trial.tensors[place].numel() == 0
+
+
+def _empty_output(trial: Trial, place: int) -> bool:
+    return all(output.numel() == 0 for output in trial.reference or ())
+
+
+def _no_values(trial: Trial, place: int) -> bool:
+    """The result is on the meta device and has a shape alone."""
+    return all(output.is_meta for output in trial.reference or ())
+
+
+def _no_fingerprint(trial: Trial, place: int) -> bool:
+    """The result has no values that could be compared."""
+    return not any(map(fingerprint, trial.reference or ()))
+
+
+def _overwritten(trial: Trial, place: int) -> bool:
+    """The call wrote to the argument's memory, and nothing was left there of other values put in before."""
+    return trial.edges[place][1].slot in trial.call.writes
 
 
 _SHAPE_OF_SECOND = frozenset(
@@ -61,141 +216,60 @@ _SHAPE_OF_SECOND = frozenset(
 )
 
 
-def _shape_only(probe: Probe) -> bool:
-    if probe.name in SHAPE_OF_FIRST:
-        return probe.argument in ("0", "input", "self")
-    return probe.name in _SHAPE_OF_SECOND and probe.argument in ("1", "other")
-
-
-_FILLS = frozenset(
-    """copy fill zero uniform normal bernoulli exponential geometric cauchy log_normal random data set trunc_normal
-    constant ones zeros kaiming_uniform kaiming_normal xavier_uniform xavier_normal""".split()
-)
-
-
-_MOMENTUM = 6  # its place among the arguments of F.batch_norm
-
-
-def _overwritten(probe: Probe) -> bool:
-    """The first argument of a function that replaces all of it, a full assignment, or an ``out=``."""
-    if probe.argument == "out" or probe.argument.startswith("out."):
-        return True
-    if probe.name in ("batch_norm", "instance_norm") and probe.argument in ("1", "2", "running_mean", "running_var"):
-        args, kwargs = probe.call.args, probe.call.kwargs
-        return bool((args[_MOMENTUM] if len(args) > _MOMENTUM else kwargs.get("momentum")) == 1.0)
-    if probe.argument not in ("0", "input", "self", "tensor"):
+def _shape_only(trial: Trial, place: int) -> bool:
+    """By its documentation the function takes no more from the argument than shape and dtype."""
+    argument, info = trial.edges[place][0], trial.call.info
+    if not is_of_torch(info.func):
         return False
-    if probe.name in _FILLS:
-        return probe.call.info.writer is not None
-    return probe.name in _PARTIAL_WRITES
+    if argument in ("1", "other"):
+        return info.layer_type in _SHAPE_OF_SECOND
+    return argument in ("0", "input", "self") and (
+        info.layer_type in _SHAPE_OF_FIRST or info.uninitialised or _settled_by_dtype(info.layer_type, trial, place)
+    )
 
 
-_PARTIAL_WRITES = frozenset(
-    """setitem masked_fill index_put index_copy index_fill slice_scatter select_scatter diagonal_scatter
-    as_strided_scatter scatter masked_scatter put""".split()
-)
-"""They replace part of their first argument: all of it, where nothing of it is left in the result."""
+_SHAPE_OF_FIRST = SHAPE_OF_FIRST | {"fill"}  # the function: the method is told by what it overwrites
 
 
-_PRODUCTS = frozenset(
-    """mul matmul mm bmm baddbmm addmm addmv mv dot conv1d conv2d conv3d linear einsum bilinear conv_transpose1d
-    conv_transpose2d conv_transpose3d addcmul outer tensordot scaled_dot_product_attention div grid_sample""".split()
-)
+def _settled_by_dtype(name: str, trial: Trial, place: int) -> bool:
+    tensor = trial.tensors[place]
+    return (name == "isreal" and not tensor.is_complex()) or (name in _OF_FLOATS and not _is_continuous(tensor))
 
 
-_ADDED = {"linear": "2", "conv1d": "2", "conv2d": "2", "conv3d": "2", "addmm": "0", "addmv": "0", "baddbmm": "0"}
-"""Which argument of a product is added to it."""
+_OF_FLOATS = frozenset(["isnan", "isinf", "isfinite", "isneginf", "isposinf"])
+_WRITERS_OF_PARTS = frozenset(["slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"])
 
 
-def _multiplied_by_zero(probe: Probe) -> bool:
-    """Another factor is zero throughout."""
-    added = ("bias", "input", _ADDED.get(probe.name, ""))
-    factors = (other for path, other in probe.others.items() if path not in added)
-    return probe.name in _PRODUCTS and any(is_dense(factor) and _is_zero(factor) for factor in factors)
-
-
-def _is_zero(tensor: torch.Tensor) -> bool:
-    return tensor.numel() > 0 and not tensor.any()
-
-
-_CHOICES = frozenset(["where", "masked_fill", "maximum", "minimum", "max", "min", "clamp", "masked_scatter"])
-
-
-def _not_selected(probe: Probe) -> bool:
-    """Another argument won at every place: the result is that argument."""
-    return probe.name in _CHOICES and any(_is_all_of(other, probe.outputs[0]) for other in probe.others.values())
-
-
-def _is_all_of(tensor: torch.Tensor, result: torch.Tensor) -> bool:
-    try:
-        return bool((tensor.expand_as(result) == result).all())
-    except RuntimeError:  # shapes that do not go together
+def _replaced(trial: Trial, place: int) -> bool:
+    """The function puts its second argument in a part of its first, and that was all of it."""
+    if trial.call.info.layer_type not in _WRITERS_OF_PARTS or trial.edges[place][0] not in ("0", "input"):
         return False
+    part = trial.tensors[1] if len(trial.tensors) > 1 else None
+    whole = part is not None and part.numel() == trial.tensors[place].numel()
+    return whole and [fingerprint(trial.tensors[1])] == list(map(fingerprint, trial.reference or ()))
 
 
-def _discrete_result(probe: Probe) -> bool:
-    """Numbers went in; the comparison, rounding, ranking or index that came out is the same."""
-    continuous = probe.tensor.is_floating_point() or probe.tensor.is_complex()
-    return continuous and all(not (output.is_floating_point() or output.is_complex()) for output in probe.outputs)
+def _normalised_alone(trial: Trial, place: int) -> bool:
+    """By arithmetic, what is normalised over one element becomes zero."""
+    args, kwargs, shape = trial.call.args, trial.call.kwargs, trial.tensors[place].shape
+    if not is_of_torch(trial.call.info.func) or trial.edges[place][0] not in ("0", "input"):
+        return False
+    match trial.call.info.layer_type:
+        case "layer_norm":
+            return bool(math.prod(args[1] if len(args) > 1 else kwargs["normalized_shape"]) == 1)
+        case "group_norm":
+            return bool(math.prod(shape[1:]) == (args[1] if len(args) > 1 else kwargs["num_groups"]))
+        case "instance_norm":
+            return math.prod(shape[2:]) == 1
+    return False
 
 
-def _single_element(probe: Probe) -> bool:
-    """Softmax or normalisation over one element forgets its value; attention over one key forgets query and key."""
-    args, kwargs, shape = probe.call.args, probe.call.kwargs, probe.tensor.shape
-    if probe.name == "scaled_dot_product_attention":
-        keys = probe.tensor if probe.argument in ("1", "key") else probe.others.get("1", probe.others.get("key"))
-        return probe.argument in ("0", "1", "query", "key") and keys is not None and keys.shape[-2] == 1
-    if probe.name in ("softmax", "log_softmax"):
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-        return type(dim) is int and -len(shape) <= dim < len(shape) and shape[dim] == 1
-    if probe.name == "layer_norm":
-        return bool(math.prod(args[1] if len(args) > 1 else kwargs["normalized_shape"]) == 1)
-    if probe.name == "group_norm":
-        return bool(math.prod(shape[1:]) == (args[1] if len(args) > 1 else kwargs["num_groups"]))
-    return probe.name == "instance_norm" and math.prod(shape[2:]) == 1
-
-
-def _constant_output(probe: Probe) -> bool:
-    """Every output is one number repeated, as a saturated, masked or zeroed function gives."""
-    return all(_is_uniform(output) for output in probe.outputs)
-
-
-def _is_uniform(tensor: torch.Tensor) -> bool:
-    return is_dense(tensor) and (tensor.numel() == 0 or bool((tensor == tensor.flatten()[0]).all()))
-
-
-def _no_values(probe: Probe) -> bool:
-    """The result is on the meta device and has a shape alone."""
-    return all(output.is_meta for output in probe.outputs)
-
-
-def _no_fingerprint(probe: Probe) -> bool:
-    """The result has no values that could be compared."""
-    return not any(value.digest for value in probe.call.outputs)
-
-
-def _ignored(probe: Probe) -> bool:
-    """Code whose inside was not seen need not use all that it is given."""
-    return probe.call.info.opaque
-
-
-def _undefined(probe: Probe) -> bool:
-    """Nothing but not-a-number came out, and came out again."""
-    return all(is_dense(output) and bool(output.isnan().all()) for output in probe.outputs)
-
-
-_REASONS: dict[str, Callable[[Probe], bool]] = {
+_FACTS: dict[str, Callable[[Trial, int], bool]] = {
     "empty input": _empty_input,
     "empty output": _empty_output,
     "shape only": _shape_only,
-    "overwritten": _overwritten,
-    "multiplied by zero": _multiplied_by_zero,
-    "not selected": _not_selected,
-    "discrete result unchanged": _discrete_result,
-    "single element": _single_element,
-    "saturated": _constant_output,
-    "undefined result": _undefined,
+    "overwritten": lambda trial, place: _overwritten(trial, place) or _replaced(trial, place),
+    "single element": _normalised_alone,
     "no values": _no_values,
     "no fingerprint": _no_fingerprint,
-    "ignored by opaque code": _ignored,
 }

@@ -3,67 +3,83 @@
 from __future__ import annotations
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.fingerprint import digest_memory
 from pytest_torchlens.capture.opaque import OpaqueModule
+from pytest_torchlens.capture.values import PLAIN
+from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.contents import Attributes
+from pytest_torchlens.validate.noise import is_dense
+
+Outcome = list[torch.Tensor]
+_PREFIX = 256  # bytes
 
 
 class Trial:
-    """A call that has just been replayed, ready to be run with changed arguments; the replay itself is not touched.
+    """A call amid a replay, to be run with changed arguments; the replay itself is not touched.
 
     Parameters
     ----------
     player
-        The replay, after it ran the call and before it stored the result.
+        The replay, come to this call.
     call
         The call.
-    outputs
-        What it gave.
-    originals
-        What it overwrote, as it was before, by slot (see `originals_of`).
+    tensors
+        Its tensor arguments in the order of `edges`.
+    reference
+        What it gives and writes for them; None to find it by running the call.
+
+    Attributes
+    ----------
+    edges
+        Path and value of each tensor argument.
     """
 
     def __init__(
-        self, player: Player, call: Call, outputs: tuple[torch.Tensor, ...], originals: dict[int, torch.Tensor]
+        self, player: Player, call: Call, tensors: list[torch.Tensor], reference: Outcome | None = None
     ) -> None:
         self.call = call
-        self.outputs = outputs
         self.edges = [(path, value_of(read)) for path, read in edges_in(call)]
+        self.tensors = tensors
         self._player = player
-        self._originals = originals
         returned = {value.slot for value in call.outputs}
         self._also_written = [slot for slot in call.writes if slot not in returned]
-        written = [fingerprint(player.at(slot)) for slot in self._also_written]
-        self._reference = [value.fingerprint for value in call.outputs] + written
+        self.reference = self.outcome({}) if reference is None else reference
+        """What comes of the arguments as they are; None if the call raises."""
 
-    def argument(self, place: int) -> torch.Tensor:
-        """Return the tensor of the edge at `place` as the call read it."""
-        slot = self.edges[place][1].slot
-        return self._originals[slot] if slot in self._originals else self._player.at(slot)
+    def with_call(self, call: Call) -> Trial:
+        """Return a trial of another call with the same tensors."""
+        return Trial(self._player, call, self.tensors)
+
+    def with_tensors(self, tensors: list[torch.Tensor]) -> Trial:
+        """Return a trial of the same call with other tensors, of other shapes maybe."""
+        return Trial(self._player, self.call, tensors)
 
     def reacts(self, changed: dict[int, torch.Tensor]) -> bool:
         """Return whether the call gives or writes something else with ``changed[place]`` for these edges."""
-        outcome = self.outcome(changed)
-        return outcome is None or outcome != self._reference  # values that the function refuses it has read
+        outcome = self.outcome(changed)  # None: values that the function refuses it has read
+        return self.reference is not None and (outcome is None or not same(outcome, self.reference))
 
-    def outcome(self, changed: dict[int, torch.Tensor]) -> list[str] | None:
-        """Return the fingerprints of what the call gives and writes with ``changed[place]``; None if it raises."""
-        overwritten = {slot: copied(tensor) for slot, tensor in self._originals.items()}
+    def outcome(self, changed: dict[int, torch.Tensor]) -> Outcome | None:
+        """Return what the call gives and writes with ``changed[place]``; None if it raises."""
+        overwritten: dict[int, torch.Tensor] = {}
         places = iter(range(len(self.edges)))
 
         def swap(value: Value) -> torch.Tensor:
             place = next(places)
-            if place not in changed:
-                return overwritten[value.slot] if value.slot in overwritten else self._player.at(value.slot)
-            if value.slot in overwritten:
-                overwritten[value.slot] = changed[place]
-            return changed[place]
+            tensor = changed.get(place, self.tensors[place])
+            if value.slot not in self.call.writes:
+                return tensor
+            if place in changed or value.slot not in overwritten:
+                overwritten[value.slot] = copied(tensor)
+            return overwritten[value.slot]
 
         module = self.call.info.func.module() if isinstance(self.call.info.func, OpaqueModule) else None
         attributes = Attributes(module) if module is not None else None
@@ -75,13 +91,33 @@ class Trial:
             if attributes is not None:
                 attributes.restore()
         outputs = returned if self.call.returned else tuple([overwritten[value.slot] for value in self.call.outputs])
-        written = tuple([overwritten[slot] for slot in self._also_written])
-        return [fingerprint(tensor) for tensor in outputs + written]
+        return [*outputs, *(overwritten[slot] for slot in self._also_written)]
 
 
-def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:
-    """Return copies of the tensors that a call is about to overwrite, by slot."""
-    return {slot: copied(player.at(slot)) for slot in call.writes}
+def same(one: Outcome, other: Outcome) -> bool:
+    """Return whether two outcomes are equal, bit for bit; where they differ, that shows mostly at the beginning."""
+    if len(one) != len(other):
+        return False
+    pairs = list(zip(one, other, strict=True))
+    if any(_begin_differently(*pair) for pair in pairs):
+        return False
+    return all(_kind(a) == _kind(b) and fingerprint(a) == fingerprint(b) for a, b in pairs)
+
+
+def _begin_differently(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not (_readable(one) and _readable(other)) or one.nbytes != other.nbytes or not one.nbytes:
+        return False
+    count = min(one.nbytes, _PREFIX)
+    return digest_memory(one.data_ptr(), count) != digest_memory(other.data_ptr(), count)
+
+
+def _readable(tensor: torch.Tensor) -> bool:
+    dense = type(tensor) in PLAIN and is_dense(tensor) and not is_functorch_wrapped_tensor(tensor)
+    return dense and tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg()
+
+
+def _kind(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
+    return tensor.dtype, shape_of(tensor)
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:

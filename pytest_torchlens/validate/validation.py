@@ -35,8 +35,6 @@ from pytest_torchlens.validate.replay_check import ReplayCheck
 from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import ModelState
-from pytest_torchlens.validate.trial import Trial
-from pytest_torchlens.validate.trial import originals_of
 
 _LOOKS_AT_THREADS = 3
 PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
@@ -272,8 +270,9 @@ def _replay(
 def _play(recording: Recording, player: Player, check: ReplayCheck, perturbation: Perturbation | None) -> bool:
     """Replay call after call; False if one could not be run again."""
     for number, call in enumerate(recording.calls):
-        originals = originals_of(player, call) if perturbation is not None else {}
         check.edges(number, player.wrong_edges(call))
+        if perturbation is not None:
+            perturbation.before(player, call)
         try:
             returned = player.run(call, player.arguments(call))
             outputs = player.outputs(call, returned)
@@ -285,7 +284,7 @@ def _play(recording: Recording, player: Player, check: ReplayCheck, perturbation
         if len(outputs) != len(call.outputs):
             return False
         if perturbation is not None:
-            perturbation.check(number, Trial(player, call, outputs, originals))
+            perturbation.after(number, player, call, outputs)
         player.store(number, call, returned)
     return True
 

@@ -305,18 +305,6 @@ def test_a_model_that_does_not_repeat_itself_is_not_judged_by_a_second_run():
     assert verdict.part("replay").status is Status.PASSED
 
 
-NOT_EXCUSED = {
-    "a bias of zeros is no factor": (lambda x, y: F.linear(x, torch.ones(3, 3), torch.zeros(3)), 0),
-    "the other choice was taken in one place alone": (lambda x, y: torch.where(x > 10, x, y), 0),
-}
-
-
-@pytest.mark.parametrize(("function", "exempt"), NOT_EXCUSED.values(), ids=NOT_EXCUSED)
-def test_reasons_do_not_excuse_what_they_do_not_explain(function, exempt):
-    verdict = validate(Function(function), (torch.rand(2, 3), torch.rand(2, 3))).verdict
-    assert verdict.part("perturbation").exempt.get("multiplied by zero", 0) == exempt
-
-
 def test_opaque_code_may_ignore_an_argument():
     class Ignores(torch.autograd.Function):
         @staticmethod
@@ -325,7 +313,7 @@ def test_opaque_code_may_ignore_an_argument():
 
     forward = lambda x, y: Ignores.apply(x, y)  # noqa: E731, PLW0108 - looked up while recording, as models do
     verdict = validate(Function(forward), (torch.rand(3), torch.rand(3))).verdict
-    assert verdict.part("perturbation").exempt == {"ignored by opaque code": 1}
+    assert verdict.part("perturbation").exempt == {"inside not seen": 1}
 
 
 STATES = {

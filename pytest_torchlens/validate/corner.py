@@ -1,0 +1,169 @@
+"""A corner of a call: the same function on a small part of its arguments, which tells as well what it reads.
+
+What a row, a pixel or an output feature becomes is computed by these functions from the same arguments whatever the
+number of rows, pixels and features.  So that an argument matters can be shown in a corner, for next to no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture.functions import is_of_torch
+from pytest_torchlens.capture.values import PLAIN
+from pytest_torchlens.validate.noise import is_dense
+
+Tensors = dict[str, torch.Tensor]
+
+ELEMENTWISE = frozenset(
+    """abs add addcdiv addcmul atan2 bitwise_and bitwise_or bitwise_xor celu clamp clamp_max clamp_min clip clone
+    contiguous cos cosh detach div dropout elu eq erf exp exp2 expm1 float floor floordiv fmod ge gelu gt half
+    hardshrink hardsigmoid hardswish hardtanh le leaky_relu lerp log log10 log1p log2 logical_and logical_not logical_or
+    logsigmoid lt masked_fill maximum minimum mish mod mul ne neg positive pow prelu reciprocal relu relu6 remainder
+    round rsqrt selu sigmoid sign silu sin softplus sqrt square sub tan tanh threshold to trunc where""".split()
+)
+
+
+def corner_of(call: Call, tensors: Tensors) -> Tensors | None:
+    """Return small parts of the tensor arguments of a call, by path, that go together; None where none are known.
+
+    In-place calls overwrite what they are given, so the parts are copied for them.
+    """
+    crop = _CROPS.get(call.info.layer_type)
+    if crop is None or call.random is not None or not is_of_torch(call.info.func):
+        return None
+    if not all(is_dense(tensor) and type(tensor) in PLAIN for tensor in tensors.values()):
+        return None
+    with torch.no_grad():
+        cropped = crop(call, {path: tensor.detach() for path, tensor in tensors.items()})
+        if cropped is None or not call.writes:
+            return cropped
+        return {path: tensor.clone() for path, tensor in cropped.items()}
+
+
+def _first(tensor: torch.Tensor, *dims: int) -> torch.Tensor:
+    for dim in dims:
+        tensor = tensor.narrow(dim, 0, min(1, tensor.shape[dim]))
+    return tensor
+
+
+def _rows(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take the first row of each: what goes together by broadcasting still does."""
+    if any("." in path for path in tensors):
+        return None
+    return {path: _first(tensor, *range(tensor.dim() - 1)) for path, tensor in tensors.items()}
+
+
+def _named(names: tuple[str, ...], tensors: Tensors) -> Tensors | None:
+    """Return the tensors by the names of their parameters."""
+    named = {names[int(path)] if path.isdigit() and int(path) < len(names) else path: path for path in tensors}
+    return {name: tensors[path] for name, path in named.items()} if set(named) <= set(names) else None
+
+
+def _by_path(names: tuple[str, ...], tensors: Tensors, cropped: Tensors) -> Tensors:
+    return {path: cropped[names[int(path)] if path.isdigit() else path] for path in tensors}
+
+
+def _with_names(*names: str) -> Callable[[Callable[[Call, Tensors], Tensors | None]], Any]:
+    """Have a function of tensors by parameter name take them by path."""
+
+    def wrapped(crop: Callable[[Call, Tensors], Tensors | None]) -> Any:
+        def by_path(call: Call, tensors: Tensors) -> Tensors | None:
+            named = _named(names, tensors)
+            cropped = None if named is None else crop(call, named)
+            return None if cropped is None else _by_path(names, tensors, cropped)
+
+        return by_path
+
+    return wrapped
+
+
+@_with_names("input", "weight", "bias")
+def _linear(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take one row, and one feature of the result."""
+    if tensors["weight"].dim() != 2:  # noqa: PLR2004
+        return None
+    rows = _first(tensors["input"], *range(tensors["input"].dim() - 1))
+    return {**{name: _first(tensor, 0) for name, tensor in tensors.items()}, "input": rows}
+
+
+@_with_names("input", "weight", "bias")
+def _conv(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take as much of the image as the kernel covers; the settings stay, so padding only adds to it."""
+    image, weight = tensors["input"], tensors["weight"]
+    if image.dim() != weight.dim():
+        return None
+    dilation = call.kwargs.get("dilation", call.args[5] if len(call.args) > _DILATION else 1)
+    spread = max(dilation) if isinstance(dilation, tuple | list) else dilation
+    for dim in range(2, image.dim()):
+        covered = spread * (weight.shape[dim] - 1) + 1
+        image = image.narrow(dim, 0, min(covered, image.shape[dim]))
+    one_group = call.kwargs.get("groups", call.args[6] if len(call.args) > _GROUPS else 1) == 1
+    features = {name: _first(tensor, 0) if one_group else tensor for name, tensor in tensors.items()}
+    return features | {"input": image[:1]}
+
+
+_DILATION, _GROUPS = 5, 6  # their places among the arguments of conv2d and its like
+
+
+@_with_names("input", "running_mean", "running_var", "weight", "bias", "training", "momentum")
+def _batch_norm(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take one pixel, where each is normalised by itself."""
+    training = call.kwargs.get("training", call.args[5] if len(call.args) > _TRAINING else False)
+    image = tensors["input"]
+    return None if training else tensors | {"input": _first(image, 0, *range(2, image.dim()))}
+
+
+_TRAINING = 5
+
+
+@_with_names("input", "normalized_shape", "weight", "bias")
+def _layer_norm(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take one row of those that are normalised, each by itself."""
+    normalized = call.kwargs.get("normalized_shape", call.args[1] if len(call.args) > 1 else ())
+    image = tensors["input"]
+    return tensors | {"input": _first(image, *range(image.dim() - len(tuple(normalized))))}
+
+
+@_with_names("input", "other")
+def _matmul(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take one row of the first factor and one column of the second."""
+    if set(tensors) != {"input", "other"} or any(tensor.dim() < 2 for tensor in tensors.values()):  # noqa: PLR2004
+        return None
+    one, other = tensors.values()
+    return {"input": _first(one, *range(one.dim() - 1)), "other": _first(other, *range(other.dim() - 2), -1)}
+
+
+@_with_names("query", "key", "value", "attn_mask")
+def _attention(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take one head's first query: it sees every key."""
+    causal = call.kwargs.get("is_causal", call.args[5] if len(call.args) > _IS_CAUSAL else False)
+    if causal or call.kwargs.get("enable_gqa") or len({tensor.dim() for tensor in tensors.values()}) > 1:
+        return None
+    heads = {name: _first(tensor, *range(tensor.dim() - 2)) for name, tensor in tensors.items()}
+    return {name: _first(tensor, -2) if name in _BY_QUERY else tensor for name, tensor in heads.items()}
+
+
+def _fused_attention(call: Call, tensors: Tensors) -> Tensors | None:
+    """Take two tokens of each sequence: of one alone, attention would see nothing but itself."""
+    if not all(path.isdigit() for path in tensors) or tensors["0"].dim() != 3:  # noqa: PLR2004 - a mask by name
+        return None
+    sequences = [path for path in ("0", "1", "2") if path in tensors and tensors[path].dim() == tensors["0"].dim()]
+    return tensors | {path: tensors[path][:1, :2] for path in sequences}
+
+
+_IS_CAUSAL = 5
+_BY_QUERY = ("query", "attn_mask")
+_CROPS: dict[str, Callable[[Call, Tensors], Tensors | None]] = {
+    **dict.fromkeys(ELEMENTWISE, _rows),
+    **dict.fromkeys(["conv1d", "conv2d", "conv3d"], _conv),
+    **dict.fromkeys(["matmul", "bmm", "mm"], _matmul),
+    **dict.fromkeys(["native_multi_head_attention", "transformer_encoder_layer_fwd"], _fused_attention),
+    "linear": _linear,
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "scaled_dot_product_attention": _attention,
+}
