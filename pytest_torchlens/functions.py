@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pytest_torchlens.capture import Keep
 from pytest_torchlens.capture import SaveOptions
-from pytest_torchlens.capture import TraceError
-from pytest_torchlens.capture import record
 from pytest_torchlens.draw import Drawing
 from pytest_torchlens.draw import VisOpt
 from pytest_torchlens.history import LayersToSave
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.history.rerun import as_arguments
+from pytest_torchlens.history.arguments import arguments_of
+from pytest_torchlens.history.options import TraceOptions
+from pytest_torchlens.history.options import with_gradients
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import validate
 
@@ -79,6 +76,10 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
         If the arguments do not fit the model's forward, or this thread is already recording.
     LookupKeyError
         If `layers_to_save` has a key that names no layer.
+    SavingError
+        If a function in `layers_to_save`, or the transform, raises.
+    TypeError, ValueError
+        If another option is none that it can be, or the folder to stream to cannot be made; before the model runs.
 
     Examples
     --------
@@ -87,16 +88,10 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     >>> history.layer_list
     ['input_1_0', 'linear_1_1', 'output_1_2']
     """
-    args, kwargs = _arguments(model, input_args, input_kwargs)
-    layers_to_save = None if layers_to_save in ("none", [], ()) else layers_to_save
-    drawing = Drawing(vis_opt, vis_nesting_depth, Path(vis_outpath))
-    options = dataclasses.replace(save_options or SaveOptions(), gradients=save_gradients)
-    chosen = None if options == SaveOptions() else options
-    keep: Keep = "none" if layers_to_save is None else chosen or "all"
-    recording = record(model, args, kwargs, keep=keep, seed=random_seed, exhaust=exhaust)
-    history = ModelHistory(recording, layers_to_save, chosen)
-    if layers_to_save != "all":
-        history.select()
+    drawing = Drawing(vis_opt, vis_nesting_depth, vis_outpath)
+    saving = with_gradients(save_options, save_gradients or getattr(save_options, "gradients", False))
+    options = TraceOptions(layers_to_save, saving, random_seed, exhaust)
+    history = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
     drawing.draw(history)
     return history
 
@@ -153,33 +148,10 @@ def validate_model_activations(
     each parent must change each result; and recording must have changed nothing.  The model is left as it was found.
     Parameters are those of `log_forward_pass`.
     """
-    args, kwargs = _arguments(model, input_args, input_kwargs)
+    args, kwargs = arguments_of(model, input_args, input_kwargs)
     return validate(model, args, kwargs, seed=random_seed, exhaust=exhaust)
 
 
 get_model_activations = log_forward_pass
 get_model_structure = get_model_metadata
 validate_saved_activations = validate_model_activations
-
-
-def _arguments(
-    model: torch.nn.Module, input_args: Any, input_kwargs: dict[str, Any] | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = as_arguments(input_args, input_kwargs)
-    if isinstance(model, torch.nn.Module):
-        _check_fit(model, args, kwargs, isinstance(input_args, list))
-    return args, kwargs
-
-
-def _check_fit(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], was_list: bool) -> None:
-    """Say so where forward cannot take the arguments and a list was probably meant as one of them."""
-    try:
-        signature = inspect.signature(model.forward)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        hint = " A list that is the one argument goes in as [[...]]." if was_list and len(args) > 1 else ""
-        name = type(model).__name__
-        raise TraceError(f"{name}.forward{signature} cannot take the inputs given: {error}.{hint}") from None

@@ -8,6 +8,7 @@ from pytest_torchlens.capture.edges import edges_in
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.record import Keep
 from pytest_torchlens.capture.record import TraceError
+from pytest_torchlens.capture.record import check_model
 from pytest_torchlens.capture.record import record
 from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.capture.saving import SavingError
@@ -25,6 +26,7 @@ __all__ = [
     "Source",
     "TraceError",
     "Value",
+    "check_model",
     "edges_in",
     "fingerprint",
     "record",

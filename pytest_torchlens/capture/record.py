@@ -78,11 +78,15 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     ------
     TraceError
         If this thread records already, or `model` is no module.
+    TypeError, ValueError
+        If `seed` is none that torch takes.
     Exception
         Whatever the model raises, unchanged.
     """
     kwargs = {} if kwargs is None else kwargs
-    _check(model)
+    check_model(model)
+    _check_seed(seed)
+    _check_thread(model)
     recording = _new_recording(model, seed)
     retention = Saving(recording, keep) if isinstance(keep, SaveOptions) else Retention()
     tracer = Tracer(recording, retention, keep != "none", _named_tensors(model), _addresses(model))
@@ -138,9 +142,26 @@ def _unfinished(output: Any) -> list[str]:
 _UNFINISHED = (Coroutine, AsyncGenerator, Generator, map, filter, zip)
 
 
-def _check(model: torch.nn.Module) -> None:
+def check_model(model: object) -> None:
+    """Raise `TraceError` for what is no module."""
     if not isinstance(model, torch.nn.Module):
-        raise TraceError(f"expected a torch.nn.Module to record, got {type(model).__name__}: {model!r:.80}")
+        hint = "; make one of it, as model()" if isinstance(model, type) and issubclass(model, torch.nn.Module) else ""
+        raise TraceError(f"expected a torch.nn.Module to record, got {type(model).__name__}: {model!r:.80}{hint}")
+
+
+def _check_seed(seed: object) -> None:
+    if seed is None:
+        return
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise TypeError(f"random_seed is {seed!r:.80}; it takes a whole number, or None to leave the generators alone")
+    if not _LEAST_SEED <= seed <= _GREATEST_SEED:
+        raise ValueError(f"random_seed is {seed}; torch takes seeds from -2**63 to 2**64 - 1")
+
+
+_LEAST_SEED, _GREATEST_SEED = -(2**63), 2**64 - 1
+
+
+def _check_thread(model: torch.nn.Module) -> None:
     if tracer_here() is not None:
         raise TraceError(
             f"cannot record {type(model).__name__}: this thread is already recording a forward pass. "
@@ -200,7 +221,7 @@ def _inputs(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 def seed_all(seed: int) -> None:
     """Seed the global generators of torch, Python and NumPy."""
     torch.manual_seed(seed)
-    random.seed(seed)
+    random.seed(int(seed))
     np.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from the global generator
 
 

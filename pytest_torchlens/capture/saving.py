@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,6 +26,11 @@ class SavingError(RuntimeError):
 @dataclass(frozen=True)
 class SaveOptions:
     """What is done to each activation before it is saved, in the order of the attributes; the model sees nothing of it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an option is none that it can be.
 
     Attributes
     ----------
@@ -52,6 +58,14 @@ class SaveOptions:
     stream_to: Path | str | None = None
     gradients: bool = False
 
+    def __post_init__(self) -> None:
+        """Check the options before anything runs."""
+        for name, (fits, takes) in _CHECKS.items():
+            if not fits(value := getattr(self, name)):
+                raise TypeError(f"{name} of SaveOptions is {value!r:.80}; it takes {takes}")
+        if self.device is not None:
+            _check_device(self.device)
+
     def apply(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what is saved of an activation; it may share the activation's memory."""
         saved = tensor.detach() if self.detach else tensor
@@ -62,6 +76,30 @@ class SaveOptions:
         if self.dtype is not None and saved.is_floating_point():
             saved = saved.to(self.dtype)
         return saved if self.device is None else saved.to(self.device)
+
+
+def _is_truth(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "detach": (_is_truth, "True or False"),
+    "gradients": (_is_truth, "True or False"),
+    "transform": (lambda value: value is None or callable(value), "a function of a tensor"),
+    "dtype": (
+        lambda value: value is None or (isinstance(value, torch.dtype) and value.is_floating_point),
+        "a floating-point type, as torch.float16",
+    ),
+    "stream_to": (lambda value: isinstance(value, str | Path | None) and value != "", "the path of a folder"),
+}
+
+
+def _check_device(device: object) -> None:
+    try:
+        torch.device(device)  # type: ignore[call-overload]
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device of SaveOptions is {device!r:.80}, which torch does not know: {reason}") from None
 
 
 class Stream:

@@ -42,10 +42,18 @@ class TensorWriter:
     ----------
     folder
         Made if need be; has to be free of other such files.
+
+    Raises
+    ------
+    TensorFileError
+        If it cannot be written, or has such files.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TensorFileError(f"{folder} cannot be made: {error.strerror}") from None
         if any(_NAME.fullmatch(file.name) for file in folder.iterdir()):
             raise TensorFileError(f"{folder} has activations of another run; name a new folder, or empty this one")
         self.folder = folder
@@ -70,7 +78,11 @@ class TensorWriter:
     def flush(self) -> None:
         """Write what is held in memory."""
         if self._pending:
-            save_file(self._pending, self.folder / f"activations-{self._files:05d}.safetensors")
+            file = self.folder / f"activations-{self._files:05d}.safetensors"
+            try:
+                save_file(self._pending, file)
+            except (SafetensorError, OSError) as error:
+                raise TensorFileError(f"{file} cannot be written: {error}") from None
             self._files += 1
             self._pending, self._bytes = {}, 0
 

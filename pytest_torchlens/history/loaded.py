@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from pathlib import Path
 
 import torch
 
 from pytest_torchlens.history.layer import Layer
-from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.lookup import check_kind
+from pytest_torchlens.history.lookup import unknown
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.operation import fields_by_name
 from pytest_torchlens.history.stack import StackFrame
@@ -92,8 +91,7 @@ class LoadedHistory(HistoryView):
         if key not in self._by_key:
             if isinstance(key, int):
                 raise IndexError(f"layer {key} is out of range: {len(self._places)} layers are saved")
-            near = difflib.get_close_matches(key, [name for name in self._by_key if isinstance(name, str)], n=3)
-            raise LookupKeyError(f"no layer {key!r}; near are {', '.join(near) or 'none'}")
+            raise unknown(key, [name for name in self._by_key if isinstance(name, str)])
         found = self._by_key[key]
         return found[0] if len(found) == 1 else Layer(tuple(found), lambda: self.rolled_edges)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
+from pytest_torchlens.records import close
 
 
 class LookupKeyError(KeyError):
@@ -22,8 +22,13 @@ _KEYS = "keys are labels (conv2d_3_7 or conv2d_3), module addresses (features.6)
 
 def check_kind(key: object) -> None:
     """Raise `LookupKeyError` for what can be no key of any history."""
-    if not isinstance(key, str | int):
-        raise LookupKeyError(f"{key!r} is no key; {_KEYS}")
+    if not isinstance(key, str | int) or isinstance(key, bool):
+        raise LookupKeyError(f"{key!r:.80} is no key; {_KEYS}")
+
+
+def unknown(key: str, keys: Iterable[str]) -> LookupKeyError:
+    """Return the error for a key that names no layer, with the nearest that do."""
+    return LookupKeyError(f"no layer {key!r}; {close(key, keys) or _KEYS}")
 
 
 class Lookup:
@@ -86,7 +91,7 @@ class Lookup:
         if key in self._several:
             raise LookupKeyError(f"{key!r} stands for several layers; name one of {', '.join(self._several[key])}")
         if key not in self._by_key:
-            raise LookupKeyError(f"no layer {key!r}; {self._help(key)}")
+            raise unknown(key, self._by_key)
         return self._by_key[key]
 
     def select(self, keys: Iterable[str | int]) -> list[Node]:
@@ -99,14 +104,9 @@ class Lookup:
             return self.find(key)
         found = [node for node in self._nodes if key in node.label]
         if not found:
-            raise LookupKeyError(f"no layer has {key!r} in its label; {self._help(key)}")
+            hint = close(key, ["all", "none", *self._by_key]) or _KEYS
+            raise LookupKeyError(f"no layer has {key!r} in its label; {hint}")
         return found
-
-    def _help(self, key: str) -> str:
-        near = difflib.get_close_matches(key, self._by_key, n=3, cutoff=0.5)
-        if near:
-            return f"did you mean {', '.join(map(repr, near))}?"
-        return _KEYS
 
     def keys_of(self, node: Node, place: int | None) -> tuple[str | int, ...]:
         """Return the keys that find a node: places first, then names in alphabetical order."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from types import EllipsisType
 from typing import Any
 
-from pytest_torchlens.capture import Keep
+import torch
+
+from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture import record
+from pytest_torchlens.history.arguments import Arguments
+from pytest_torchlens.history.arguments import arguments_of
 from pytest_torchlens.history.control import escape_records
-from pytest_torchlens.history.control import lines_by_branch
 from pytest_torchlens.history.control import loop_records
 from pytest_torchlens.history.control import mark_conditions
 from pytest_torchlens.history.graph import Node
@@ -24,9 +29,9 @@ from pytest_torchlens.history.lookup import Lookup
 from pytest_torchlens.history.loops import group_passes
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.history.options import TraceOptions
 from pytest_torchlens.history.records import arguments_with_labels
 from pytest_torchlens.history.records import fields_of
-from pytest_torchlens.history.rerun import as_arguments
 from pytest_torchlens.history.rerun import graph_differences
 from pytest_torchlens.history.selection import LayersToSave
 from pytest_torchlens.history.selection import keys_and_tests
@@ -38,8 +43,6 @@ from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import LoopRecord
-from pytest_torchlens.records import MergedGraph
-from pytest_torchlens.records import merge
 
 
 class ModelHistory(HistoryView):
@@ -51,10 +54,8 @@ class ModelHistory(HistoryView):
     ----------
     recording
         What `pytest_torchlens.capture.record` returned.
-    layers_to_save
-        ``"all"``, None, or what `log_forward_pass` takes.
     options
-        With which the recording saved its activations.
+        How it was recorded, and what is saved of it.
 
     Examples
     --------
@@ -62,27 +63,43 @@ class ModelHistory(HistoryView):
     >>> history["features.6"].parent_layers  # doctest: +SKIP
     """
 
-    def __init__(
-        self, recording: Recording, layers_to_save: LayersToSave = "all", options: SaveOptions | None = None
-    ) -> None:
+    def __init__(self, recording: Recording, options: TraceOptions | None = None) -> None:
+        if not isinstance(recording, Recording):
+            raise TypeError("a ModelHistory is made by log_forward_pass(model, x)")
         self.recording = recording
-        self._layers_to_save = layers_to_save
-        self._options = options
+        self._options = options or TraceOptions()
         self._escapes: tuple[EscapeRecord, ...] = ()
         self.graph_differences: tuple[str, ...] = ()
         """Where the graph differs from that of the history that this one is a rerun of, a sentence for each place."""
 
-    def rerun(
-        self, input_args: Any = (), input_kwargs: dict[str, Any] | None = None, random_seed: int | None = None
-    ) -> ModelHistory:
-        """Run the model again, save the same layers, and return the new history.
+    @classmethod
+    def of(cls, model: torch.nn.Module, arguments: Arguments, options: TraceOptions) -> ModelHistory:
+        """Run a forward pass and return its history."""
+        args, kwargs = arguments
+        recording = record(model, args, kwargs, keep=options.keep, seed=options.random_seed, exhaust=options.exhaust)
+        history = cls(recording, options)
+        _ = history._saved  # what was not asked for is let go of now
+        return history
 
-        Its ``graph_differences`` say where the graph is another than this one's, if it is.
+    def rerun(
+        self,
+        input_args: Any = (),
+        input_kwargs: Mapping[str, Any] | None = None,
+        *,
+        random_seed: int | EllipsisType | None = ...,
+        layers_to_save: LayersToSave | EllipsisType = ...,
+        save_options: SaveOptions | EllipsisType | None = ...,
+        save_gradients: bool | EllipsisType = ...,
+    ) -> ModelHistory:
+        """Run the model again with all options of this pass, but for those given here, and return the new history.
+
+        Its ``graph_differences`` say where the graph is another than this one's, if it is.  What this one streamed to
+        a folder ``NAME`` the new one streams to the first of ``NAME-2``, ``NAME-3``, … that is not there.
 
         Parameters
         ----------
-        input_args, input_kwargs, random_seed
-            As in `log_forward_pass`.
+        input_args, input_kwargs, random_seed, layers_to_save, save_options, save_gradients
+            As in `log_forward_pass`; ``...`` (default) stands for what this pass had.
 
         Raises
         ------
@@ -92,12 +109,13 @@ class ModelHistory(HistoryView):
         model = self.recording.model()
         if model is None:
             raise ReferenceError(f"{self.model_name} is gone: a history does not keep its model, hold it to rerun it")
-        args, kwargs = as_arguments(input_args, input_kwargs)
-        keep: Keep = "none" if self._layers_to_save is None else self._options or "all"
-        again = ModelHistory(
-            record(model, args, kwargs, keep=keep, seed=random_seed), self._layers_to_save, self._options
+        options = self._options.again(
+            random_seed=random_seed,
+            layers_to_save=layers_to_save,
+            save_options=save_options,
+            save_gradients=save_gradients,
         )
-        _ = again._saved
+        again = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
         again.graph_differences = graph_differences(self.operations, again.operations)
         return again
 
@@ -123,9 +141,9 @@ class ModelHistory(HistoryView):
 
     @functools.cached_property
     def _saved(self) -> list[Node]:
-        if self._layers_to_save == "all":
+        if self._options.saves_all:
             return self._layers
-        saved = [] if self._layers_to_save is None else self._selected(self._layers_to_save)
+        saved = [] if self._options.saves_none else self._selected(self._options.layers_to_save)
         self._live.forget_others(saved)
         return saved
 
@@ -140,11 +158,7 @@ class ModelHistory(HistoryView):
 
     @functools.cached_property
     def _live(self) -> Live:
-        return Live(self.recording, self.nodes, self._options)
-
-    def select(self) -> None:
-        """Let go of what was not asked to be saved, now and not when first asked for a layer."""
-        _ = self._saved
+        return Live(self.recording, self.nodes, self._options.saving)
 
     @functools.cached_property
     def _lookup(self) -> Lookup:
@@ -260,34 +274,15 @@ class ModelHistory(HistoryView):
         _ = self.nodes  # building the graph finds them
         return self._escapes
 
-    @property
-    def truth_tests(self) -> tuple[EscapeRecord, ...]:
-        """Those of `escapes` where the tensor itself was asked whether it is true."""
-        return tuple(escape for escape in self.escapes if escape.is_truth_test)
-
     @functools.cached_property
     def loops(self) -> tuple[LoopRecord, ...]:
         """Loops of the source that ran layers several times, and the values that decide when each ends."""
         return loop_records(self.recording, self.nodes, self.escapes)
 
-    @property
-    def lines_taken(self) -> dict[str, list[int]]:
-        """Lines by file that truth tests led to."""
-        return lines_by_branch(self.escapes)[0]
-
-    @property
-    def lines_not_taken(self) -> dict[str, list[int]]:
-        """Lines by file that truth tests passed by, each time."""
-        return lines_by_branch(self.escapes)[1]
-
-    def merge(self, other: ModelHistory) -> MergedGraph:
-        """Return this pass and another of the same model as one graph, in which each took its own branches."""
-        return merge(self.record(), other.record())
-
     def label(self, number: int) -> str:
         """Return the label of call `number`; one without part in the result goes by its function."""
+        call = self._call(number)
         labels = self._labels_by_call
-        call = self.recording.calls[number]
         return labels.get(number) or f"{call.info.name} (call {number}, without part in the result)"
 
     @functools.cached_property
@@ -296,7 +291,13 @@ class ModelHistory(HistoryView):
 
     def source_line(self, number: int) -> str:
         """Return ``file:line, in function`` of the model's line that made call `number`."""
-        return source_line(self.recording.calls[number])
+        return source_line(self._call(number))
+
+    def _call(self, number: int) -> Call:
+        calls = self.recording.calls
+        if number not in range(len(calls)):
+            raise IndexError(f"no call {number!r}: the calls of this pass are numbered from 0 to {len(calls) - 1}")
+        return calls[number]
 
     @functools.cached_property
     def _totals(self) -> dict[str, Any]:

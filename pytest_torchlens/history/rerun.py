@@ -1,4 +1,4 @@
-"""The same model on another input, and where its graph then differs."""
+"""Where the graph of another forward pass of the same model differs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from pytest_torchlens.records import Operation
-
-
-def as_arguments(input_args: Any, input_kwargs: dict[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return forward's arguments: a list or tuple has the positional ones, anything else is the only one."""
-    args = tuple(input_args) if isinstance(input_args, list | tuple) else (input_args,)
-    return args, dict(input_kwargs or {})
 
 
 def graph_differences(before: Iterable[Operation], after: Iterable[Operation]) -> tuple[str, ...]:

@@ -14,14 +14,19 @@ from typing import TypeAlias
 
 from pytest_torchlens.history import html
 from pytest_torchlens.history import tables
+from pytest_torchlens.history.control import lines_by_branch
 from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.operation import LoggedOperation
-from pytest_torchlens.history.query import Query
+from pytest_torchlens.history.query import query
 from pytest_torchlens.history.summary import summary
 from pytest_torchlens.history.walks import Walks
+from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import MergedGraph
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import RolledEdge
+from pytest_torchlens.records import close
+from pytest_torchlens.records import merge
 from pytest_torchlens.records import roll_edges
 
 if TYPE_CHECKING:
@@ -128,6 +133,27 @@ class HistoryView(abc.ABC):
         """Edges between layers, with the passes in which each carries data."""
         return roll_edges(self.operations)
 
+    @property
+    def truth_tests(self) -> tuple[EscapeRecord, ...]:
+        """Those of `escapes` where the tensor itself was asked whether it is true."""
+        return tuple(escape for escape in self.record_without_operations().escapes if escape.is_truth_test)
+
+    @property
+    def lines_taken(self) -> dict[str, list[int]]:
+        """Lines by file that truth tests led to."""
+        return lines_by_branch(self.record_without_operations().escapes)[0]
+
+    @property
+    def lines_not_taken(self) -> dict[str, list[int]]:
+        """Lines by file that truth tests passed by, each time."""
+        return lines_by_branch(self.record_without_operations().escapes)[1]
+
+    def merge(self, other: HistoryView) -> MergedGraph:
+        """Return this pass and another of the same model as one graph, in which each took its own branches."""
+        if not isinstance(other, HistoryView):
+            raise TypeError(f"merge takes another history of {self.model_name}, got {type(other).__name__}")
+        return merge(self.record(), other.record())
+
     # -- queries -------------------------------------------------------------------------------------------------
 
     def find(self, func: str | None = None, **wanted: Any) -> list[LoggedOperation]:
@@ -145,7 +171,7 @@ class HistoryView(abc.ABC):
         --------
         >>> history.find("*pool*", preceded_by="relu")  # doctest: +SKIP
         """
-        return Query(func=func, **wanted).select(self.operations)
+        return query(func, wanted).select(self.operations)
 
     def ancestors(self, of: Which) -> tuple[str, ...]:
         """Return the labels of all that an operation, or any pass of a layer, is computed from, in execution order.
@@ -242,7 +268,12 @@ class HistoryView(abc.ABC):
             return getattr(type(self), name).__get__(self)
         if name in HistoryRecord.__dataclass_fields__:
             return getattr(self.record_without_operations(), name)
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        hint = close(name, [known for known in dir(self) if not known.startswith("_")])
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint and '; '}{hint}")
+
+    def __dir__(self) -> list[str]:
+        """Return the names of all attributes, for completion in notebooks."""
+        return sorted({*super().__dir__(), *HistoryRecord.__dataclass_fields__})
 
     def __str__(self) -> str:
         """Return the summary: structure, tensors, parameters, seed, time, modules, layers."""

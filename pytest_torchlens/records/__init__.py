@@ -12,6 +12,8 @@ from pytest_torchlens.records.json import to_json
 from pytest_torchlens.records.merged import MergedGraph
 from pytest_torchlens.records.merged import MergedOperation
 from pytest_torchlens.records.merged import merge
+from pytest_torchlens.records.near import close
+from pytest_torchlens.records.near import nearest
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import Operation
 from pytest_torchlens.records.report import ErrorRecord
@@ -48,8 +50,10 @@ __all__ = [
     "Status",
     "Verdict",
     "byte_size",
+    "close",
     "from_json",
     "merge",
+    "nearest",
     "roll_edges",
     "to_json",
 ]

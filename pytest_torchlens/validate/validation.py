@@ -22,6 +22,7 @@ from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.options import TraceOptions
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
@@ -156,7 +157,7 @@ class _Run:
         returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         recording.output = None
         self.restore()
-        history = ModelHistory(recording, layers_to_save=None)
+        history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts = _replay(recording, history, parts, returned)
         if observed is not None:
             verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))

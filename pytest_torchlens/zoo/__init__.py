@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.case import Inputs
 from pytest_torchlens.zoo.case import ModelCase
 from pytest_torchlens.zoo.errors import ZooError
-from pytest_torchlens.zoo.errors import nearest
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
 from pytest_torchlens.zoo.schema import Settings

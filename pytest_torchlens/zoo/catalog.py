@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
-from pytest_torchlens.zoo.errors import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

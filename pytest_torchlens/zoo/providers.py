@@ -9,8 +9,8 @@ from typing import Any
 from typing import Protocol
 from typing import cast
 
+from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
-from pytest_torchlens.zoo.errors import nearest
 from pytest_torchlens.zoo.own import PythonProvider
 from pytest_torchlens.zoo.schema import InputSpec
 from pytest_torchlens.zoo.schema import TensorSpec

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 from typing import Any
 
-from pytest_torchlens.zoo.errors import nearest
+from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.lines import LinedDict
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.case import ModelCase
 from pytest_torchlens.zoo.errors import ZooError
-from pytest_torchlens.zoo.errors import nearest
 from pytest_torchlens.zoo.lines import LinedDict
 from pytest_torchlens.zoo.lines import read_yaml
 from pytest_torchlens.zoo.providers import Provider

@@ -1,0 +1,38 @@
+"""Hints for a word that is none of those known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_FEW = 6
+"""So many names are listed whole."""
+
+
+def close(word: str, known: Iterable[str]) -> str:
+    """Return a hint with the known words most like `word`, whatever their case; nothing where none is like it.
+
+    Examples
+    --------
+    >>> close("Conv2d_11", ["conv2d_1", "relu_1"])
+    "did you mean 'conv2d_1'?"
+    """
+    by_lower = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(by_lower[name]) for name in found)}?" if found else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint with the known words most like `word`, or with all where they are few.
+
+    Examples
+    --------
+    >>> nearest("resnet81", ["resnet18", "resnet34", "vgg11", "vgg13", "vgg16", "vgg19", "alexnet"])
+    "did you mean 'resnet18' or 'resnet34'?"
+    """
+    words = sorted(known)
+    if hint := close(word, words):
+        return hint
+    if len(words) <= _FEW:
+        return f"known are {', '.join(words)}" if words else "there is none"
+    return f"{len(words)} are known, for example {', '.join(words[:3])}"

@@ -1,0 +1,218 @@
+"""What a user may get wrong: each gets an error that names the thing, the reason and what to do."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import pytest_torchlens as tl
+from tests.models import RecurrentNetwork
+
+
+class Watched(nn.Module):
+    """Knows whether it has run."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+        self.runs = 0
+
+    def forward(self, x):
+        self.runs += 1
+        return self.fc(x).relu()
+
+
+X = torch.ones(1, 2)
+KINDS = "it takes labels, module addresses, places, parts of labels, queries and functions of an operation"
+
+
+@pytest.fixture(scope="module")
+def history():
+    return tl.log_forward_pass(Watched(), X)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (None, "expected a torch.nn.Module to record, got NoneType"),
+        (Watched, r"got type: .*; make one of it, as model\(\)"),
+        (torch.relu, "got builtin_function_or_method"),
+    ],
+)
+@pytest.mark.parametrize("function", [tl.log_forward_pass, tl.get_model_metadata, tl.validate_model_activations])
+def test_no_model(function, model, message):
+    with pytest.raises(tl.TraceError, match=message):
+        function(model, X)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((), None, "missing a required argument: 'x'"),
+        ([X, X], None, r"too many positional arguments. A list that is the one argument goes in as \[\[...\]\]"),
+        (X, {"y": 1}, "unexpected keyword argument 'y'"),
+        (X, "abc", "input_kwargs is 'abc'; it takes a dict"),
+        (X, {1: 2}, "keywords must be strings"),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True], ids=["first", "rerun"])
+def test_wrong_inputs(args, kwargs, message, again):
+    model = Watched()
+    history = tl.log_forward_pass(model, X)
+    run = history.rerun if again else functools.partial(tl.log_forward_pass, model)
+    with pytest.raises(tl.TraceError, match=message):
+        run(args, kwargs)
+    assert model.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"random_seed": "7"}, TypeError, "random_seed is '7'; it takes a whole number, or None"),
+        ({"random_seed": 1.0}, TypeError, "random_seed is 1.0"),
+        ({"random_seed": True}, TypeError, "random_seed is True"),
+        ({"random_seed": 2**64}, ValueError, "torch takes seeds from"),
+        ({"save_options": {"detach": True}}, TypeError, r"save_options is .*; it takes SaveOptions\(detach=True"),
+        ({"save_gradients": "yes"}, TypeError, "gradients of SaveOptions is 'yes'; it takes True or False"),
+        ({"vis_opt": "Rolled"}, ValueError, "vis_opt is 'Rolled'; it can be 'none', 'unrolled', 'rolled'"),
+        ({"vis_opt": "rolled", "vis_nesting_depth": 0}, ValueError, "vis_nesting_depth is 0; the smallest"),
+        ({"vis_opt": "rolled", "vis_nesting_depth": 1.5}, TypeError, "vis_nesting_depth is 1.5; it takes a whole"),
+        ({"vis_opt": "rolled", "vis_outpath": None}, TypeError, "vis_outpath is None; it takes the path"),
+        ({"vis_opt": "rolled", "vis_outpath": "/no/where/g.svg"}, ValueError, "is in no folder that is there"),
+        ({"vis_opt": "rolled", "vis_outpath": "/"}, ValueError, "'/' is a folder; name a file"),
+        ({"layers_to_save": 2.5}, tl.LookupKeyError, f"layers_to_save cannot have 2.5: {KINDS}"),
+        ({"layers_to_save": [None]}, tl.LookupKeyError, "cannot have None"),
+        ({"layers_to_save": {"relu"}}, tl.LookupKeyError, "cannot have {'relu'}"),
+        ({"layers_to_save": b"relu"}, tl.LookupKeyError, "cannot have b'relu'"),
+        ({"layers_to_save": True}, tl.LookupKeyError, "cannot have True"),
+        ({"layers_to_save": nn.ReLU()}, tl.LookupKeyError, "the module ReLU itself; name it by its address"),
+        ({"layers_to_save": tl.Query}, tl.LookupKeyError, "cannot have <class"),
+        ({"layers_to_save": ["all", "relu"]}, tl.LookupKeyError, "'all' among others; it stands alone"),
+        ({"layers_to_save": ""}, tl.LookupKeyError, "part of every label; say 'all'"),
+    ],
+)
+def test_options_are_refused_before_the_model_runs(options, error, message):
+    model = Watched()
+    with pytest.raises(error, match=message):
+        tl.log_forward_pass(model, X, **options)
+    assert model.runs == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"detach": 1}, TypeError, "detach of SaveOptions is 1; it takes True or False"),
+        ({"transform": "mean"}, TypeError, "transform of SaveOptions is 'mean'; it takes a function of a tensor"),
+        ({"dtype": "float16"}, TypeError, "dtype of SaveOptions is 'float16'; .* as torch.float16"),
+        ({"dtype": torch.int8}, TypeError, "dtype of SaveOptions is torch.int8; it takes a floating-point type"),
+        ({"device": "gpu"}, ValueError, "device of SaveOptions is 'gpu', which torch does not know"),
+        ({"stream_to": 3}, TypeError, "stream_to of SaveOptions is 3; it takes the path of a folder"),
+    ],
+)
+def test_save_options(options, error, message):
+    with pytest.raises(error, match=message):
+        tl.SaveOptions(**options)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    model = Watched()
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"file/here cannot be made: Not a directory"):
+        tl.log_forward_pass(model, X, save_options=tl.SaveOptions(stream_to=tmp_path / "file" / "here"))
+    assert model.runs == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("conv2d", r"no layer has 'conv2d' in its label; keys are labels"),
+        ("Relu_1_3", "did you mean 'relu_1_2'"),
+        ("ALL", "did you mean 'all'"),
+    ],
+)
+def test_layers_to_save_that_are_not_there(wanted, message):
+    with pytest.raises(tl.LookupKeyError, match=message):
+        tl.log_forward_pass(Watched(), X, layers_to_save=wanted)
+
+
+def test_a_function_that_raises_is_named_with_the_operation():
+    def large(op):
+        return op.tensor_shape[5] > 3
+
+    with pytest.raises(tl.SavingError, match=r"the function large raised IndexError: .* \(on input_1_0\)") as caught:
+        tl.log_forward_pass(Watched(), X, layers_to_save=large)
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+@pytest.mark.parametrize("key", [None, 1.5, True, slice(0, 2), (1, 2), X])
+def test_what_can_be_no_key(history, key):
+    with pytest.raises(tl.LookupKeyError, match=r"is no key; keys are labels"):
+        history[key]
+
+
+@pytest.mark.parametrize(
+    ("key", "near"), [("LINEAR_1", "linear_1"), ("linear_1:5", "linear_1:1"), ("fc:3", "fc:1"), ("relu", "relu_1")]
+)
+def test_keys_get_the_nearest(history, key, near):
+    with pytest.raises(tl.LookupKeyError, match=f"no layer '{key}'; did you mean .*'{near}'"):
+        history[key]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"func": 3}, "func of a query is 3; it takes text"),
+        ({"modul": "fc"}, "a query has no 'modul'; did you mean 'module'"),
+        ({"shape": 3}, r"shape of a query is 3; it takes sizes, as in \(None, 64"),
+        ({"shape": (1.5,)}, "shape of a query has 1.5; sizes are whole numbers"),
+        ({"dtype": 3}, "dtype of a query is 3; it takes a torch.dtype or text"),
+        ({"followed_by": ["relu"]}, r"followed_by of a query is \['relu'\]; it takes text or a Query"),
+        ({"with_params": "yes"}, "with_params of a query is 'yes'; it takes True or False"),
+    ],
+)
+def test_queries(history, query, message):
+    with pytest.raises(TypeError, match=message):
+        history.find(**query)
+
+
+def test_a_dtype_may_be_torchs_own(history):
+    assert [op.label for op in history.find("relu", dtype=torch.float32)] == ["relu_1_2"]
+    assert history.find("relu", dtype=torch.float16) == []
+
+
+def test_merging_with_something_else(history):
+    with pytest.raises(TypeError, match="merge takes another history of Watched, got str"):
+        history.merge("x")
+    with pytest.raises(ValueError, match="cannot merge passes of different models: Watched and RecurrentNetwork"):
+        history.merge(tl.log_forward_pass(RecurrentNetwork(), torch.rand(5, 5)))
+
+
+@pytest.mark.parametrize("number", [2, -1, "a"])
+def test_calls_that_are_not_there(history, number):
+    for ask in (history.label, history.source_line):
+        with pytest.raises(IndexError, match=r"the calls of this pass are numbered from 0 to 1"):
+            ask(number)
+
+
+def test_attributes_get_the_nearest_and_completion(history):
+    with pytest.raises(AttributeError, match="ModelHistory has no attribute 'layer_lables'; did you mean 'layer_la"):
+        _ = history.layer_lables
+    assert {"total_params", "layer_list", "find", "escapes"} <= set(dir(history))
+
+
+def test_a_history_is_not_made_by_hand():
+    with pytest.raises(TypeError, match=r"is made by log_forward_pass\(model, x\)"):
+        tl.ModelHistory(X)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_drawing_that_cannot_be_written_is_a_warning(monkeypatch):
+    monkeypatch.setattr("pytest_torchlens.draw.drawing.render", lambda *_: b"")
+    if not Path("/proc").is_dir():
+        pytest.skip("needs a folder that cannot be written")
+    with pytest.raises(UserWarning, match=r"no drawing: /proc/graph.svg cannot be written"):
+        tl.log_forward_pass(Watched(), X, vis_opt="rolled", vis_outpath="/proc/graph.svg")
