@@ -15,7 +15,7 @@ from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
-from pytest_torchlens.capture.tensor_files import storable
+from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.capture.values import Value
 
 
@@ -151,7 +151,7 @@ class Saving(Retention):
         with torch._C.DisableTorchFunction():  # nothing that is done here is the model's
             self.watch(value, tensor)
             saved = self._applied(value, tensor)
-            if self._stream is not None and storable(saved):
+            if self._stream is not None and not why_not_storable(saved):
                 self._stream.write(value, saved)
             elif storage_key(saved) == key:
                 self.keep(value, saved, key)

@@ -20,6 +20,7 @@ _COMPLEX = "#complex"
 _DTYPES = frozenset(
     [
         *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.uint16, torch.uint32, torch.uint64),
         *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2),
     ]
 )
@@ -29,10 +30,17 @@ class TensorFileError(ValueError):
     """A folder of tensors that cannot be written or read, with the reason."""
 
 
-def storable(tensor: torch.Tensor) -> bool:
-    """Return whether the file format has a place for a tensor: dense, of a common type."""
-    dense = type(tensor) in PLAIN and tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
-    return dense and not tensor.is_quantized and (tensor.dtype in _DTYPES or tensor.is_complex())
+def why_not_storable(tensor: torch.Tensor) -> str:
+    """Return why the file format has no place for a tensor, as ``"torch.sparse_coo"``; nothing where it has."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.is_meta:
+        return "without values, on the meta device"
+    if type(tensor) not in PLAIN:
+        return f"of the class {type(tensor).__name__}"
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout)
+    return "" if tensor.dtype in _DTYPES or tensor.is_complex() else str(tensor.dtype)
 
 
 class TensorWriter:
@@ -81,7 +89,7 @@ class TensorWriter:
             file = self.folder / f"activations-{self._files:05d}.safetensors"
             try:
                 save_file(self._pending, file)
-            except (SafetensorError, OSError) as error:
+            except (SafetensorError, OSError, KeyError) as error:
                 raise TensorFileError(f"{file} cannot be written: {error}") from None
             self._files += 1
             self._pending, self._bytes = {}, 0
@@ -93,16 +101,20 @@ class TensorReader:
     Raises
     ------
     TensorFileError
-        If a file is damaged, or two files have a tensor of the same name.
+        If a file is damaged or no file of its own, or two files have a tensor of the same name.
     """
 
     def __init__(self, folder: Path) -> None:
         self._files: dict[str, Path] = {}
         for file in sorted(folder.iterdir()):
             if _NAME.fullmatch(file.name):
+                check_plain_file(file)
                 for name in _keys(file):
-                    if name in self._files:
-                        raise TensorFileError(f"{file.name} and {self._files[name].name} both have a tensor {name!r}")
+                    plain = name.removesuffix(_COMPLEX)
+                    for known in (plain, plain + _COMPLEX):
+                        if known in self._files:
+                            here, there = self._files[known].name, file.name
+                            raise TensorFileError(f"{here} and {there} both have a tensor {plain!r} in {folder}")
                     self._files[name] = file
 
     @property
@@ -113,9 +125,20 @@ class TensorReader:
     def read(self, name: str) -> torch.Tensor:
         """Return a tensor."""
         stored = name if name in self._files else name + _COMPLEX
-        with _opened(self._files[stored]) as file:
-            tensor: torch.Tensor = file.get_tensor(stored)
-        return torch.view_as_complex(tensor) if stored.endswith(_COMPLEX) else tensor
+        try:
+            with _opened(self._files[stored]) as file:
+                tensor: torch.Tensor = file.get_tensor(stored)
+            return torch.view_as_complex(tensor) if stored.endswith(_COMPLEX) else tensor
+        except (SafetensorError, RuntimeError, KeyError, OSError) as error:
+            raise TensorFileError(f"{self._files[stored]} is damaged: its tensor {name!r}: {error}") from None
+
+
+def check_plain_file(file: Path) -> None:
+    """Raise `TensorFileError` for what is no file of its own: reading a link or a device may lead anywhere."""
+    if file.is_symlink():
+        raise TensorFileError(f"{file} is a symbolic link; put the file itself in its place")
+    if file.exists() and not file.is_file():
+        raise TensorFileError(f"{file} is no regular file")
 
 
 def _keys(file: Path) -> list[str]:

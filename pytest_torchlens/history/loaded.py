@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 
 from pytest_torchlens.history.layer import Layer
+from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import check_kind
 from pytest_torchlens.history.lookup import unknown
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.operation import fields_by_name
 from pytest_torchlens.history.stack import StackFrame
-from pytest_torchlens.history.stack import frame_at
 from pytest_torchlens.history.store import Stored
+from pytest_torchlens.history.store import path_of
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import HistoryRecord
@@ -27,9 +28,9 @@ def load(path: Path | str) -> LoadedHistory:
     Raises
     ------
     HistoryFileError
-        If there is none at `path`, or it is damaged or of a newer version.
+        If there is none at `path`, or it is damaged or of a newer version; names the file and the reason.
     """
-    return LoadedHistory(Stored(Path(path)))
+    return LoadedHistory(Stored(path_of(path)))
 
 
 class LoadedHistory(HistoryView):
@@ -56,9 +57,14 @@ class LoadedHistory(HistoryView):
         return Walks(self._stored.saved.history.operations)
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """Labels of saved activations that the file format has no place for."""
-        return self._stored.saved.left_out
+    def left_out(self) -> dict[str, str]:
+        """Activations (by label) and gradients (``"gradient 1 of LABEL"``) not on disk, each with the reason."""
+        return dict(self._stored.saved.left_out or {})
+
+    @property
+    def backward_passes(self) -> list[BackwardPass]:
+        """The backward passes before it was saved, with the layers that each reached."""
+        return list(self._stored.saved.backward_passes)
 
     @property
     def layer_labels(self) -> list[str]:
@@ -103,7 +109,15 @@ class LoadedHistory(HistoryView):
         """Return the code positions that led to an operation."""
         saved = self._stored.saved
         frames = [saved.frames[place] for place in (saved.stacks or {}).get(label, ())]
-        return tuple(frame_at(frame.file, frame.line, frame.function) for frame in frames)
+        return tuple(
+            StackFrame(
+                call_fname=frame.file,
+                call_linenum=frame.line,
+                function=frame.function,
+                code_context=list(frame.context),
+            )
+            for frame in frames
+        )
 
     def activation(self, label: str) -> torch.Tensor | None:
         """Return an operation's tensor."""

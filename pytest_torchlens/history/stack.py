@@ -29,12 +29,11 @@ def call_stack(call: Call | None) -> tuple[StackFrame, ...]:
     """Return the frames from the model's forward down to the call; the text is read now, not when recorded."""
     if call is None:
         return ()
-    found = [frame_at(code.co_filename, line_of(code, at), code.co_name) for code, at in frames(call)]
+    found = [_frame_at(code.co_filename, line_of(code, at), code.co_name) for code, at in frames(call)]
     return tuple(reversed(found))
 
 
-def frame_at(file: str, line: int, function: str) -> StackFrame:
-    """Return a frame with the lines around it."""
+def _frame_at(file: str, line: int, function: str) -> StackFrame:
     return {"call_fname": file, "call_linenum": line, "function": function, "code_context": _context(file, line)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,12 @@ import torch
 from pytest_torchlens.capture.tensor_files import TensorFileError
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
-from pytest_torchlens.capture.tensor_files import storable
+from pytest_torchlens.capture.tensor_files import check_plain_file
+from pytest_torchlens.capture.tensor_files import why_not_storable
+from pytest_torchlens.history.live import BackwardPass
+from pytest_torchlens.history.problems import problems_of
+from pytest_torchlens.history.stack import StackFrame
 from pytest_torchlens.records import HistoryRecord
-from pytest_torchlens.records import Operation
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 
@@ -36,11 +40,12 @@ class HistoryFileError(ValueError):
 
 @dataclass(frozen=True)
 class SavedFrame:
-    """A place in the code; its text is read when asked for, if the file is still there."""
+    """A place in the code with the lines around it, as they were when the history was saved."""
 
     file: str
     line: int
     function: str
+    context: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,44 +56,85 @@ class SavedHistory:
     frames: tuple[SavedFrame, ...] = ()
     stacks: dict[str, tuple[int, ...]] | None = None
     """Frames of each operation by label, as places in `frames`, outermost first."""
-    left_out: tuple[str, ...] = ()
-    """Operations whose tensor was saved in memory but has no place in safetensors (sparse, nested, quantized)."""
+    backward_passes: tuple[BackwardPass, ...] = ()
+    left_out: dict[str, str] | None = None
+    """Tensors that safetensors has no place for (sparse, nested, quantized), by name, and why."""
 
 
-def save(history: HistoryView, folder: Path) -> None:
+def save(history: HistoryView, path: Path | str) -> None:
     """Write a history with its tensors into a folder, which is made if need be and has to be empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise HistoryFileError(f"{folder} is there already; save into a new or empty folder")
-    left_out = _write_tensors(history, TensorWriter(folder))
+    folder = path_of(path)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise HistoryFileError(f"{folder} is there already; save into a new or empty folder")
+        saved = _saved(history, _write_tensors(history, TensorWriter(folder)))
+        content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
+        (folder / _FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise HistoryFileError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
+    except TensorFileError as error:
+        raise HistoryFileError(str(error)) from None
+    if saved.left_out:
+        told = ", ".join(f"{name} ({why})" for name, why in list(saved.left_out.items())[:_FEW])
+        more = len(saved.left_out) - _FEW
+        warnings.warn(
+            f"{folder}: safetensors has no place for {told}{f' and {more} more' if more > 0 else ''}; "
+            "all else of the history is saved",
+            stacklevel=3,
+        )
+
+
+_FEW = 5
+
+
+def path_of(path: object) -> Path:
+    """Return a path given by a user.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if isinstance(path, str | Path) and path != "":
+        return Path(path)
+    raise TypeError(f"{path!r:.80} is no path; histories are saved in folders, as 'run-1'")
+
+
+def _saved(history: HistoryView, left_out: dict[str, str]) -> SavedHistory:
     stacks = {op.label: [_frame(frame) for frame in op.func_call_stack] for op in history.operations}
     places = {frame: place for place, frame in enumerate({frame: 0 for stack in stacks.values() for frame in stack})}
-    saved = SavedHistory(
+    return SavedHistory(
         history=history.record(),
         frames=tuple(places),
         stacks={label: tuple(places[frame] for frame in stack) for label, stack in stacks.items() if stack},
-        left_out=tuple(left_out),
+        backward_passes=tuple(history.backward_passes),
+        left_out=left_out or None,
     )
-    content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
-    (folder / _FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def _frame(frame: Any) -> SavedFrame:
-    return SavedFrame(frame["call_fname"], frame["call_linenum"], frame["function"])
+def _frame(frame: StackFrame) -> SavedFrame:
+    return SavedFrame(frame["call_fname"], frame["call_linenum"], frame["function"], tuple(frame["code_context"]))
 
 
-def _write_tensors(history: HistoryView, writer: TensorWriter) -> list[str]:
-    left_out = []
-    for op in history.operations:
-        contents = op.tensor_contents
-        if contents is not None and storable(contents):
-            writer.write(op.label, contents)
-        elif contents is not None:
-            left_out.append(op.label)
-        for number, gradient in op.gradients.items():
-            if storable(gradient):
-                writer.write(f"gradient {number} {op.label}", gradient)
+def _write_tensors(history: HistoryView, writer: TensorWriter) -> dict[str, str]:
+    """Write all that can be written, and return what cannot, with the reasons."""
+    left_out = {}
+    for name, tensor in _tensors(history):
+        if why := why_not_storable(tensor):
+            left_out[name] = why
+        else:
+            writer.write(name, tensor)
     writer.flush()
     return left_out
+
+
+def _tensors(history: HistoryView) -> Iterator[tuple[str, torch.Tensor]]:
+    for op in history.operations:
+        contents = op.tensor_contents
+        if contents is not None:
+            yield op.label, contents
+        for number, gradient in op.gradients.items():
+            yield f"gradient {number} {op.label}", gradient
 
 
 class Stored:
@@ -120,7 +166,7 @@ class Stored:
             if gradient:
                 self._gradients.setdefault(label, []).append(int(gradient["number"]))
         for op in self._operations.values():
-            there = op.label in self._tensors.names or op.label in self.saved.left_out
+            there = op.label in self._tensors.names or op.label in (self.saved.left_out or {})
             if op.has_saved_activations and not there:
                 raise HistoryFileError(f"{self._folder}: the tensor of {op.label} is missing")
 
@@ -142,7 +188,10 @@ class Stored:
 def _content(folder: Path) -> dict[str, Any]:
     file = folder / _FILE
     try:
+        check_plain_file(file)
         content = json.loads(file.read_text(encoding="utf-8"), parse_int=_integer, parse_constant=_constant)
+    except TensorFileError as error:
+        raise HistoryFileError(str(error)) from None
     except OSError as error:
         raise HistoryFileError(f"{folder} is no saved history: {_FILE} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
@@ -157,7 +206,7 @@ def _content(folder: Path) -> dict[str, Any]:
     return content
 
 
-_DIGITS = 18
+_DIGITS = 20  # of any 64-bit number
 
 
 def _integer(text: str) -> int:
@@ -175,42 +224,6 @@ def _parsed(content: dict[str, Any], folder: Path) -> SavedHistory:
         saved = from_json(json.dumps(content), SavedHistory)
     except (ValueError, RecursionError) as error:
         raise HistoryFileError(f"{folder / _FILE} is damaged: {error}") from None
-    for problem in _problems(saved):
+    for problem in problems_of(saved.history, saved.stacks or {}, len(saved.frames)):
         raise HistoryFileError(f"{folder / _FILE} is damaged: {problem}")
     return saved
-
-
-def _problems(saved: SavedHistory) -> Iterator[str]:
-    """Yield what does not fit together."""
-    labels = {op.label for op in saved.history.operations}
-    if len(labels) != len(saved.history.operations):
-        yield "two operations have the same label"
-    yield from _graph_problems(saved.history.operations, labels)
-    yield from _module_problems(saved.history)
-    for label, stack in (saved.stacks or {}).items():
-        if label not in labels or any(not 0 <= place < len(saved.frames) for place in stack):
-            yield f"the call stack of {label!r} points nowhere"
-    if unknown := [label for label in saved.history.layer_list if label not in labels]:
-        yield f"layer_list has {unknown[0]!r}, which is no operation"
-
-
-def _graph_problems(operations: tuple[Operation, ...], labels: set[str]) -> Iterator[str]:
-    seen: set[str] = set()
-    for op in operations:
-        for label in (*op.parent_layers, *(edge.parent for edge in op.edges)):
-            if label not in seen:
-                yield f"{op.label} reads {label!r}, which does not come before it"
-        for label in op.child_layers:
-            if label not in labels or label in seen or label == op.label:
-                yield f"{op.label} is read by {label!r}, which is not there or comes before it"
-        seen.add(op.label)
-
-
-def _module_problems(history: HistoryRecord) -> Iterator[str]:
-    addresses = {module.address for module in history.modules}
-    if "" not in addresses or len(addresses) != len(history.modules):
-        yield "the model is not among its modules, or two have the same address"
-    for module in history.modules:
-        for child in module.children:
-            if child not in addresses or not child or child.rpartition(".")[0] != module.address:
-                yield f"module {module.address!r} cannot contain {child!r}"

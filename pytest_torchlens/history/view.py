@@ -15,6 +15,7 @@ from typing import TypeAlias
 from pytest_torchlens.history import html
 from pytest_torchlens.history import tables
 from pytest_torchlens.history.control import lines_by_branch
+from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.query import query
@@ -52,6 +53,11 @@ class HistoryView(abc.ABC):
     @abc.abstractmethod
     def walks(self) -> Walks:
         """Ways through the graph, by label."""
+
+    @property
+    @abc.abstractmethod
+    def backward_passes(self) -> list[BackwardPass]:
+        """The backward passes so far, with the layers that each reached; needs ``save_gradients=True``."""
 
     @abc.abstractmethod
     def record_without_operations(self) -> HistoryRecord:
@@ -237,16 +243,17 @@ class HistoryView(abc.ABC):
     def save(self, path: Path | str) -> None:
         """Write the history with its activations and gradients into a folder, as JSON and safetensors.
 
-        `pytest_torchlens.load` reads it again.
+        `pytest_torchlens.load` reads it again.  What safetensors has no place for (sparse, nested, quantized tensors)
+        is left out, with a warning.
 
         Raises
         ------
         HistoryFileError
-            If the folder has something in it.
+            If the folder has something in it, or cannot be written.
         """
         from pytest_torchlens.history.store import save
 
-        save(self, Path(path))
+        save(self, path)
 
     def record(self) -> HistoryRecord:
         """Return everything plain about this pass, ready for JSON."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 import types
 import typing
 from functools import cache
@@ -12,12 +13,14 @@ from typing import Any
 from typing import TypeVar
 
 T = TypeVar("T")
+_NO_NUMBERS = ("nan", "inf", "-inf")
 
 
 def to_json(record: Any, *, indent: int | None = None) -> str:
     """Return a record as JSON text.
 
-    Fields that hold their default are left out: a report of 1,500 operations stays small.
+    Fields that hold their default are left out: a report of 1,500 operations stays small.  What JSON has no number
+    for is text: ``"nan"``, ``"inf"``, ``"-inf"``.
     """
     return json.dumps(_plain(record), indent=indent, ensure_ascii=False, allow_nan=False)
 
@@ -44,6 +47,8 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     return value
@@ -68,7 +73,7 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         return {key: _typed(item, inner[1], f"{where}.{key}") for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _word(value, kind, where)
-    if kind is float and type(value) is int:
+    if kind is float and (type(value) is int or value in _NO_NUMBERS):
         return float(value)
     _expect(value, kind, where)
     return value
