@@ -137,7 +137,7 @@ class Retention:
     keep_made = keep
     """Keep what a call made; may be otherwise than a source is kept."""
 
-    def watch(self, value: Value, tensor: torch.Tensor) -> None:
+    def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
         """Be told of a source."""
 
     def before_write(self, key: int) -> None:

@@ -149,7 +149,8 @@ class Saving(Retention):
     def keep_made(self, value: Value, tensor: torch.Tensor, key: int) -> None:
         """Save what a call made."""
         with torch._C.DisableTorchFunction():  # nothing that is done here is the model's
-            self.watch(value, tensor)
+            call = self._calls[value.call]
+            self.watch(value, tensor, call.info.writer is not None or "out" in call.kwargs)
             saved = self._applied(value, tensor)
             if self._stream is not None and not why_not_storable(saved):
                 self._stream.write(value, saved)
@@ -158,10 +159,10 @@ class Saving(Retention):
             else:
                 value.tensor = saved
 
-    def watch(self, value: Value, tensor: torch.Tensor) -> None:
+    def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
         """Watch for the gradients of a tensor."""
         if self._gradients is not None and value.requires_grad:
-            self._gradients.watch(value, tensor)
+            self._gradients.watch(value, tensor, written)
 
     def _applied(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
         try:
