@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,8 @@ class SaveOptions:
         Where to move it: ``"cpu"``.
     stream_to
         Folder to write it to while the model runs, as safetensors; it is read back when asked for.  Nothing is held
-        in memory but some 64 MiB, so that a model's activations may exceed it.  All are written, whatever
-        `layers_to_save` selects.
+        in memory but some 64 MiB, so that a model's activations may exceed it.  All are written while the model runs,
+        for labels are known after the pass; then those that `layers_to_save` does not select are taken away again.
     gradients
         Whether to note the gradient of each activation in every backward pass to come.
     """
@@ -121,9 +122,10 @@ class Stream:
         """Return whether a value is here."""
         return _name(value) in self._writer.names
 
-    def forget(self, value: Value) -> None:
-        """Have a value no longer; the file keeps it."""
-        self._writer.names.discard(_name(value))
+    def keep_only(self, values: Iterable[Value]) -> None:
+        """Keep these values alone, on disk too."""
+        self._reader = None
+        self._writer.keep_only({_name(value) for value in values})
 
     def read(self, value: Value) -> torch.Tensor:
         """Return an activation."""

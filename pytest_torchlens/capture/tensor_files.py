@@ -94,6 +94,26 @@ class TensorWriter:
             self._files += 1
             self._pending, self._bytes = {}, 0
 
+    def keep_only(self, wanted: set[str]) -> None:
+        """Take all other tensors out of the files, and away files that are empty then."""
+        self.names &= wanted
+        for file in sorted(self.folder.iterdir()):
+            if _NAME.fullmatch(file.name):
+                _keep_only(file, wanted)
+
+
+def _keep_only(file: Path, wanted: set[str]) -> None:
+    names = _keys(file)
+    kept = [name for name in names if name.removesuffix(_COMPLEX) in wanted]
+    if not kept:
+        file.unlink()
+    elif len(kept) < len(names):
+        with _opened(file) as opened:
+            tensors = {name: opened.get_tensor(name).clone() for name in kept}
+        beside = file.with_suffix(".part")
+        save_file(tensors, beside)
+        beside.replace(file)
+
 
 class TensorReader:
     """Reads tensors by name from a folder that `TensorWriter` filled; nothing is read before it is asked for.

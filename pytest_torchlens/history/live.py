@@ -59,8 +59,8 @@ class Live:
         for node in self._nodes:
             if node.kind == "operation" and id(node.value) not in values:
                 node.value.tensor = None
-                if self.recording.stream is not None:
-                    self.recording.stream.forget(node.value)
+        if self.recording.stream is not None:
+            self.recording.stream.keep_only(node.value for node in saved)
         if self.recording.gradients is not None:
             self.recording.gradients.keep_only({key_of(node.value) for node in saved})
 

@@ -99,8 +99,3 @@ def test_a_key_of_another_kind_is_a_clear_error(key, tmp_path):
     for asked in (history, tl.load(tmp_path / "saved")):
         with pytest.raises(LookupKeyError, match="is no key; keys are labels"):
             asked[key]
-
-
-def test_an_error_of_a_predicate_is_shown_as_it_is():
-    with pytest.raises(AttributeError, match="'nothing'"):
-        tl.log_forward_pass(nn.Linear(2, 2), torch.ones(1, 2), layers_to_save=lambda op: op.nothing)

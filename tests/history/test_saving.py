@@ -136,6 +136,31 @@ def test_streaming_with_a_selection(tmp_path):
     assert [op.label for op in history.operations if op.tensor_contents is not None] == ["conv2d_1_1"]
 
 
+@pytest.mark.parametrize("limit", [1, 600, 64 << 20], ids=["a-file-each", "some", "one-file"])
+def test_what_is_not_selected_does_not_stay_on_disk(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr("pytest_torchlens.capture.tensor_files._LIMIT", limit)
+    model, x = SmallConvNet().eval(), torch.rand(2, 3, 8, 8)
+    whole = tl.log_forward_pass(model, x)
+    wanted = ["conv", "relu", lambda op: op.computed_with_params]
+    history = tl.log_forward_pass(
+        model, x, layers_to_save=wanted, save_options=tl.SaveOptions(stream_to=tmp_path / "run")
+    )
+    kept = [op for op in history.operations if op.tensor_contents is not None]
+    assert [op.layer_type for op in kept] == ["conv2d", "batchnorm", "relu", "linear"]
+    assert all(torch.equal(op.tensor_contents, whole[op.label].tensor_contents) for op in kept)
+    on_disk = [name for file in sorted((tmp_path / "run").iterdir()) for name in safe_open(file, "pt").keys()]  # noqa: SIM118
+    assert len(on_disk) == len(kept)
+    assert {file.suffix for file in (tmp_path / "run").iterdir()} == {".safetensors"}
+
+
+def test_nothing_selected_of_what_is_streamed(tmp_path):
+    history = tl.log_forward_pass(
+        SmallConvNet(), torch.rand(2, 3, 8, 8), layers_to_save=0, save_options=tl.SaveOptions(stream_to=tmp_path)
+    )
+    assert list(tmp_path.iterdir()) == []
+    assert history.num_tensors_saved == 1
+
+
 def test_a_folder_with_activations_is_not_written_over(tmp_path):
     trace(stream_to=tmp_path)
     with pytest.raises(ValueError, match="has activations of another run; name a new folder"):
