@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from pytest_torchlens.capture import SaveOptions
     from pytest_torchlens.capture import SavingError
     from pytest_torchlens.capture import TraceError
+    from pytest_torchlens.draw import THEMES
+    from pytest_torchlens.draw import DrawingUnavailable
+    from pytest_torchlens.draw import DrawOptions
+    from pytest_torchlens.draw import OptionError
+    from pytest_torchlens.draw import Theme
     from pytest_torchlens.functions import get_model_activations
     from pytest_torchlens.functions import get_model_metadata
     from pytest_torchlens.functions import get_model_structure
@@ -27,13 +32,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "DrawOptions": "draw",
+    "DrawingUnavailable": "draw",
     "HistoryFileError": "history",
     "LookupKeyError": "history",
     "ModelHistory": "history",
     "NoPathError": "history",
+    "OptionError": "draw",
     "Query": "history",
     "SaveOptions": "capture",
     "SavingError": "capture",
+    "THEMES": "draw",
+    "Theme": "draw",
     "TraceError": "capture",
     "get_model_activations": "functions",
     "get_model_metadata": "functions",
@@ -46,13 +56,18 @@ _HOME = {
 }
 
 __all__ = [
+    "DrawOptions",
+    "DrawingUnavailable",
     "HistoryFileError",
     "LookupKeyError",
     "ModelHistory",
     "NoPathError",
+    "OptionError",
     "Query",
     "SaveOptions",
     "SavingError",
+    "THEMES",
+    "Theme",
     "TraceError",
     "get_model_activations",
     "get_model_metadata",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pytest_torchlens.capture import SaveOptions
-from pytest_torchlens.draw import Drawing
+from pytest_torchlens.draw import DrawingUnavailable
+from pytest_torchlens.draw import DrawOptions
+from pytest_torchlens.draw import NestingDepth
 from pytest_torchlens.draw import VisOpt
+from pytest_torchlens.draw import checked_path
+from pytest_torchlens.draw import draw
 from pytest_torchlens.history import LayersToSave
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.arguments import arguments_of
@@ -31,7 +36,7 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     *,
     save_options: SaveOptions | None = None,
     save_gradients: bool = False,
-    vis_nesting_depth: int | None = None,
+    vis_nesting_depth: NestingDepth = None,
     vis_outpath: Path | str = "model_graph.svg",
     exhaust: bool = False,
 ) -> ModelHistory:
@@ -58,9 +63,11 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     save_gradients
         Whether backward passes to come leave the gradient of each saved activation in ``grad_contents``.
     vis_nesting_depth
-        Depth of modules from which on each is drawn as one node; None (default) draws every operation.
+        Depth of modules from which on each is drawn as one node, or depths by address (``{"layer*": 0}``); None
+        (default) draws every operation.
     vis_outpath
-        Where the drawing goes; its ending is the format.  Without Graphviz a warning says so.
+        Where the drawing goes; its ending is the format.  Without Graphviz a warning says so.  `ModelHistory.draw` has
+        more to ask for.
     exhaust
         Whether to run a generator that the model returns to its end and record that too; by default (False) it is
         handed on as it is and ``history.recording.unseen`` says so.
@@ -88,11 +95,16 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     >>> history.layer_list
     ['input_1_0', 'linear_1_1', 'output_1_2']
     """
-    drawing = Drawing(vis_opt, vis_nesting_depth, vis_outpath)
+    drawing = DrawOptions(vis_opt=vis_opt, vis_nesting_depth=vis_nesting_depth)
+    path = checked_path(vis_outpath, "vis_outpath") if vis_opt != "none" else None
     saving = with_gradients(save_options, save_gradients or getattr(save_options, "gradients", False))
     options = TraceOptions(layers_to_save, saving, random_seed, exhaust)
     history = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
-    drawing.draw(history)
+    if path is not None:
+        try:
+            draw(history, path, drawing)
+        except DrawingUnavailable as error:
+            warnings.warn(str(error), stacklevel=2)
     return history
 
 
@@ -114,24 +126,38 @@ def show_model_graph(  # noqa: PLR0913 - the paper's signature
     input_args: Any = (),
     input_kwargs: dict[str, Any] | None = None,
     vis_opt: VisOpt = "unrolled",
-    vis_nesting_depth: int | None = None,
+    vis_nesting_depth: NestingDepth = None,
     vis_outpath: Path | str = "model_graph.svg",
     random_seed: int | None = None,
+    **options: Any,
 ) -> None:
     """Draw a model's graph without saving any activation.
 
-    Parameters are those of `log_forward_pass`.
+    Parameters
+    ----------
+    model, input_args, input_kwargs, random_seed
+        As in `log_forward_pass`.
+    vis_opt, vis_nesting_depth, **options
+        Those of `DrawOptions`: ``direction``, ``focus``, ``color_by``, ``node_text``, ``theme``, ``legend`` and so on.
+    vis_outpath
+        Where the drawing goes; its ending is the format: ``.svg``, ``.pdf``, ``.png`` or ``.dot``.
+
+    Raises
+    ------
+    OptionError
+        If an option cannot be; said before the model runs where that can be known.
+    DrawingUnavailable
+        If this machine has no Graphviz, or it cannot draw this.
+
+    Examples
+    --------
+    >>> show_model_graph(model, x, direction="right", focus="layer3.0", color_by="time")  # doctest: +SKIP
     """
-    log_forward_pass(
-        model,
-        input_args,
-        input_kwargs,
-        None,
-        random_seed,
-        vis_opt,
-        vis_nesting_depth=vis_nesting_depth,
-        vis_outpath=vis_outpath,
-    )
+    drawing = DrawOptions.of(vis_opt=vis_opt, vis_nesting_depth=vis_nesting_depth, **options)
+    path = checked_path(vis_outpath, "vis_outpath")
+    history = log_forward_pass(model, input_args, input_kwargs, None, random_seed)
+    if vis_opt != "none":
+        draw(history, path, drawing)
 
 
 def validate_model_activations(

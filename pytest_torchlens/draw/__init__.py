@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from pytest_torchlens.draw.dot import dot_source
-from pytest_torchlens.draw.drawing import Drawing
-from pytest_torchlens.draw.drawing import VisOpt
+from pytest_torchlens.draw.drawing import checked_path
+from pytest_torchlens.draw.drawing import draw
 from pytest_torchlens.draw.engine import DrawingUnavailable
 from pytest_torchlens.draw.engine import render
+from pytest_torchlens.draw.options import DrawOptions
+from pytest_torchlens.draw.options import NestingDepth
+from pytest_torchlens.draw.options import OptionError
+from pytest_torchlens.draw.options import VisOpt
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import node_id
+from pytest_torchlens.draw.theme import THEMES
+from pytest_torchlens.draw.theme import Theme
 
-__all__ = ["Drawing", "VisOpt", "DrawingUnavailable", "dot_source", "module_id", "node_id", "render"]
+__all__ = [
+    "DrawOptions",
+    "DrawingUnavailable",
+    "NestingDepth",
+    "OptionError",
+    "THEMES",
+    "Theme",
+    "VisOpt",
+    "checked_path",
+    "dot_source",
+    "draw",
+    "module_id",
+    "node_id",
+    "render",
+]

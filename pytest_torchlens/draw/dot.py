@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 from graphviz import Digraph
 from graphviz import escape
 from graphviz import nohtml
 
-from pytest_torchlens.draw import look
+from pytest_torchlens.draw.legend import legend
+from pytest_torchlens.draw.look import Look
+from pytest_torchlens.draw.metric import metric
+from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.picture import Node
+from pytest_torchlens.draw.picture import Picture
 from pytest_torchlens.draw.picture import compose
-from pytest_torchlens.draw.text import address_of
+from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import printable
-from pytest_torchlens.records import ModuleRecord
+from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.draw.words import Words
+from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Operation
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Link = Callable[[Operation], str]
 
-    from pytest_torchlens.records import HistoryRecord
-    from pytest_torchlens.records import Operation
-
-# One name and no list: only then does graphviz-pure know how wide the text is.
-_FONT = "Helvetica"
-_GRAPH = {
-    "rankdir": "BT",
-    "labelloc": "t",
-    "labeljust": "l",
-    "fontname": _FONT,
-    "ranksep": "0.35",
-    "pad": "0.2",
-}
-_NODE = {"fontname": _FONT, "fontsize": "12", "color": "#555555", "margin": "0.12,0.06"}
-_EDGE = {"fontname": _FONT, "fontsize": "10", "color": "#555555", "arrowsize": "0.7"}
-# With data flowing upward Graphviz turns a box's label location around: "b" is its upper edge.
-_BOX = {"labelloc": "b", "labeljust": "l", "color": "#888888", "style": "rounded", "fontsize": "12"}
+_LONGEST_HINT = 200
 
 
 def dot_source(
     history: HistoryRecord,
+    options: DrawOptions | None = None,
     *,
-    nesting_depth: int | None = None,
-    max_nodes: int = 600,
-    link: Callable[[Operation], str] | None = None,
+    link: Link | None = None,
+    gradients: frozenset[str] = frozenset(),
 ) -> str:
     """Return the drawing of a forward pass as DOT.
 
@@ -53,24 +43,28 @@ def dot_source(
     ----------
     history
         The forward pass.
-    nesting_depth
-        Level from which on a module is drawn as one node: 1 draws the model's direct submodules.
-        None draws every operation.
-    max_nodes
-        Above this number of nodes modules are collapsed, the innermost first, until the rest fits; the title
-        says so.
+    options
+        What is shown, and how.
     link
         Gives the URL that an operation's node leads to.
+    gradients
+        Labels of the operations whose tensors a backward pass reached, drawn if the options ask for gradients.
 
     Raises
     ------
-    ValueError
-        If `nesting_depth` or `max_nodes` is below 1.
+    OptionError
+        If the options do not fit this model.
     """
-    for name, value in (("nesting_depth", nesting_depth), ("max_nodes", max_nodes)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}; the smallest picture has {name}=1")
-    return _Writer(history, link).write(nesting_depth, max_nodes)
+    return scene_source(Scene.of(history), options or DrawOptions(), link=link, gradients=gradients)
+
+
+def scene_source(
+    scene: Scene, options: DrawOptions, *, link: Link | None = None, gradients: frozenset[str] = frozenset()
+) -> str:
+    """Return the drawing of a scene as DOT; parameters are those of `dot_source`."""
+    picture = compose(scene, options, gradients if options.gradients else frozenset())
+    look = Look(options, Words(scene, options), picture, metric(options.color_by, scene.operations))
+    return _Writer(picture, look, link).write(has_marks=bool(scene.marks))
 
 
 @dataclass
@@ -82,19 +76,23 @@ class _Box:
 
 
 class _Writer:
-    def __init__(self, history: HistoryRecord, link: Callable[[Operation], str] | None) -> None:
-        self.history = history
+    def __init__(self, picture: Picture, look: Look, link: Link | None) -> None:
+        self.picture = picture
+        self.look = look
         self.link = link
-        self.modules = {module.address: module for module in history.modules}
 
-    def write(self, nesting_depth: int | None, max_nodes: int) -> str:
-        picture = compose(self.history, nesting_depth, max_nodes)
-        graph = Digraph("model", graph_attr=_GRAPH, node_attr=_NODE, edge_attr=_EDGE)
-        graph.attr(label=look.title(self.history, picture))
-        self._write_box(graph, _nested(picture.nodes))
-        for arrow in picture.arrows:
-            label = look.arrow_label(arrow).replace("&", "&amp;")
-            graph.edge(arrow.tail.id, arrow.head.id, label=escape(label) if label else None)
+    def write(self, *, has_marks: bool) -> str:
+        look = self.look
+        graph = Digraph("model", graph_attr=look.graph(), node_attr=look.nodes(), edge_attr=look.arrows())
+        graph.attr(label=look.title(self.picture))
+        self._write_box(graph, _nested(self.picture.nodes))
+        for arrow in self.picture.arrows:
+            graph.edge(arrow.tail.id, arrow.head.id, **look.arrow(arrow))
+        for tail, head in self.picture.gradients:
+            graph.edge(tail.id, head.id, **look.gradient())
+        if look.options.legend:
+            table = legend(look.theme, compares=has_marks, gradients=bool(self.picture.gradients))
+            graph.node("legend", id="legend", shape="plain", tooltip="legend", label=table)
         return str(graph.source)
 
     def _write_box(self, graph: Digraph, box: _Box) -> None:
@@ -102,26 +100,14 @@ class _Writer:
             self._write_node(graph, node)
         for call, inner in box.boxes.items():
             with graph.subgraph(name=f"cluster_{module_id(call)}") as cluster:
-                module = self._module(call)
-                label = look.box_label(call, module.module_type, module.num_passes)
-                cluster.attr(label=label, id=module_id(call), tooltip=_attribute(call), **_BOX)
+                run = self.picture.runs.get(call, ())
+                cluster.attr(id=module_id(call), tooltip=_attribute(call), **self.look.box(call, run))
                 self._write_box(cluster, inner)
 
     def _write_node(self, graph: Digraph, node: Node) -> None:
-        module_type = self._module(node.module).module_type if node.module else ""
         target = {"URL": _attribute(self.link(node.operations[-1]))} if self.link else {}
-        graph.node(
-            node.id,
-            id=node.id,
-            label=look.node_label(node, module_type),
-            tooltip=_attribute(*look.tooltip(node)),
-            **look.node_style(node),
-            **target,
-        )
-
-    def _module(self, call: str) -> ModuleRecord:
-        address = address_of(call, self.modules)
-        return self.modules.get(address) or ModuleRecord(address=address, module_type="")
+        hint = (shortened(printable(line), _LONGEST_HINT) for line in self.look.words.hint(node))
+        graph.node(node.id, id=node.id, tooltip=_attribute(*hint), **self.look.node(node), **target)
 
 
 def _nested(nodes: tuple[Node, ...]) -> _Box:

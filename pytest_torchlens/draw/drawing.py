@@ -1,77 +1,96 @@
-"""A history's drawing in a file, as the option ``vis_opt`` asks for it."""
+"""A history's drawing in a file."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
-from typing import Literal
-from typing import get_args
 
+from pytest_torchlens.draw.dot import Link
 from pytest_torchlens.draw.dot import dot_source
+from pytest_torchlens.draw.engine import FORMATS
 from pytest_torchlens.draw.engine import DrawingUnavailable
 from pytest_torchlens.draw.engine import render
-from pytest_torchlens.draw.rolled import rolled
+from pytest_torchlens.draw.metric import NO_GRADIENT
+from pytest_torchlens.draw.options import DrawOptions
+from pytest_torchlens.draw.options import OptionError
+from pytest_torchlens.records import nearest
 
 if TYPE_CHECKING:
-    from pytest_torchlens.history import ModelHistory
+    from pytest_torchlens.history.view import HistoryView
+    from pytest_torchlens.records import HistoryRecord
 
-VisOpt = Literal["none", "unrolled", "rolled"]
 
+def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: Link | None = None) -> Path:
+    """Write a history's drawing and return its path.
 
-@dataclass(frozen=True)
-class Drawing:
-    """What is drawn, and where to.
+    Parameters
+    ----------
+    history
+        The forward pass.
+    path
+        Its ending is the format: ``.svg`` (also without one), ``.pdf``, ``.png`` or ``.dot``.
+    options
+        What is shown, and how.
+    link
+        Gives the URL that an operation's node leads to.
 
     Raises
     ------
-    ValueError
-        If `vis_opt` is none of the three, `nesting_depth` is below 1, or there can be no file at `path`.
-    TypeError
-        If `nesting_depth` is no number, or `path` no path.
+    OptionError
+        If the options do not fit this model, or the ending is no format.
+    DrawingUnavailable
+        If Graphviz cannot make it on this machine.
     """
+    path = checked_path(path)
+    gradients = (
+        frozenset(op.label for op in history.operations if op.has_saved_grad) if options.gradients else frozenset()
+    )
+    if options.gradients and not gradients:
+        raise OptionError(NO_GRADIENT)
+    write_drawing(dot_source(live_record(history), options, link=link, gradients=gradients), path)
+    return path
 
-    vis_opt: VisOpt
-    nesting_depth: int | None
-    path: Path | str
 
-    def __post_init__(self) -> None:
-        """Check before anything runs."""
-        if self.vis_opt not in get_args(VisOpt):
-            raise ValueError(f"vis_opt is {self.vis_opt!r}; it can be {', '.join(map(repr, get_args(VisOpt)))}")
-        if self.vis_opt != "none":
-            self._check_depth()
-            self._check_path()
+def live_record(history: HistoryView) -> HistoryRecord:
+    """Return a history's record whose operations are the live ones, with their tensors."""
+    return dataclasses.replace(history.record_without_operations(), operations=tuple(history.operations))
 
-    def _check_depth(self) -> None:
-        depth: object = self.nesting_depth
-        if depth is None:
-            return
-        if not isinstance(depth, int) or isinstance(depth, bool):
-            raise TypeError(f"vis_nesting_depth is {depth!r:.80}; it takes a whole number, or None for all levels")
-        if depth < 1:
-            raise ValueError(f"vis_nesting_depth is {depth}; the smallest picture has 1")
 
-    def _check_path(self) -> None:
-        if not isinstance(self.path, str | Path):
-            raise TypeError(f"vis_outpath is {self.path!r:.80}; it takes the path of a file, as in 'graph.svg'")
-        path = Path(self.path)
-        if path.is_dir() or not path.parent.is_dir():
-            why = "is a folder" if path.is_dir() else "is in no folder that is there"
-            raise ValueError(f"vis_outpath {str(self.path)!r} {why}; name a file in one, as in 'graph.svg'")
+def checked_path(path: Path | str, name: str = "path") -> Path:
+    """Return where a drawing goes; `name` is the argument's.
 
-    def draw(self, history: ModelHistory) -> None:
-        """Write the file; where Graphviz cannot make it, warn."""
-        if self.vis_opt == "none":
-            return
-        record = history.record() if self.vis_opt == "unrolled" else rolled(history.record())
-        dot = dot_source(record, nesting_depth=self.nesting_depth)
-        path = Path(self.path)
-        try:
-            ending = path.suffix.removeprefix(".") or "svg"
-            path.write_bytes(dot.encode() if ending == "dot" else render(dot, ending))
-        except DrawingUnavailable as error:
-            warnings.warn(str(error), stacklevel=3)
-        except OSError as error:
-            warnings.warn(f"no drawing: {path} cannot be written ({error.strerror})", stacklevel=3)
+    Raises
+    ------
+    OptionError
+        If there can be no file, or the ending is no format.
+    TypeError
+        If it is no path.
+    """
+    if not isinstance(path, str | Path):
+        raise TypeError(f"{name} is {path!r:.80}; it takes the path of a file, as in 'graph.svg'")
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        why = "is a folder" if path.is_dir() else "is in no folder that is there"
+        raise OptionError(f"{name} {str(path)!r} {why}; name a file in one, as in 'graph.svg'")
+    path = path if path.suffix else path.with_suffix(".svg")
+    if path.suffix.removeprefix(".") not in FORMATS:
+        endings = [f".{format_}" for format_ in FORMATS]
+        raise OptionError(f"{name} {str(path)!r} ends in no format; {nearest(path.suffix, endings)}")
+    return path
+
+
+def write_drawing(dot: str, path: Path) -> None:
+    """Write a DOT source in the format of the path's ending.
+
+    Raises
+    ------
+    DrawingUnavailable
+        If Graphviz cannot make it on this machine, or the file cannot be written.
+    """
+    format_ = path.suffix.removeprefix(".")
+    drawn = dot.encode() if format_ == "dot" else render(dot, format_)
+    try:
+        path.write_bytes(drawn)
+    except OSError as error:
+        raise DrawingUnavailable(f"no drawing: {path} cannot be written ({error.strerror})") from None

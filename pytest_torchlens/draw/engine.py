@@ -9,12 +9,13 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import files
 from pathlib import Path
 
+FORMATS = ("svg", "pdf", "png", "dot")
+"""Endings of drawings' files."""
+
 _VARIABLE = "PYTEST_LENS_DOT"
 _WHEEL = "graphviz-pure"
-_INSTALL = (
-    "install Graphviz (https://graphviz.org/download) or run: pip install 'pytest-torchlens[dot]'; "
-    f"{_VARIABLE} may name the program instead"
-)
+_INSTALL_DOT = "install Graphviz (https://graphviz.org/download)"
+_INSTALL = f"{_INSTALL_DOT} or run: pip install 'pytest-torchlens[dot]'; {_VARIABLE} may name the program instead"
 
 
 class DrawingUnavailable(RuntimeError):  # noqa: N818 - it says a state, not a mistake
@@ -42,6 +43,8 @@ def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  #
         If there is no program, or it fails, or takes longer than `timeout`.
     """
     program = _program()
+    if format == "pdf" and Path(program).stem == _WHEEL:
+        raise DrawingUnavailable(f"no PDF: {_WHEEL} makes none; {_INSTALL_DOT}, or draw .svg or .png")
     try:
         done = subprocess.run(  # noqa: S603 - the program is the user's own Graphviz
             [program, f"-T{format}"], input=dot.encode(), capture_output=True, timeout=timeout, check=False

@@ -1,51 +1,165 @@
-"""The paper's visual code: how a node, an arrow, a box and the title look."""
+"""The paper's visual code: what a node, an arrow, a box and the title look like in Graphviz's words."""
 
 from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING
 
-from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.metric import Metric
+from pytest_torchlens.draw.metric import Scale
+from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.text import printable
-from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import shortened
-from pytest_torchlens.records import byte_size
+from pytest_torchlens.draw.theme import ink_on
+from pytest_torchlens.draw.theme import mixed
+from pytest_torchlens.draw.words import Words
 
 if TYPE_CHECKING:
     from pytest_torchlens.draw.picture import Arrow
     from pytest_torchlens.draw.picture import Node
     from pytest_torchlens.draw.picture import Picture
-    from pytest_torchlens.records import HistoryRecord
-    from pytest_torchlens.records import Operation
 
-FILLS = {
-    "input": "#b7ebc0",
-    "output": "#ffb3ae",
-    "bool": "#f9dc6c",
-    "params": "#dcdcdc",
-    "buffer": "#f3f3f3",
-    "plain": "#ffffff",
-}
+Attributes = dict[str, str]
+
 _SMALL = 10
-_MANY_SHAPES = 6
-_LONGEST_HINT = 200
+_LONGEST_LABEL = 80
+_RANKDIR = {"up": "BT", "down": "TB", "right": "LR", "left": "RL"}
+_STEPS = 24
+"""Of a colour bar."""
 
-# Under these names the order of two tensors does not matter; an `alpha` makes it matter again.
-_COMMUTATIVE = frozenset(
-    {"add", "mul", "eq", "ne", "equal", "maximum", "minimum", "fmax", "fmin", "hypot", "dot", "inner"}
-    | {"and", "or", "xor", "bitwiseand", "bitwiseor", "bitwisexor", "logicaland", "logicalor", "logicalxor"}
-    | {"logaddexp", "logaddexp2", "gcd", "lcm"}
-)
+
+class Look:
+    """Attributes of a picture's parts."""
+
+    def __init__(self, options: DrawOptions, words: Words, picture: Picture, metric: Metric | None = None) -> None:
+        self.options = options
+        self.theme = options.colours
+        self.words = words
+        self.metric = metric
+        values = {node.id: metric.of(node.operations) for node in picture.nodes} if metric else {}
+        self.values = {key: value for key, value in values.items() if value is not None}
+        self.scale = Scale.over(self.values.values())
+
+    def graph(self) -> Attributes:
+        """Return what holds for the whole."""
+        return {
+            "rankdir": _RANKDIR[self.options.direction],
+            "labelloc": "t",
+            "labeljust": "l",
+            "fontname": self.theme.font,
+            "fontcolor": self.theme.text,
+            "bgcolor": self.theme.background,
+            "ranksep": "0.35",
+            "pad": "0.2",
+        }
+
+    def nodes(self) -> Attributes:
+        """Return what nodes have in common."""
+        return {
+            "fontname": self.theme.font,
+            "fontsize": "12",
+            "fontcolor": self.theme.text,
+            "color": self.theme.line,
+            "margin": "0.12,0.06",
+        }
+
+    def arrows(self) -> Attributes:
+        """Return what arrows have in common."""
+        small = {"fontname": self.theme.font, "fontsize": str(_SMALL), "fontcolor": self.theme.text}
+        return {**small, "color": self.theme.line, "arrowsize": "0.7"}
+
+    def node(self, node: Node) -> Attributes:
+        """Return the attributes that the visual code gives a node."""
+        name, fill = kind(node), self._fill(node)
+        lines = self.words.of_node(node)
+        if node.id in self.values and self.metric is not None:
+            lines.append(f"{self.metric.name}: {self.metric.text(self.values[node.id])}")
+        attributes = {
+            "shape": "box" if is_boxed(node) else "ellipse",
+            "style": f"filled,{border}" if (border := _border(node)) else "filled",
+            "fillcolor": fill,
+            "class": " ".join(filter(None, [name, "module" if node.module else "", self.words.mark(node)])),
+            "peripheries": "2" if node.module else "1",
+            "label": stacked(lines),
+        }
+        if (ink := ink_on(fill, self.theme)) != self.theme.text:
+            attributes["fontcolor"] = ink
+        if self.metric and name in ("input", "output", "bool"):
+            attributes |= {"penwidth": "3", "color": mixed((getattr(self.theme, name), self.theme.text), 0.35)}
+        if node.is_stub:
+            attributes["class"] += " stub"
+        return attributes
+
+    def _fill(self, node: Node) -> str:
+        if mark := self.words.mark(node):
+            return str(getattr(self.theme, mark))
+        if self.metric:
+            return (
+                self._shade(self.scale.share(self.values[node.id])) if node.id in self.values else self.theme.background
+            )
+        return str(getattr(self.theme, kind(node)))
+
+    def _shade(self, share: float) -> str:
+        return mixed(self.theme.scale, share) if share == share else self.theme.background  # noqa: PLR0124 - no number
+
+    def arrow(self, arrow: Arrow) -> Attributes:
+        """Return the attributes of an arrow; what it says reads in the direction of the data."""
+        said = [html(self.words.of_arrow(arrow)), "<B>IF</B>" if arrow.starts_condition else "", html(arrow.in_label)]
+        lines = [line for line in (html(arrow.out_label), *said) if line]
+        if self.options.direction == "up":
+            lines.reverse()
+        attributes = {"label": f"<{'<BR/>'.join(lines)}>"} if lines else {}
+        if arrow.mark:
+            attributes |= {"color": mixed((getattr(self.theme, arrow.mark), self.theme.text), 0.25), "penwidth": "2.5"}
+            attributes |= {"style": "dashed" if arrow.mark == "removed" else "solid", "class": arrow.mark}
+        return attributes
+
+    def gradient(self) -> Attributes:
+        """Return the attributes of an arrow of the backward pass."""
+        return {"color": self.theme.gradient, "constraint": "false", "class": "gradient", "style": "dashed"}
+
+    def box(self, call: str, run: tuple[str, ...]) -> Attributes:
+        """Return the attributes of a module's box."""
+        # With data flowing upward Graphviz turns a box's label location around: "b" is its upper edge.
+        upper = "b" if self.options.direction == "up" else "t"
+        several = {"peripheries": "2"} if len(run) > 1 else {}
+        head, *rest = map(html, self.words.of_box(call, run))
+        left = '<BR ALIGN="LEFT"/>'
+        small = "".join(f'<FONT POINT-SIZE="{_SMALL}">{line}</FONT>{left}' for line in rest)
+        look = {"labelloc": upper, "labeljust": "l", "color": self.theme.box, "style": "rounded", "fontsize": "12"}
+        return {**look, **several, "label": f"<<B>{head}</B>{left}{small}>"}
+
+    def title(self, picture: Picture) -> str:
+        """Return the title, with the colour bar where there is one."""
+        head, *rest = map(html, self.words.title(picture))
+        left = '<BR ALIGN="LEFT"/>'
+        text = f'<FONT POINT-SIZE="18"><B>{head}</B></FONT>{left}' + "".join(f"{line}{left}" for line in rest)
+        if self.metric is None:
+            return f"<{text}>"
+        bar = f'<TR><TD ALIGN="LEFT">{self._bar(self.metric)}</TD></TR>'
+        return f'<<TABLE BORDER="0" CELLSPACING="0"><TR><TD ALIGN="LEFT" BALIGN="LEFT">{text}</TD></TR>{bar}</TABLE>>'
+
+    def _bar(self, metric: Metric) -> str:
+        shades = (mixed(self.theme.scale, step / (_STEPS - 1)) for step in range(_STEPS))
+        cells = "".join(f'<TD BGCOLOR="{shade}" WIDTH="10" HEIGHT="14" FIXEDSIZE="TRUE"></TD>' for shade in shades)
+        third = f'COLSPAN="{_STEPS // 3}"'
+        aligned = zip((0.0, 0.5, 1.0), ("LEFT", "CENTER", "RIGHT"), strict=True)
+        ends = "".join(
+            f'<TD {third} ALIGN="{side}">{html(metric.text(self.scale.at(at)))}</TD>' for at, side in aligned
+        )
+        name = html(f"{metric.name}, logarithmic" if self.scale.is_logarithmic else metric.name)
+        name_row = f'<TR><TD COLSPAN="{_STEPS}" ALIGN="LEFT">{name}</TD></TR>'
+        return f'<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="0">{name_row}<TR>{cells}</TR><TR>{ends}</TR></TABLE>'
 
 
 def kind(node: Node) -> str:
-    """Return which of `FILLS` a node has; the first rule that holds wins."""
-    first = node.operations[0]
+    """Return which of the theme's fills a node has; the first rule that holds wins."""
+    first = node.shown
     if node.module is None:
         rules = {
             "output": first.is_output_layer,
             "input": first.is_input_layer,
-            "bool": first.is_terminal_bool_layer,
+            "bool": first.is_terminal_bool_layer or first.is_condition,
             "buffer": first.is_buffer_layer or first.is_constant,
         }
         if found := next((name for name, holds in rules.items() if holds), None):
@@ -53,127 +167,24 @@ def kind(node: Node) -> str:
     return "params" if any(operation.computed_with_params for operation in node.operations) else "plain"
 
 
-def node_style(node: Node) -> dict[str, str]:
-    """Return the attributes that the visual code gives a node."""
-    name = kind(node)
-    boxed = node.module is not None or node.operations[0].is_bottom_level_submodule_output
-    dashed = node.module is None and node.operations[0].initialized_inside_model
-    return {
-        "shape": "box" if boxed else "ellipse",
-        "style": "filled,dashed" if dashed else "filled",
-        "fillcolor": FILLS[name],
-        "class": f"{name} module" if node.module else name,
-        "peripheries": "2" if node.module else "1",
-    }
+def is_boxed(node: Node) -> bool:
+    """Whether a module is what a node stands for."""
+    return node.module is not None or node.shown.is_bottom_level_submodule_output
 
 
-def node_label(node: Node, module_type: str) -> str:
-    """Return a node's text as Graphviz HTML."""
-    lines = _module_lines(node, module_type) if node.module else _operation_lines(node.operations[0])
-    head, *rest = map(_html, lines)
+def _border(node: Node) -> str:
+    if node.is_stub:
+        return "dotted"
+    return "dashed" if node.module is None and node.shown.initialized_inside_model else ""
+
+
+def stacked(lines: list[str]) -> str:
+    """Return lines as a label in Graphviz's HTML, the first one bold."""
+    head, *rest = map(html, lines)
     small = "".join(f"<BR/>{line}" for line in rest)
     return f'<<B>{head}</B><FONT POINT-SIZE="{_SMALL}">{small}</FONT>>' if small else f"<<B>{head}</B>>"
 
 
-def box_label(call: str, module_type: str, num_passes: int) -> str:
-    """Return the text of a module's box as Graphviz HTML: address, class, passes."""
-    address, class_name = _html(f"@{call}"), _html(_class_and_passes(module_type, num_passes))
-    left = '<BR ALIGN="LEFT"/>'
-    return f'<<B>{address}</B>{left}<FONT POINT-SIZE="{_SMALL}">{class_name}</FONT>{left}>'
-
-
-def title(history: HistoryRecord, picture: Picture) -> str:
-    """Return the picture's title as Graphviz HTML: model, tensors, parameters, what is not shown."""
-    name = _html(history.model_name)
-    lines = [
-        f"{counted(history.num_tensors_total, 'tensor')} total ({byte_size(history.tensor_fsize_total)})",
-        f"{counted(history.total_params, 'param')} total ({byte_size(history.total_params_fsize)})",
-        *_limits(history, picture),
-    ]
-    rest = "".join(f'{line}<BR ALIGN="LEFT"/>' for line in lines)
-    return f'<<FONT POINT-SIZE="18"><B>{name}</B></FONT><BR ALIGN="LEFT"/>{rest}>'
-
-
-def arrow_label(arrow: Arrow) -> str:
-    """Return where the values go in, if the order of the tensors matters to the operation."""
-    operation = arrow.head.operations[0]
-    if arrow.head.module or not _order_matters(operation):
-        return ""
-    return shortened(printable(", ".join(_argument(edge.argument) for edge in arrow.edges)))
-
-
-def tooltip(node: Node) -> list[str]:
-    """Return the lines that are shown when the pointer rests on a node."""
-    if node.module is not None:
-        return [f"{shortened(node.module)}: {counted(len(node.operations), 'operation')}"]
-    operation = node.operations[0]
-    lines = (
-        operation.label,
-        f"{shape_text(operation.tensor_shape)} {operation.tensor_dtype} on {operation.tensor_device}",
-        operation.func_applied_name,
-        ", ".join(operation.func_position_args_non_tensor + operation.func_keyword_args_non_tensor),
-        operation.source_line,
-    )
-    return [shortened(printable(line), _LONGEST_HINT) for line in lines if line]
-
-
-def _html(text: str) -> str:
+def html(text: str) -> str:
     r"""Escape for a label: Graphviz takes ``\N`` in it, even in HTML, for the name of the node."""
-    return escape(shortened(printable(text))).replace("\\", r"\\")
-
-
-def _operation_lines(operation: Operation) -> list[str]:
-    lines = [
-        operation.label,
-        f"{shape_text(operation.tensor_shape)} ({byte_size(operation.tensor_fsize)})",
-    ]
-    if shapes := operation.parent_param_shapes:
-        more = [f"… {len(shapes) - _MANY_SHAPES} more"] if len(shapes) > _MANY_SHAPES else []
-        lines.append("params: " + ", ".join([*map(shape_text, shapes[:_MANY_SHAPES]), *more]))
-    return [*lines, *_address(operation)]
-
-
-def _address(operation: Operation) -> list[str]:
-    """Return where the model's object has it; nothing for a free function."""
-    if operation.is_buffer_layer:
-        return [f"@{operation.buffer_address}"]
-    return [f"@{operation.bottom_level_submodule_exited}"] if operation.is_bottom_level_submodule_output else []
-
-
-def _module_lines(node: Node, module_type: str) -> list[str]:
-    last = node.operations[-1]
-    params = sum(operation.num_params_total for operation in node.operations)
-    lines = [
-        f"@{node.module}",
-        module_type,
-        f"{shape_text(last.tensor_shape)} ({byte_size(last.tensor_fsize)})",
-        counted(len(node.operations), "operation"),
-        counted(params, "param") if params else "",
-    ]
-    return [line for line in lines if line]
-
-
-def _class_and_passes(module_type: str, num_passes: int) -> str:
-    return f"{module_type} (x{num_passes})" if num_passes > 1 else module_type
-
-
-def _limits(history: HistoryRecord, picture: Picture) -> list[str]:
-    """Say what the picture does not show."""
-    lines = []
-    if picture.depth is not None:
-        operations = counted(len(history.operations), "node")
-        lines.append(f"modules at level {picture.depth} are drawn as one node each ({operations} in full)")
-    if picture.num_left_out:
-        lines.append(f"the last {counted(picture.num_left_out, 'operation')} are not drawn")
-    return lines
-
-
-def _order_matters(operation: Operation) -> bool:
-    scaled = any(argument.startswith("alpha=") for argument in operation.func_keyword_args_non_tensor)
-    return len(operation.edges) > 1 and (scaled or operation.layer_type not in _COMMUTATIVE)
-
-
-def _argument(place: str) -> str:
-    """Write ``0`` as ``arg 0``, ``0.2`` as ``arg 0[2]``, and keep a keyword."""
-    name, *places = place.split(".")
-    return (f"arg {name}" if name.isdigit() else name) + "".join(f"[{number}]" for number in places)
+    return escape(shortened(printable(text), _LONGEST_LABEL)).replace("\\", r"\\")

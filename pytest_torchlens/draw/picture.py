@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import field
 
+from pytest_torchlens.draw.depth import Depths
+from pytest_torchlens.draw.focus import focused
+from pytest_torchlens.draw.options import DrawOptions
+from pytest_torchlens.draw.repeats import Repeats
+from pytest_torchlens.draw.repeats import find_repeats
+from pytest_torchlens.draw.scene import Flow
+from pytest_torchlens.draw.scene import Mark
+from pytest_torchlens.draw.scene import Scene
+from pytest_torchlens.draw.surroundings import Path
+from pytest_torchlens.draw.surroundings import Surroundings
+from pytest_torchlens.draw.text import address_of
+from pytest_torchlens.draw.text import layer_id
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import node_id
-from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Operation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import pass_label
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operation, or a module call that is drawn as one node."""
+    """One operation, a layer with all its passes, or a module call that is drawn as one node."""
 
     id: str
     operations: tuple[Operation, ...]
-    boxes: tuple[str, ...]
+    boxes: Path
     """The module calls whose boxes surround it, outermost first."""
     module: str | None = None
-    """The module call it stands for; None for a single operation."""
+    """The module call it stands for; None for an operation."""
+    num_passes: int = 1
+    """More than one for a layer, or a module, whose passes are drawn as one."""
+    is_stub: bool = False
+    """Whether it is beside what the picture is about."""
+
+    @property
+    def shown(self) -> Operation:
+        """The operation whose text it has."""
+        return self.operations[0]
 
 
 @dataclass(frozen=True)
@@ -36,7 +54,13 @@ class Arrow:
 
     tail: Node
     head: Node
-    edges: tuple[Edge, ...]
+    arguments: tuple[str, ...]
+    out_label: str = ""
+    """``"Out 1-2"`` where only some passes of the tail send something."""
+    in_label: str = ""
+    mark: Mark = ""
+    starts_condition: bool = False
+    """Whether it leads from what serves the outputs into what serves a condition alone."""
 
 
 @dataclass(frozen=True)
@@ -45,133 +69,171 @@ class Picture:
 
     nodes: tuple[Node, ...]
     arrows: tuple[Arrow, ...]
-    depth: int | None
-    """Level from which on modules are drawn as one node; None where every operation is drawn."""
+    gradients: tuple[tuple[Node, Node], ...] = ()
+    """Ends of the arrows of the backward pass."""
+    level: int | None = None
+    """Level from which on modules are drawn as one node because there were too many nodes."""
+    runs: Mapping[str, Path] = field(default_factory=dict)
+    """By module call that is drawn: all equal calls that it stands for, where there are several."""
     num_left_out: int = 0
     """Operations that are not in the picture at all, because even collapsed there were too many."""
+    num_in_full: int = 0
+    """Operations that could be drawn."""
 
 
-def compose(history: HistoryRecord, nesting_depth: int | None, max_nodes: int) -> Picture:
-    """Return what to draw, with modules collapsed until at most `max_nodes` nodes are left."""
-    graph = _Graph(history.operations)
-    depth = _fitting_depth(graph, nesting_depth, max_nodes)
-    nodes = graph.nodes(depth)
-    shown = nodes[:max_nodes]
-    left_out = sum(len(node.operations) for node in nodes[max_nodes:])
-    return Picture(tuple(shown), tuple(graph.arrows(shown)), depth, left_out)
+def compose(scene: Scene, options: DrawOptions, gradients: frozenset[str] = frozenset()) -> Picture:
+    """Return what to draw, with modules collapsed until at most ``max_nodes`` nodes are left.
+
+    Parameters
+    ----------
+    scene
+        What happened.
+    options
+        What of it is to be shown.
+    gradients
+        Labels of the operations whose tensors a backward pass reached.
+
+    Raises
+    ------
+    OptionError
+        If the options name a module that is not there.
+    """
+    composer = _Composer(scene, options)
+    composer.fit()
+    nodes = composer.nodes()
+    most = options.max_nodes or len(nodes)
+    shown = nodes[:most]
+    return Picture(
+        tuple(shown),
+        tuple(composer.arrows(shown)),
+        tuple(composer.gradients(shown, gradients)),
+        composer.level,
+        composer.repeats.runs,
+        sum(len(node.operations) for node in nodes[most:]),
+        len(composer.scene.operations),
+    )
 
 
-def _fitting_depth(graph: _Graph, wanted: int | None, max_nodes: int) -> int | None:
-    if graph.num_nodes(wanted) <= max_nodes:
-        return wanted
-    deepest = min(graph.deepest, wanted or graph.deepest)
-    depths = range(deepest, 0, -1)
-    fitting = (depth for depth in depths if graph.num_nodes(depth) <= max_nodes)
-    return next(fitting, 1 if deepest else wanted)
+class _Composer:
+    def __init__(self, scene: Scene, options: DrawOptions) -> None:
+        self.options = options
+        self.addresses = {module.address for module in scene.history.modules}
+        self.passes = {module.address: module.num_passes for module in scene.history.modules}
+        self.around = Surroundings(scene)
+        self.scene, self.stubs = scene, frozenset[str]()
+        if options.focus is not None:
+            self.scene, self.stubs = focused(scene, self.around, options.focus)
+        self.start = 0 if options.focus is None else 1
+        self.depths = Depths(options.vis_nesting_depth, self.addresses)
+        self.repeats = find_repeats(self.scene, self.around) if options.repeats else Repeats()
+        self.by_label = {op.label: op for op in self.scene.operations}
+        self.level: int | None = None
 
+    def fit(self) -> None:
+        """Make the picture small enough, by as little as will do."""
+        most = self.options.max_nodes
+        if most is None or self._num_nodes() <= most:
+            return
+        if self.options.repeats is None:
+            self.repeats = find_repeats(self.scene, self.around)
+        deepest = max(map(len, self.around.paths.values()), default=0)
+        for level in range(deepest, self.start, -1):
+            if self._num_nodes() <= most:
+                return
+            self.level = level - self.start
 
-class _Graph:
-    """The operations with the module calls around them."""
-
-    def __init__(self, operations: tuple[Operation, ...]) -> None:
-        self.operations = operations
-        self.by_label = _labels(operations)
-        self.calls = self._calls_around()
-        self.sizes = self._calls_within()
-        self.bottom = self._calls_of_one_operation()
-        self.deepest = max(map(len, self.calls.values()), default=0)
-
-    def nodes(self, depth: int | None) -> list[Node]:
+    def nodes(self) -> list[Node]:
         """Return the nodes in order of their first operation."""
         groups: dict[str, list[Operation]] = defaultdict(list)
-        modules: dict[str, tuple[str, ...]] = {}
-        for operation in self.operations:
-            call = self._collapsed_into(operation, depth)
-            key = module_id(call[-1]) if call else node_id(operation)
-            groups[key].append(operation)
-            modules[key] = call
-        return [self._node(key, tuple(group), modules[key]) for key, group in groups.items()]
+        for op in self.scene.operations:
+            if op.label not in self.repeats.standing_for:
+                groups[self._id(op)].append(op)
+        return [self._node(key, tuple(group)) for key, group in groups.items()]
 
-    def num_nodes(self, depth: int | None) -> int:
-        """Return how many nodes there are when modules at level `depth` are collapsed."""
-        collapsed = ((self._collapsed_into(operation, depth), operation) for operation in self.operations)
-        return len({call or node_id(operation) for call, operation in collapsed})
+    def _num_nodes(self) -> int:
+        return len({self._id(op) for op in self.scene.operations if op.label not in self.repeats.standing_for})
 
     def arrows(self, nodes: list[Node]) -> Iterator[Arrow]:
-        """Yield an arrow for each pair of nodes that data flow between."""
-        owner = {node_id(operation): node for node in nodes for operation in node.operations}
-        edges: dict[tuple[str, str], list[Edge]] = defaultdict(list)
-        ends: dict[tuple[str, str], tuple[Node, Node]] = {}
-        for tail, head, edge in self._flows(owner):
-            edges[tail.id, head.id].append(edge)
-            ends[tail.id, head.id] = tail, head
-        for key, (tail, head) in ends.items():
-            yield Arrow(tail, head, tuple(edges[key]))
+        """Yield an arrow for each pair of nodes that data flow between, and each set of passes in which they do."""
+        carried: dict[tuple[str, str, str, bool, Mark], list[tuple[Flow, str, str]]] = defaultdict(list)
+        owner = self._owners(nodes)
+        for flow, tail, head in self.repeats.project(self.scene.flows):
+            if tail in owner and head in owner and not self._is_inside(owner[tail], owner[head], tail, head):
+                key = (owner[tail].id, owner[head].id, flow.argument, flow.through_write, flow.mark)
+                carried[key].append((flow, tail, head))
+        yield from self._by_ends(self._arrow(owner, flows) for flows in carried.values())
 
-    def _flows(self, owner: dict[str, Node]) -> Iterator[tuple[Node, Node, Edge]]:
-        for key, head in owner.items():
-            for edge in self.by_label[key].edges:
-                parent = self.by_label.get(edge.parent)
-                tail = owner.get(node_id(parent)) if parent else None
-                if tail is not None and tail is not head:
-                    yield tail, head, edge
+    def _arrow(self, owner: Mapping[str, Node], flows: list[tuple[Flow, str, str]]) -> Arrow:
+        flow, tail, head = flows[0]
+        sent = self._pass_label("Out", owner[tail], [tail for _, tail, _ in flows])
+        got = self._pass_label("In", owner[head], [head for _, _, head in flows])
+        starts = self.by_label[head].in_cond_branch and not self.by_label[tail].in_cond_branch
+        starts = starts and owner[head].module is None
+        return Arrow(owner[tail], owner[head], (flow.argument,), sent, got, flow.mark, starts)
 
-    def _node(self, key: str, operations: tuple[Operation, ...], module: tuple[str, ...]) -> Node:
-        if module:
-            return Node(key, operations, module[:-1], module[-1])
-        return Node(key, operations, self._boxes_around(operations[0]))
+    @staticmethod
+    def _by_ends(arrows: Iterable[Arrow]) -> Iterator[Arrow]:
+        """Join the arguments of arrows that differ in nothing else."""
+        alike: dict[tuple[str, ...], list[Arrow]] = defaultdict(list)
+        for arrow in arrows:
+            alike[arrow.tail.id, arrow.head.id, arrow.out_label, arrow.in_label, arrow.mark].append(arrow)
+        for first, *others in alike.values():
+            arguments = first.arguments + tuple(name for other in others for name in other.arguments)
+            starts = any(arrow.starts_condition for arrow in (first, *others))
+            yield Arrow(first.tail, first.head, arguments, first.out_label, first.in_label, first.mark, starts)
 
-    def _collapsed_into(self, operation: Operation, depth: int | None) -> tuple[str, ...]:
-        calls = self.calls[node_id(operation)]
-        if depth is None or len(calls) < depth or self.sizes[calls[depth - 1]] == 1:
-            return ()
-        return calls[:depth]
+    def gradients(self, nodes: list[Node], reached: frozenset[str]) -> Iterator[tuple[Node, Node]]:
+        """Yield the ends of an arrow for each pair of nodes that a gradient went between."""
+        owner = self._owners(nodes)
+        flows = self.repeats.project(flow for flow in self.scene.flows if {flow.tail, flow.head} <= reached)
+        pairs = {(head, tail): None for _, tail, head in flows if tail in owner and head in owner}
+        between = {(owner[head].id, owner[tail].id): (owner[head], owner[tail]) for head, tail in pairs}
+        return (ends for ends in between.values() if ends[0] is not ends[1])
 
-    def _boxes_around(self, operation: Operation) -> tuple[str, ...]:
-        """Leave out the box of a module that is nothing but one operation: the node's own shape says it."""
-        calls = self.calls[node_id(operation)]
-        return calls[:-1] if calls and calls[-1] in self.bottom else calls
+    def _owners(self, nodes: list[Node]) -> dict[str, Node]:
+        return {op.label: node for node in nodes for op in node.operations}
 
-    def _calls_around(self) -> dict[str, tuple[str, ...]]:
-        around = {node_id(op): op.containing_module_origin_nested for op in self.operations}
-        for source in self.operations:
-            if (source.is_buffer_layer or source.is_constant) and not around[node_id(source)]:
-                around[node_id(source)] = self._calls_of_children(source, around)
-        return around
+    def _is_inside(self, owner: Node, other: Node, tail: str, head: str) -> bool:
+        """Whether a flow stays in one node; from one pass to the next of a rolled one it does not."""
+        if owner is not other:
+            return False
+        return not self.options.is_rolled or self._pass_of(owner, tail) == self._pass_of(owner, head)
 
-    def _calls_of_children(self, source: Operation, around: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-        children = (self.by_label[label] for label in source.child_layers if label in self.by_label)
-        return _common([around[node_id(child)] for child in children])
+    def _pass_label(self, word: str, node: Node, labels: list[str]) -> str:
+        return pass_label(word, [self._pass_of(node, label) for label in labels], node.num_passes)
 
-    def _calls_within(self) -> Counter[str]:
-        """Count the function calls in each module call; buffers and constants are none."""
-        seen: set[tuple[str, int | str]] = set()
-        for operation in self.operations:
-            if operation.is_buffer_layer or operation.is_constant:
-                continue
-            number = operation.call_id if operation.call_id >= 0 else operation.layer_label_w_pass
-            seen.update((call, number) for call in self.calls[node_id(operation)])
-        return Counter(call for call, _ in seen)
+    def _pass_of(self, node: Node, label: str) -> int:
+        if node.module is None:
+            return self.by_label[label].pass_num
+        _, _, number = self._module_call(label).rpartition(":")
+        return int(number) if number.isdigit() else 1
 
-    def _calls_of_one_operation(self) -> set[str]:
-        ends = (op for op in self.operations if op.is_bottom_level_submodule_output)
-        innermost = (self.calls[node_id(op)][-1:] for op in ends)
-        return {call for calls in innermost for call in calls if self.sizes[call] == 1}
+    def _module_call(self, label: str) -> str:
+        """Return the call that an operation is drawn as a part of; ``""`` where it is a node itself."""
+        path = self.around.paths[label]
+        places = [self.depths.collapsed_at(path, self.start)]
+        if self.level is not None and len(path) >= self.level + self.start:
+            places.append(self.level + self.start - 1)
+        place = min((place for place in places if place is not None), default=None)
+        return "" if place is None or self.around.sizes[path[place]] == 1 else path[place]
 
+    def _id(self, op: Operation) -> str:
+        if call := self._module_call(op.label):
+            return module_id(self._shown(call))
+        return layer_id(op) if self.options.is_rolled else node_id(op)
 
-def _labels(operations: tuple[Operation, ...]) -> dict[str, Operation]:
-    """Find operations by label with pass, by label, and by node id."""
-    found: dict[str, Operation] = {}
-    for operation in operations:
-        for key in (operation.layer_label, operation.layer_label_w_pass, node_id(operation)):
-            found.setdefault(key, operation)
-    return found
+    def _shown(self, call: str) -> str:
+        """Return a call as it is named: by its address alone where passes are drawn as one."""
+        return address_of(call, self.addresses) if self.options.is_rolled else call
 
-
-def _common(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the start that all of `paths` share."""
-    if not paths:
-        return ()
-    shared = zip(*paths, strict=False)
-    length = next((i for i, names in enumerate(shared) if len(set(names)) > 1), min(map(len, paths)))
-    return paths[0][:length]
+    def _node(self, key: str, operations: tuple[Operation, ...]) -> Node:
+        first = operations[0]
+        call = self._module_call(first.label)
+        path = self.around.paths[first.label]
+        if call:
+            passes = self.passes.get(address_of(call, self.addresses), 1) if self.options.is_rolled else 1
+            boxes = map(self._shown, path[: path.index(call)])
+            return Node(key, operations, tuple(boxes), self._shown(call), passes)
+        boxes = map(self._shown, self.around.boxes_around(first.label))
+        passes = first.layer_passes_total if self.options.is_rolled else 1
+        return Node(key, operations, tuple(boxes), None, passes, first.label in self.stubs)

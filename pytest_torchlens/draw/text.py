@@ -12,6 +12,14 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 80
 
 
+def duration(seconds: float) -> str:
+    """Return a time for people: ``12 µs``, ``3.4 ms``, ``1.2 s``."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds * 1e9:,.0f} ns"
+
+
 def shape_text(shape: tuple[int, ...]) -> str:
     """Return a shape as the paper writes it: ``1x3x224x224``, ``x10`` for a vector, ``scalar`` for none."""
     if not shape:
@@ -41,6 +49,11 @@ def printable(text: str) -> str:
 def node_id(operation: Operation) -> str:
     """Return the id of an operation's node in the drawing: safe in SVG, HTML and a URL's fragment."""
     return "op-" + id_part(operation.label)
+
+
+def layer_id(operation: Operation) -> str:
+    """Return the id of the node that all passes of an operation's layer share."""
+    return "op-" + id_part(operation.layer_label)
 
 
 def module_id(call: str) -> str:

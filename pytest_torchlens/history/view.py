@@ -238,6 +238,33 @@ class HistoryView(abc.ABC):
             return tables.rolled_to_networkx(self.operations, self.rolled_edges)
         return tables.to_networkx(self.operations)
 
+    def draw(self, path: Path | str = "model_graph.svg", **options: Any) -> Path:
+        """Draw the graph into a file, and return its path.
+
+        Parameters
+        ----------
+        path
+            Its ending is the format: ``.svg``, ``.pdf``, ``.png`` or ``.dot``.
+        **options
+            Those of `DrawOptions`: ``vis_opt``, ``vis_nesting_depth``, ``direction``, ``focus``, ``color_by``,
+            ``node_text``, ``theme``, ``legend``, ``gradients``, ``repeats``, ``max_nodes``.
+
+        Raises
+        ------
+        OptionError
+            If an option cannot be, or does not fit this model.
+        DrawingUnavailable
+            If this machine has no Graphviz, or it cannot draw this.
+
+        Examples
+        --------
+        >>> history.draw("inside.pdf", focus="layer3.0", color_by="time", theme="print")  # doctest: +SKIP
+        """
+        from pytest_torchlens.draw import DrawOptions
+        from pytest_torchlens.draw import draw
+
+        return draw(self, path, DrawOptions.of(**options))
+
     # -- to text and to disk -------------------------------------------------------------------------------------
 
     def save(self, path: Path | str) -> None:

@@ -22,6 +22,7 @@ from pytest_torchlens.records.report import Outcome
 from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
 from pytest_torchlens.records.rolled import RolledEdge
+from pytest_torchlens.records.rolled import pass_label
 from pytest_torchlens.records.rolled import roll_edges
 from pytest_torchlens.records.sizes import byte_size
 from pytest_torchlens.records.verdict import Failure
@@ -54,6 +55,7 @@ __all__ = [
     "from_json",
     "merge",
     "nearest",
+    "pass_label",
     "roll_edges",
     "to_json",
 ]

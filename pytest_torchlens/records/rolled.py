@@ -52,14 +52,15 @@ def roll_edges(operations: Iterable[Operation]) -> tuple[RolledEdge, ...]:
         RolledEdge(
             *key,
             passes=tuple(passes),
-            out_label=_label("Out", [sent for sent, _ in passes], by_label[key[0]].layer_passes_total),
-            in_label=_label("In", [got for _, got in passes], by_label[key[1]].layer_passes_total),
+            out_label=pass_label("Out", [sent for sent, _ in passes], by_label[key[0]].layer_passes_total),
+            in_label=pass_label("In", [got for _, got in passes], by_label[key[1]].layer_passes_total),
         )
         for key, passes in carried.items()
     )
 
 
-def _label(word: str, passes: list[int], total: int) -> str:
+def pass_label(word: str, passes: Iterable[int], total: int) -> str:
+    """Return which of `total` passes are meant: ``"Out 1-2"``; ``""`` for all."""
     distinct = sorted(set(passes))
     return "" if len(distinct) == total else f"{word} {ranges(distinct)}"
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw import DrawingUnavailable
+from pytest_torchlens.draw import DrawOptions
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import render
 from pytest_torchlens.draw.text import id_part
@@ -68,7 +69,8 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
     """
     if report.history is None:
         return report
-    dot = dot_source(report.history, max_nodes=max_nodes, link=lambda operation: f"#{row_id(operation)}")
+    options = DrawOptions(max_nodes=max_nodes)
+    dot = dot_source(report.history, options, link=lambda operation: f"#{row_id(operation)}")
     try:
         svg = render(dot)
     except DrawingUnavailable as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pydot
 
+from pytest_torchlens.draw import DrawOptions
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.records import HistoryRecord
 
@@ -22,16 +23,29 @@ class Parsed:
     """Ids of the boxes around each node, outermost first."""
     boxes: dict[str, dict[str, Any]]
     edges: dict[tuple[str, str], dict[str, Any]]
+    """Attributes by ends; of several edges between the same ends, the last one's."""
+    arrows: list[tuple[str, str, list[str]]]
+    """Ends and lines of text of each edge of the forward pass."""
     title: list[str]
+    graph: dict[str, Any]
 
     def lines(self, node: str) -> list[str]:
         """Return the lines of a node's text."""
         return text_lines(self.nodes[node]["label"])
 
+    def says(self, tail: str, head: str) -> list[str]:
+        """Return the lines on an edge."""
+        return text_lines(self.edges[tail, head].get("label", "<>"))
 
-def parse(history: HistoryRecord, **options: Any) -> Parsed:
+
+def parse(history: HistoryRecord, link: Any = None, reached: frozenset[str] = frozenset(), **options: Any) -> Parsed:
     """Draw and read back."""
-    graphs = pydot.graph_from_dot_data(dot_source(history, **options))
+    return read_back(dot_source(history, DrawOptions.of(**options), link=link, gradients=reached))
+
+
+def read_back(dot: str) -> Parsed:
+    """Return what a DOT source draws."""
+    graphs = pydot.graph_from_dot_data(dot)
     assert graphs
     assert len(graphs) == 1
     graph = graphs[0]
@@ -43,9 +57,11 @@ def parse(history: HistoryRecord, **options: Any) -> Parsed:
             if node.get_name() not in {"graph", "node", "edge"}:
                 nodes[_plain(node.get_name())] = _attributes(node)
                 boxes_of[_plain(node.get_name())] = around
-    edges = {(_plain(e.get_source()), _plain(e.get_destination())): _attributes(e) for e in graph.get_edges()}
-    title = text_lines(_attributes(graph)["label"])
-    return Parsed(nodes, boxes_of, boxes, edges, title)
+    ends = [(_plain(e.get_source()), _plain(e.get_destination()), _attributes(e)) for e in graph.get_edges()]
+    edges = {(tail, head): attributes for tail, head, attributes in ends}
+    arrows = [(t, h, text_lines(said.get("label", "<>"))) for t, h, said in ends if said.get("class") != "gradient"]
+    whole = _attributes(graph)
+    return Parsed(nodes, boxes_of, boxes, edges, arrows, text_lines(whole["label"]), whole)
 
 
 def text_lines(label: str) -> list[str]:
@@ -62,8 +78,8 @@ class _Lines(HTMLParser):
         self.lines = [""]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in {"b", "br", "font"}, f"a tag that is not ours: {tag}"
-        if tag == "br":
+        assert tag in {"b", "br", "font", "table", "tr", "td"}, f"a tag that is not ours: {tag}"
+        if tag in {"br", "td"}:
             self.lines.append("")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_torchlens.draw import dot_source
 from tests.draw.parsed import parse
 from tests.draw.samples import Sketch
 from tests.draw.samples import alexnet
@@ -12,7 +11,7 @@ from tests.draw.samples import transformer
 
 
 def test_a_level_draws_modules_as_nodes():
-    drawn = parse(alexnet(), nesting_depth=1)
+    drawn = parse(alexnet(), vis_nesting_depth=1)
     assert set(drawn.nodes) == {
         "op-input_1_0",
         "module-features",
@@ -25,7 +24,7 @@ def test_a_level_draws_modules_as_nodes():
 
 
 def test_a_collapsed_module_tells_what_is_in_it():
-    drawn = parse(alexnet(), nesting_depth=1)
+    drawn = parse(alexnet(), vis_nesting_depth=1)
     node = drawn.nodes["module-classifier"]
     assert (node["shape"], node["peripheries"], node["class"]) == ("box", "2", "params module")
     expected = ["@classifier", "Sequential", "1x1000 (3.9 KB)", "7 operations", "58,631,144 params"]
@@ -33,14 +32,14 @@ def test_a_collapsed_module_tells_what_is_in_it():
 
 
 def test_arrows_lead_into_and_out_of_a_collapsed_module():
-    edges = set(parse(alexnet(), nesting_depth=1).edges)
+    edges = set(parse(alexnet(), vis_nesting_depth=1).edges)
     assert ("op-input_1_0", "module-features") in edges
     assert ("module-features", "op-adaptiveavgpool2d_1_14") in edges
     assert len(edges) == 5
 
 
 def test_a_level_below_all_modules_changes_nothing_but_the_title():
-    assert set(parse(alexnet(), nesting_depth=9).nodes) == set(parse(alexnet()).nodes)
+    assert set(parse(alexnet(), vis_nesting_depth=9).nodes) == set(parse(alexnet()).nodes)
 
 
 def test_too_many_nodes_are_collapsed_no_more_than_needed():
@@ -68,10 +67,27 @@ def test_a_graph_without_modules_is_cut_and_says_so():
     assert drawn.title[-1] == "the last 31 operations are not drawn"
 
 
-@pytest.mark.parametrize("option", ["nesting_depth", "max_nodes"])
-def test_a_level_or_limit_below_one_is_refused(option):
-    with pytest.raises(ValueError, match=f"{option} is 0; the smallest picture has {option}=1"):
-        dot_source(alexnet(), **{option: 0})
+def test_no_limit_draws_all():
+    assert len(parse(transformer(2), max_nodes=None).nodes) == 38
+
+
+def test_depth_by_module():
+    drawn = parse(transformer(2), vis_nesting_depth={"blocks.0": 0, "blocks.1": 1})
+    inside = [node for node, boxes in drawn.boxes_of.items() if "module-blocks-2e-1" in boxes]
+    assert "module-blocks-2e-0" in drawn.nodes
+    assert inside[:4] == ["op-layernorm_3_19", "module-blocks-2e-1-2e-attn", "op-add_3_31", "op-layernorm_4_32"]
+    assert "module-blocks-2e-1-2e-mlp" in inside
+
+
+def test_depth_by_wildcard():
+    drawn = parse(transformer(2), vis_nesting_depth={"*.attn": 0})
+    assert {"module-blocks-2e-0-2e-attn", "module-blocks-2e-1-2e-attn", "op-gelu_1_16"} <= set(drawn.nodes)
+
+
+def test_the_last_pattern_that_fits_wins():
+    drawn = parse(transformer(2), vis_nesting_depth={"blocks.*": 0, "blocks.1*": 9})
+    assert "module-blocks-2e-0" in drawn.nodes
+    assert "op-gelu_2_34" in drawn.nodes
 
 
 def test_several_tensors_of_one_call_are_one_operation_of_their_module():

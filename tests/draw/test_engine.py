@@ -23,6 +23,15 @@ def program(tmp_path):
     return make
 
 
+def test_the_wheel_makes_no_pdf_and_this_is_said(program, monkeypatch, nothing):
+    program("graphviz-pure", "print('wheel')")
+    with pytest.raises(
+        DrawingUnavailable, match=r"no PDF: graphviz-pure makes none; install Graphviz .*\.svg or \.png"
+    ):
+        render("digraph {}", "pdf")
+    assert render("digraph {}").strip() == b"wheel"
+
+
 @pytest.fixture
 def nothing(monkeypatch, tmp_path):
     """A machine with no Graphviz."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
+from pytest_torchlens.draw import THEMES
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import render
-from pytest_torchlens.draw.look import FILLS
 from pytest_torchlens.records import Edge
+from pytest_torchlens.records import EscapeRecord
 from tests.draw.parsed import parse
 from tests.draw.parsed import text_lines
 from tests.draw.samples import Sketch
@@ -53,12 +55,8 @@ def test_data_flow_upward():
     ],
 )
 def test_fill(demo, node, fill):
-    assert demo.nodes[node]["fillcolor"] == FILLS[fill]
+    assert demo.nodes[node]["fillcolor"] == getattr(THEMES["light"], fill)
     assert demo.nodes[node]["class"] == fill
-
-
-def test_fills_differ():
-    assert len(set(FILLS.values())) == len(FILLS)
 
 
 def test_truth_value_is_yellow():
@@ -66,6 +64,39 @@ def test_truth_value_is_yellow():
     x = net.op("input")
     net.op("gt", x, is_terminal_bool_layer=True)
     assert parse(net.record()).nodes["op-gt_1_1"]["class"] == "bool"
+
+
+def test_a_value_that_goes_on_is_yellow_too_if_a_condition_asked_for_it():
+    net = Sketch("Net")
+    x = net.op("input")
+    x = net.op("sum", x, is_condition=True)
+    net.op("output", x)
+    drawn = parse(net.record())
+    assert drawn.nodes["op-sum_1_1"]["class"] == "bool"
+
+
+def test_a_bold_if_stands_where_a_condition_leaves_the_way_to_the_output():
+    net = Sketch("Net")
+    x = net.op("input")
+    total = net.op("sum", x, in_cond_branch=True)
+    net.op("gt", total, in_cond_branch=True, is_condition=True)
+    net.op("output", net.op("cos", x))
+    drawn = parse(net.record())
+    assert [(tail, head) for tail, head, lines in drawn.arrows if lines == ["IF"]] == [("op-input_1_0", "op-sum_1_1")]
+    assert "<B>IF</B>" in drawn.edges["op-input_1_0", "op-sum_1_1"]["label"]
+
+
+def test_a_truth_value_says_what_was_asked_and_done():
+    net = Sketch("Net")
+    gt = net.op("gt", net.op("input"), is_condition=True)
+    asked = {"function": "__bool__", "operation": gt, "statement": "if"}
+    escapes = (
+        EscapeRecord(**asked, value=True, branch="body"),
+        EscapeRecord(**asked, value=False, branch="else"),
+        EscapeRecord(function="item", operation=gt, value=0.25),
+    )
+    record = replace(net.record(), escapes=escapes)
+    assert parse(record).lines("op-gt_1_1")[2:] == ["if: True → body, False → else", "item(): 0.25"]
 
 
 def test_constants_look_like_buffers():
@@ -103,8 +134,8 @@ def test_arrows_run_from_parent_to_child(demo):
 
 
 def test_argument_positions_where_order_matters(demo):
-    assert demo.edges["op-add_2_6", "op-div_1_8"]["label"] == "arg 0"
-    assert demo.edges["op-pow_1_7", "op-div_1_8"]["label"] == "arg 1"
+    assert demo.says("op-add_2_6", "op-div_1_8") == ["arg 0"]
+    assert demo.says("op-pow_1_7", "op-div_1_8") == ["arg 1"]
 
 
 def test_no_argument_positions_where_order_does_not_matter(demo):
@@ -120,12 +151,12 @@ def test_alpha_makes_a_sum_lopsided():
     net = Sketch("Net")
     x, y = net.op("input"), net.op("input")
     net.op("add", x, y, func_keyword_args_non_tensor=("alpha=2",))
-    assert parse(net.record()).edges["op-input_2_0", "op-add_1_2"]["label"] == "arg 1"
+    assert parse(net.record()).says("op-input_2_0", "op-add_1_2") == ["arg 1"]
 
 
 @pytest.mark.parametrize(
     ("places", "label"),
-    [(("0", "weight"), "weight"), (("0", "1.2"), "arg 1[2]"), (("1", "1"), "arg 1, arg 1")],
+    [(("0", "weight"), "weight"), (("0", "1.2"), "arg 1[2]"), (("1", "2"), "arg 1, arg 2")],
 )
 def test_keywords_lists_and_one_tensor_twice(places, label):
     net = Sketch("Net")
@@ -133,7 +164,7 @@ def test_keywords_lists_and_one_tensor_twice(places, label):
     first = x if places[0] == "0" else y
     edges = (Edge(first, places[0]), Edge(y, places[1]))
     net.op("where", x, y, edges=edges)
-    assert parse(net.record()).edges["op-input_2_0", "op-where_1_2"]["label"] == label
+    assert parse(net.record()).says("op-input_2_0", "op-where_1_2") == [label]
 
 
 def test_boxes_of_modules_are_nested_with_address_and_class():
@@ -183,7 +214,10 @@ def test_title(demo):
 
 
 def test_hint_of_a_node_tells_type_and_source(demo):
-    assert demo.nodes["op-add_1_1"]["tooltip"] == r"add_1_1\n5x5 torch.float32 on cpu\nadd\ndemo.py:12, in forward"
+    hint = demo.nodes["op-add_1_1"]["tooltip"].split(r"\n")
+    assert hint[:3] == ["add_1_1", "5x5 torch.float32 on cpu, 100 B", "add"]
+    assert hint[3:5] == ["from: input_1_0", "to: relu_1_2"]
+    assert hint[-1] == "demo.py:12, in forward"
 
 
 def test_link_of_a_node():

@@ -1,0 +1,178 @@
+"""Numbers that fills show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_torchlens.draw.options import ColorBy
+from pytest_torchlens.draw.options import OptionError
+from pytest_torchlens.draw.text import duration
+from pytest_torchlens.records import Operation
+from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import nearest
+
+_FIELDS = {"time": "func_time_elapsed", "memory": "tensor_fsize", "params": "num_params_total", "flops": "flops"}
+_WORDS = {value: key for key, value in _FIELDS.items()}
+_OF_CALLS = {"time", "flops"}
+"""What is known of a call, and stands in each operation that the call made."""
+_NO_CALLS = {"input", "output", "buffer", "constant"}
+_WIDE = 100.0
+"""Positive numbers further apart than this are shown on a logarithmic scale, with 0 at its low end."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number for each operation, and how it is written.
+
+    Attributes
+    ----------
+    name
+        What is measured.
+    values
+        By label; an operation without one has no number.
+    is_sum
+        Whether the number of a node of several operations is their sum; else it is the largest.
+    """
+
+    name: str
+    values: Mapping[str, float]
+    is_sum: bool
+
+    def of(self, operations: Iterable[Operation]) -> float | None:
+        """Return the number of a node."""
+        known = [op for op in operations if op.label in self.values]
+        if not known:
+            return None
+        if not self.is_sum:
+            return max((self.values[op.label] for op in known), key=lambda value: (math.isnan(value), value))
+        if self.name in _OF_CALLS:
+            known = list({op.call_id if op.call_id >= 0 else op.label: op for op in known}.values())
+        return sum(self.values[op.label] for op in known)
+
+    def text(self, value: float) -> str:
+        """Return a number with its unit."""
+        if self.name == "time" and math.isfinite(value):
+            return duration(value)
+        if self.name == "memory" and math.isfinite(value):
+            return byte_size(round(value))
+        return f"{value:,.0f}" if value.is_integer() else f"{value:,.4g}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From where to where the numbers of a picture go."""
+
+    low: float
+    high: float
+    is_logarithmic: bool = False
+    """Whether equal steps of colour are equal factors."""
+
+    @classmethod
+    def over(cls, values: Iterable[float]) -> Scale:
+        """Return the scale that all finite values are on."""
+        finite = [value for value in values if math.isfinite(value)] or [0.0]
+        low, high = min(finite), max(finite)
+        least = min((value for value in finite if value > 0), default=high)
+        return cls(least, high, True) if low >= 0 and high > least * _WIDE else cls(low, high)
+
+    def share(self, value: float) -> float:
+        """Return where a value is, from 0 (lowest) to 1 (highest)."""
+        if self.high == self.low:
+            return 0.0
+        if self.is_logarithmic:
+            return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def at(self, share: float) -> float:
+        """Return the value at a share."""
+        if self.is_logarithmic:
+            return float(self.low * (self.high / self.low) ** share)
+        return self.low + share * (self.high - self.low)
+
+
+def metric(color_by: ColorBy, operations: tuple[Operation, ...]) -> Metric | None:
+    """Return the numbers that are asked for; None where no metric is.
+
+    Raises
+    ------
+    OptionError
+        If there is no such metric, a label in a mapping is no layer's, or a function of the user's fails.
+    """
+    if color_by is None:
+        return None
+    if isinstance(color_by, Mapping):
+        return Metric("value", _by_key(color_by, operations), is_sum=False)
+    if callable(color_by):
+        name = getattr(color_by, "__name__", "").strip("<>")
+        return Metric(name if name not in ("", "lambda") else "value", _asked(color_by, operations), is_sum=False)
+    if color_by == "gradient_norm":
+        return Metric("gradient norm", _gradient_norms(operations), is_sum=False)
+    return _of_field(color_by, operations)
+
+
+def _of_field(name: str, operations: tuple[Operation, ...]) -> Metric:
+    field = _FIELDS.get(name, name)
+    measured = [op for op in operations if name not in _OF_CALLS or op.layer_type not in _NO_CALLS]
+    values = {op.label: getattr(op, field, None) for op in measured}
+    numbers = {key: float(v) for key, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    if not numbers and values:
+        known = [*(key for key, of in _FIELDS.items() if _is_there(of, operations)), "gradient_norm"]
+        raise OptionError(f"color_by is {name!r}, which this history has no numbers for; {nearest(name, known)}")
+    return Metric(_WORDS.get(field, field), numbers, is_sum=True)
+
+
+def _is_there(field: str, operations: tuple[Operation, ...]) -> bool:
+    return any(getattr(op, field, None) is not None for op in operations)
+
+
+def _by_key(numbers: Mapping[str, float], operations: tuple[Operation, ...]) -> dict[str, float]:
+    """Return numbers by label; keys may be labels, short labels, or addresses of bottom-level modules."""
+    keys = {op.label: _keys(op) for op in operations}
+    known = {key for names in keys.values() for key in names}
+    for key in numbers:
+        if key not in known:
+            raise OptionError(f"color_by has {key!r}, which is no layer; {nearest(str(key), known)}")
+    found = {label: next((key for key in names if key in numbers), None) for label, names in keys.items()}
+    return {label: _number(numbers[key], label) for label, key in found.items() if key is not None}
+
+
+def _keys(op: Operation) -> tuple[str, ...]:
+    call = op.bottom_level_submodule_exited or ""
+    names = (op.label, op.layer_label_w_pass, op.layer_label, op.layer_label_short, call, call.rpartition(":")[0])
+    return tuple(filter(None, names))
+
+
+def _asked(function: Callable[[Any], float | None], operations: tuple[Operation, ...]) -> dict[str, float]:
+    found = {}
+    for op in operations:
+        try:
+            value = function(op)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise OptionError(f"the function given as color_by raised {said}, for {op.label}") from error
+        if value is not None:
+            found[op.label] = _number(value, op.label)
+    return found
+
+
+def _number(value: Any, label: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise OptionError(f"color_by gives {value!r} for {label}, which is no number") from None
+
+
+def _gradient_norms(operations: tuple[Operation, ...]) -> dict[str, float]:
+    gradients = {op.label: getattr(op, "grad_contents", None) for op in operations}
+    found = {label: float(gradient.norm()) for label, gradient in gradients.items() if gradient is not None}
+    if not found:
+        raise OptionError(NO_GRADIENT)
+    return found
+
+
+NO_GRADIENT = "no gradient was saved: record with save_gradients=True and run a backward pass before drawing"

@@ -1,0 +1,135 @@
+"""What a picture may be asked to show, checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import fields
+from typing import Any
+from typing import Literal
+from typing import TypeAlias
+from typing import get_args
+
+from pytest_torchlens.draw.theme import THEMES
+from pytest_torchlens.draw.theme import Theme
+from pytest_torchlens.records import nearest
+
+VisOpt = Literal["none", "unrolled", "rolled"]
+Direction = Literal["up", "down", "right", "left"]
+NestingDepth: TypeAlias = int | Mapping[str, int] | None
+ColorBy: TypeAlias = str | Mapping[str, float] | Callable[[Any], float | None] | None
+NodeText: TypeAlias = Callable[[Any], str | Iterable[str] | None]
+
+
+class OptionError(ValueError):
+    """An option of a drawing that cannot be; the message names it and what can be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawOptions:
+    """How a model is drawn.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be.
+    TypeError
+        If a number is none.
+    """
+
+    vis_opt: VisOpt = "unrolled"
+    """``"unrolled"`` (default) draws every operation, ``"rolled"`` all passes of a layer as one node."""
+    vis_nesting_depth: NestingDepth = None
+    """Levels of modules that are opened before one is drawn as one node: 1 draws the model's direct submodules.  A
+    mapping says it by address, which may have wildcards, and counts from the module named: ``{"layer*": 0}`` draws
+    each of these as one node, ``{"layer4": 1}`` its direct submodules.  None (default) draws every operation."""
+    direction: Direction = "up"
+    """Where data flow to: ``"up"`` (default, as in the paper), ``"down"``, ``"right"``, ``"left"``."""
+    focus: str | None = None
+    """Address of one module (``"layer3.0"``), or one call of it (``"cell:2"``), to be drawn alone, with what it reads
+    and what reads it as stubs."""
+    color_by: ColorBy = None
+    """What fills show: ``"time"``, ``"memory"``, ``"params"``, ``"flops"``, ``"gradient_norm"``, any other number in an
+    operation's fields, a mapping of labels to numbers, or a function of an operation."""
+    node_text: NodeText | None = None
+    """Gives the text of an operation's node, as a line or several; None from it keeps the usual text."""
+    theme: str | Theme = "light"
+    """``"light"``, ``"dark"``, ``"print"``, or a theme of your own."""
+    legend: bool = False
+    """Whether the picture explains itself."""
+    gradients: bool = False
+    """Whether to draw where gradients flowed, in blue; needs ``save_gradients=True`` and a backward pass."""
+    repeats: bool | None = None
+    """Whether equal modules in a row (``layer.0`` … ``layer.11``) are drawn once, with ``× 12``.  None (default) does
+    it where there would be more than `max_nodes` nodes."""
+    max_nodes: int | None = 600
+    """Above this number of nodes modules are drawn as one node each, the innermost first, until the rest fits; the
+    title says so.  None sets no limit."""
+
+    def __post_init__(self) -> None:
+        """Check all that can be checked without a model."""
+        check_choice("vis_opt", self.vis_opt, get_args(VisOpt))
+        check_choice("direction", self.direction, get_args(Direction))
+        if isinstance(self.theme, str):
+            check_choice("theme", self.theme, THEMES)
+        _check_numbers(self)
+        for colour in (vars(self.colours)[field.name] for field in fields(Theme) if field.name != "font"):
+            _check_colour(colour)
+
+    @property
+    def colours(self) -> Theme:
+        """The theme itself."""
+        return THEMES[self.theme] if isinstance(self.theme, str) else self.theme
+
+    @property
+    def is_rolled(self) -> bool:
+        """Whether all passes of a layer are one node."""
+        return self.vis_opt == "rolled"
+
+    @classmethod
+    def of(cls, **options: Any) -> DrawOptions:
+        """Return options given by name.
+
+        Raises
+        ------
+        OptionError
+            If there is none of a name, or a value cannot be.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise OptionError(f"a drawing has no option {name!r}; {nearest(name, known)}")
+        return cls(**options)
+
+
+def check_choice(name: str, value: object, valid: Iterable[str]) -> None:
+    """Raise `OptionError` if `value` is none of `valid`."""
+    if value not in (valid := list(valid)):
+        raise OptionError(f"{name} is {value!r}; it can be {', '.join(map(repr, valid))}")
+
+
+def _check_numbers(options: DrawOptions) -> None:
+    depth = options.vis_nesting_depth
+    least = {"max_nodes": (options.max_nodes, 1)}
+    if isinstance(depth, Mapping):
+        least |= {f"vis_nesting_depth[{pattern!r}]": (number, 0) for pattern, number in depth.items()}
+    else:
+        least["vis_nesting_depth"] = depth, 1
+    for name, (value, lowest) in least.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} is {value!r:.80}; it takes a whole number, or None")
+        if value < lowest:
+            raise OptionError(f"{name} is {value}; the smallest picture has {lowest}")
+
+
+def _check_colour(colours: str | tuple[str, ...]) -> None:
+    for colour in (colours,) if isinstance(colours, str) else colours:
+        if not re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
+            raise OptionError(f"the theme has the colour {colour!r}; colours are written as '#rrggbb'")
+    if not colours:
+        raise OptionError("the theme's scale has no colour; one is the least")

@@ -1,0 +1,215 @@
+"""What a picture says: the lines of its nodes, arrows, boxes, hints and title."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pytest_torchlens.draw.options import DrawOptions
+from pytest_torchlens.draw.options import OptionError
+from pytest_torchlens.draw.text import address_of
+from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import duration
+from pytest_torchlens.draw.text import shape_text
+from pytest_torchlens.records import EscapeRecord
+from pytest_torchlens.records import ModuleRecord
+from pytest_torchlens.records import Operation
+from pytest_torchlens.records import byte_size
+
+if TYPE_CHECKING:
+    from pytest_torchlens.draw.picture import Arrow
+    from pytest_torchlens.draw.picture import Node
+    from pytest_torchlens.draw.picture import Picture
+    from pytest_torchlens.draw.scene import Scene
+
+_MANY = 6
+"""Of shapes, answers and the like in one line."""
+MARKS = {"added": "+", "removed": "−", "changed": "~"}
+
+# Under these names the order of two tensors does not matter; an `alpha` makes it matter again.
+_COMMUTATIVE = frozenset(
+    {"add", "mul", "eq", "ne", "equal", "maximum", "minimum", "fmax", "fmin", "hypot", "dot", "inner"}
+    | {"and", "or", "xor", "bitwiseand", "bitwiseor", "bitwisexor", "logicaland", "logicalor", "logicalxor"}
+    | {"logaddexp", "logaddexp2", "gcd", "lcm"}
+)
+
+
+class Words:
+    """The text of a picture's parts, each as plain lines."""
+
+    def __init__(self, scene: Scene, options: DrawOptions) -> None:
+        self._scene = scene
+        self._options = options
+        self._modules = {module.address: module for module in scene.history.modules}
+        self._answers: dict[str, list[EscapeRecord]] = defaultdict(list)
+        for escape in scene.history.escapes:
+            self._answers[escape.operation].append(escape)
+
+    def of_node(self, node: Node) -> list[str]:
+        """Return a node's lines; the first is its name."""
+        lines = self._own_text(node) or (self._of_module(node) if node.module else self._of_operation(node))
+        mark, remarks = self.mark(node), self._scene.remarks
+        if mark:
+            lines[0] = f"{MARKS[mark]} {lines[0]}"
+        return [*lines, *(line for line in remarks.get(node.shown.label, ()) if not node.module)]
+
+    def mark(self, node: Node) -> str:
+        """Return in what a node differs between two passes; a module with any difference in it is changed."""
+        marks = {self._scene.marks.get(op.label, "") for op in node.operations}
+        return marks.pop() if len(marks) == 1 else "changed" if marks else ""
+
+    def _own_text(self, node: Node) -> list[str]:
+        """Return what the user's function says of an operation."""
+        function = self._options.node_text
+        if function is None or node.module:
+            return []
+        try:
+            said = function(node.shown)
+            lines = said.splitlines() if isinstance(said, str) else [str(line) for line in said or ()]
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise OptionError(f"the function given as node_text raised {reason}, for {node.shown.label}") from error
+        return [*filter(None, lines)]
+
+    def _of_operation(self, node: Node) -> list[str]:
+        op = node.shown
+        lines = [with_passes(op.layer_label if self._options.is_rolled else op.label, node.num_passes), tensor_line(op)]
+        if shapes := op.parent_param_shapes:
+            lines.append("params: " + _listed(map(shape_text, shapes)))
+        answers = [answer for passed in node.operations for answer in self._answers[passed.label]]
+        return [*lines, *_answer_lines(answers), *self._address(op)]
+
+    def _address(self, op: Operation) -> list[str]:
+        """Return where the model's object has it; nothing for a free function."""
+        if op.is_buffer_layer:
+            return [f"@{op.buffer_address}"]
+        if not op.is_bottom_level_submodule_output:
+            return []
+        call = op.bottom_level_submodule_exited or ""
+        return [f"@{address_of(call, self._modules) if self._options.is_rolled else call}"]
+
+    def _of_module(self, node: Node) -> list[str]:
+        last = node.operations[-1]
+        params = sum(op.num_params_total for op in _once(node.operations))
+        lines = [
+            with_passes(f"@{node.module}", node.num_passes),
+            self._module(node.module or "").module_type,
+            tensor_line(last),
+            counted(len(node.operations), "operation"),
+            counted(params, "param") if params else "",
+        ]
+        return [line for line in lines if line]
+
+    def of_box(self, call: str, run: tuple[str, ...]) -> list[str]:
+        """Return a module box's lines: address, class and passes, and what it stands for."""
+        module = self._module(call)
+        times = f" × {len(run)}, to @{run[-1]}" if len(run) > 1 else ""
+        return [f"@{call}{times}", with_passes(module.module_type, module.num_passes)]
+
+    def _module(self, call: str) -> ModuleRecord:
+        address = address_of(call, self._modules)
+        return self._modules.get(address) or ModuleRecord(address=address, module_type="")
+
+    def of_arrow(self, arrow: Arrow) -> str:
+        """Return where the values go in, if the order of the tensors matters to the operation."""
+        if arrow.head.module or not _order_matters(arrow.head.shown):
+            return ""
+        return ", ".join(map(_argument, dict.fromkeys(arrow.arguments)))
+
+    def hint(self, node: Node) -> list[str]:
+        """Return all that is known of a node, for when the pointer rests on it."""
+        if node.module is not None:
+            operations = node.operations
+            size, seconds = sum(op.tensor_fsize for op in operations), sum(op.func_time_elapsed for op in operations)
+            what = f"{counted(len(operations), 'operation')}, {byte_size(size)}, {duration(seconds)}"
+            return [node.module, self._module(node.module).module_type, what]
+        return [line for line in _metadata(node.shown) if line]
+
+    def title(self, picture: Picture) -> list[str]:
+        """Return the title's lines: model, tensors, parameters, what is shown and what is not."""
+        history, options = self._scene.history, self._options
+        lines = [
+            history.model_name,
+            f"{counted(history.num_tensors_total, 'tensor')} total ({byte_size(history.tensor_fsize_total)})",
+            f"{counted(history.total_params, 'param')} total ({byte_size(history.total_params_fsize)})",
+            *self._scene.title,
+        ]
+        if options.focus is not None:
+            lines.append(f"only @{options.focus} ({self._module(options.focus).module_type}) and what is beside it")
+        return [*lines, *_limits(picture)]
+
+
+def with_passes(name: str, passes: int) -> str:
+    """Return a name with the number of passes, where there are several: ``linear_1_1 (x3)``."""
+    return f"{name} (x{passes})" if passes > 1 else name
+
+
+def tensor_line(op: Operation) -> str:
+    """Return shape and size."""
+    return f"{shape_text(op.tensor_shape)} ({byte_size(op.tensor_fsize)})"
+
+
+def _listed(things: Iterable[str]) -> str:
+    things = list(things)
+    more = [f"… {len(things) - _MANY} more"] if len(things) > _MANY else []
+    return ", ".join([*things[:_MANY], *more])
+
+
+def _answer_lines(answers: list[EscapeRecord]) -> list[str]:
+    """Return what Python was told of a value, and what it did."""
+    by_question: dict[str, dict[str, None]] = defaultdict(dict)
+    for answer in answers:
+        asked = answer.statement if answer.is_truth_test or answer.statement != "expression" else f"{answer.function}()"
+        value = (
+            f"{answer.value:.4g}" if isinstance(answer.value, float) else "" if answer.value is None else answer.value
+        )
+        said = " → ".join(filter(None, [str(value), answer.branch]))
+        by_question[asked][said] = None
+    return [f"{asked}: {_listed(said)}".rstrip(": ") for asked, said in by_question.items()]
+
+
+def _once(operations: Iterable[Operation]) -> Iterable[Operation]:
+    """Yield one operation for each set of parameters."""
+    return {op.parent_param_addresses or op.label: op for op in operations}.values()
+
+
+def _metadata(op: Operation) -> Iterable[str]:
+    arguments = _listed(op.func_position_args_non_tensor + op.func_keyword_args_non_tensor)
+    names = zip(op.parent_param_addresses, op.parent_param_shapes, strict=False)
+    params = _listed(f"{name} {shape_text(shape)}" for name, shape in names)
+    yield f"{op.label}, pass {op.pass_num} of {op.layer_passes_total}" if op.layer_passes_total > 1 else op.label
+    yield f"{shape_text(op.tensor_shape)} {op.tensor_dtype} on {op.tensor_device}, {byte_size(op.tensor_fsize)}"
+    yield f"{op.func_applied_name}{' in place' if op.function_is_inplace else ''}"
+    yield f"arguments: {arguments}" if arguments else ""
+    yield f"params: {params}" if params else ""
+    yield f"buffer: {op.buffer_address}" if op.buffer_address else ""
+    yield f"constant: {op.constant_origin}" if op.constant_origin else ""
+    yield f"module: {op.containing_module_origin}" if op.containing_module_origin else ""
+    yield f"from: {_listed(op.parent_layers)}" if op.parent_layers else ""
+    yield f"to: {_listed(op.child_layers)}" if op.child_layers else ""
+    yield f"backward: {op.gradfunc_name}" if op.gradfunc_name else ""
+    yield f"time: {duration(op.func_time_elapsed)}" if op.func_time_elapsed else ""
+    yield op.source_line
+
+
+def _limits(picture: Picture) -> Iterable[str]:
+    """Say what the picture does not show."""
+    in_full = f"({counted(picture.num_in_full, 'node')} in full)"
+    if picture.runs:
+        yield f"equal modules in a row are drawn once, with × their number {in_full}"
+    if picture.level is not None:
+        yield f"modules at level {picture.level} are drawn as one node each {in_full}"
+    if picture.num_left_out:
+        yield f"the last {counted(picture.num_left_out, 'operation')} are not drawn"
+
+
+def _order_matters(operation: Operation) -> bool:
+    scaled = any(argument.startswith("alpha=") for argument in operation.func_keyword_args_non_tensor)
+    return len(operation.edges) > 1 and (scaled or operation.layer_type not in _COMMUTATIVE)
+
+
+def _argument(place: str) -> str:
+    """Write ``0`` as ``arg 0``, ``0.2`` as ``arg 0[2]``, and keep a keyword."""
+    name, *places = place.split(".")
+    return (f"arg {name}" if name.isdigit() else name) + "".join(f"[{number}]" for number in places)

@@ -1,0 +1,124 @@
+"""Histories of real models, drawn into files."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+import torch
+from torch import nn
+
+import pytest_torchlens as tl
+from pytest_torchlens.draw import engine
+from tests.draw.parsed import read_back
+from tests.models import DemoNetwork
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def history():
+    made = tl.log_forward_pass(DemoNetwork(), torch.rand(5, 5, requires_grad=True), save_gradients=True)
+    made["output_1"].tensor_contents.sum().backward()
+    return made
+
+
+@pytest.mark.parametrize(("ending", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("dot", b"digraph")])
+def test_the_ending_is_the_format(history, tmp_path, ending, start):
+    path = history.draw(tmp_path / f"net.{ending}")
+    assert path == tmp_path / f"net.{ending}"
+    assert path.read_bytes().startswith(start)
+
+
+def test_without_an_ending_it_is_svg(history, tmp_path):
+    assert history.draw(tmp_path / "net") == tmp_path / "net.svg"
+
+
+def test_an_unknown_ending_names_those_there_are(history, tmp_path):
+    with pytest.raises(tl.OptionError, match=r"net\.jpg', which ends in no format; .*'\.png'"):
+        history.draw(tmp_path / "net.jpg")
+
+
+def test_without_graphviz_drawing_says_what_to_do(history, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTEST_LENS_DOT", "/nowhere/dot")
+    with pytest.raises(tl.DrawingUnavailable, match="no drawing: /nowhere/dot does not start"):
+        history.draw(tmp_path / "net.svg")
+    assert history.draw(tmp_path / "net.dot").exists()
+
+
+def test_functions_of_an_operation_see_its_tensor(history, tmp_path):
+    def mean(op):
+        return float(op.tensor_contents.mean())
+
+    drawn = read_back(history.draw(tmp_path / "net.dot", color_by=mean, node_text=lambda op: op.layer_type).read_text())
+    assert drawn.lines("op-linear_1_3")[0] == "linear"
+    assert drawn.lines("op-linear_1_3")[1].startswith("mean: ")
+    assert "mean" in drawn.title
+
+
+def test_gradients(history, tmp_path):
+    path = history.draw(tmp_path / "net.dot", gradients=True, color_by="gradient_norm")
+    drawn = read_back(path.read_text())
+    assert drawn.edges["op-linear_1_3", "op-relu_1_2"]["class"] == "gradient"
+    assert ("op-add_2_6", "op-randn_1_5") not in drawn.edges
+    assert any(line.startswith("gradient norm: ") for line in drawn.lines("op-linear_1_3"))
+
+
+def test_gradients_that_are_not_there_are_asked_for(tmp_path):
+    history = tl.log_forward_pass(nn.Linear(2, 2), torch.ones(1, 2))
+    with pytest.raises(tl.OptionError, match="no gradient was saved: record with save_gradients=True"):
+        history.draw(tmp_path / "net.svg", gradients=True)
+
+
+def test_a_loaded_history_draws_the_same(history, tmp_path):
+    history.save(tmp_path / "run")
+    paths = [made.draw(tmp_path / f"{place}.dot") for place, made in enumerate((history, tl.load(tmp_path / "run")))]
+    assert paths[0].read_text() == paths[1].read_text()
+
+
+def test_show_model_graph_takes_all_options(tmp_path):
+    path = tmp_path / "net.dot"
+    tl.show_model_graph(DemoNetwork(), torch.rand(5, 5), vis_outpath=path, direction="right", legend=True)
+    drawn = read_back(path.read_text())
+    assert drawn.graph["rankdir"] == "LR"
+    assert "legend" in drawn.nodes
+
+
+def test_show_model_graph_refuses_before_the_model_runs(tmp_path):
+    with pytest.raises(tl.OptionError, match="no option 'nesting'"):
+        tl.show_model_graph(Raises(), torch.rand(5, 5), nesting=2)
+    with pytest.raises(tl.OptionError, match="ends in no format"):
+        tl.show_model_graph(Raises(), torch.rand(5, 5), vis_outpath=tmp_path / "net.txt")
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        raise AssertionError("it ran")
+
+
+def programs():
+    found = {engine.shutil.which("dot"), engine._from_wheel(), engine.shutil.which("graphviz-pure")}
+    return [program for program in found if program]
+
+
+@pytest.mark.parametrize("program", programs())
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"legend": True},
+        {"vis_opt": "rolled", "direction": "right", "theme": "dark", "color_by": "time"},
+        {"focus": "fc", "gradients": True},
+    ],
+)
+def test_svg_of_each_engine_parses(history, tmp_path, monkeypatch, program, options):
+    monkeypatch.setenv("PYTEST_LENS_DOT", program)
+    root = ET.parse(history.draw(tmp_path / "net.svg", **options)).getroot()  # noqa: S314 - drawn here
+    ids = [group.get("id") for group in root.iter(f"{SVG}g")]
+    assert len(set(ids)) == len(ids)
+    assert "op-linear_1_3" in ids
+    hints = [link.get("{http://www.w3.org/1999/xlink}title") or "" for link in root.iter(f"{SVG}a")]
+    hint = next(hint for hint in hints if hint.startswith("linear_1_3"))
+    for said in ("5x5 torch.float32 on cpu, 100 B", "params: fc.weight 5x5, fc.bias x5", "module: fc"):
+        assert said in hint
+    assert re.search(r"models\.py:\d+, in forward", hint)

@@ -1,0 +1,221 @@
+"""What a picture may be asked to show."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from pytest_torchlens.draw import THEMES
+from pytest_torchlens.draw import DrawOptions
+from pytest_torchlens.draw import OptionError
+from pytest_torchlens.draw import dot_source
+from pytest_torchlens.draw import render
+from tests.draw.parsed import parse
+from tests.draw.samples import Sketch
+from tests.draw.samples import alexnet
+from tests.draw.samples import demo_network
+from tests.draw.samples import transformer
+
+
+@pytest.mark.parametrize(("direction", "rankdir"), [("up", "BT"), ("down", "TB"), ("right", "LR"), ("left", "RL")])
+def test_direction(direction, rankdir):
+    assert parse(demo_network(), direction=direction).graph["rankdir"] == rankdir
+
+
+# -- one module ------------------------------------------------------------------------------------------------
+
+
+def test_focus_draws_one_module_with_stubs_for_what_is_beside_it():
+    drawn = parse(transformer(2), focus="blocks.1.mlp")
+    stubs = [node for node, look in drawn.nodes.items() if look["class"].endswith("stub")]
+    assert set(drawn.nodes) - set(stubs) == {"op-linear_7_33", "op-gelu_2_34", "op-linear_8_35"}
+    assert stubs == ["op-layernorm_4_32", "op-add_4_36"]
+    assert all("dotted" in drawn.nodes[stub]["style"] for stub in stubs)
+    assert set(drawn.boxes) == {"module-blocks-2e-1-2e-mlp"}
+    assert drawn.boxes_of["op-layernorm_4_32"] == ()
+    assert drawn.title[-1] == "only @blocks.1.mlp (Mlp) and what is beside it"
+
+
+def test_arrows_between_stubs_are_not_drawn():
+    drawn = parse(transformer(1), focus="blocks.0.mlp")
+    assert ("op-layernorm_2_14", "op-linear_3_15") in drawn.edges
+    assert ("op-add_1_13", "op-add_2_18") not in drawn.edges
+
+
+def test_depth_counts_from_the_module_in_focus():
+    drawn = parse(transformer(2), focus="blocks.1", vis_nesting_depth=1)
+    assert "module-blocks-2e-1-2e-attn" in drawn.nodes
+    assert "module-blocks-2e-1" in drawn.boxes
+
+
+def test_focus_on_one_call_of_a_module():
+    net = Sketch("Net")
+    net.module("cell", "Cell", num_passes=2)
+    x = net.op("input")
+    for call in ("cell:1", "cell:2"):
+        x = net.op("sin", net.op("cos", x, inside=(call,)), inside=(call,))
+    drawn = parse(net.record(), focus="cell:2")
+    assert set(drawn.nodes) == {"op-sin_1_2", "op-cos_2_3", "op-sin_2_4"}
+    assert set(parse(net.record(), focus="cell").boxes) == {"module-cell.1", "module-cell.2"}
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------
+
+
+def test_fills_show_a_metric_from_the_lowest_to_the_highest():
+    record = demo_network()
+    times = {op.layer_label: op.func_time_elapsed for op in record.operations}
+    drawn = parse(record, color_by="time")
+    scale = THEMES["light"].scale
+    inner = [label for label in times if not label.startswith(("input", "output", "buffer"))]
+    assert drawn.nodes[f"op-{min(inner, key=times.get)}"]["fillcolor"] == scale[0]
+    assert drawn.nodes[f"op-{max(inner, key=times.get)}"]["fillcolor"] == scale[-1]
+    assert "time: 20 µs" in drawn.lines("op-add_1_1")
+    assert drawn.title[3:] == ["time", "10 µs", "40 µs", "70 µs"]
+
+
+@pytest.mark.parametrize(
+    ("color_by", "line"),
+    [
+        ("memory", "memory: 100 B"),
+        ("params", "params: 30"),
+        ("num_param_tensors", "num_param_tensors: 0"),
+        ({"linear_1_3": 7, "fc": 8}, "value: 7"),
+        ({"fc": 0.5}, "value: 0.5"),
+        (lambda op: len(op.layer_type), "value: 6"),
+    ],
+)
+def test_metrics(color_by, line):
+    assert parse(demo_network(), color_by=color_by).lines("op-linear_1_3")[-1] == line
+
+
+def test_a_node_without_a_number_is_unfilled():
+    drawn = parse(demo_network(), color_by={"fc": 1.0}, theme="dark")
+    assert drawn.nodes["op-add_1_1"]["fillcolor"] == THEMES["dark"].background
+    assert drawn.lines("op-add_1_1") == ["add_1_1", "5x5 (100 B)"]
+
+
+def test_no_number_is_said_and_not_shown_as_a_colour():
+    drawn = parse(demo_network(), color_by={"fc": float("nan"), "add_1_1": 1.0, "mul_1": 2.0})
+    assert drawn.lines("op-linear_1_3")[-1] == "value: nan"
+    assert drawn.nodes["op-linear_1_3"]["fillcolor"] == THEMES["light"].background
+    assert drawn.title[-3:] == ["1", "1.5", "2"]
+
+
+def test_numbers_far_apart_are_on_a_logarithmic_scale():
+    drawn = parse(demo_network(), color_by={"add_1_1": 1.0, "mul_1": 10_000.0, "fc": 100.0})
+    assert drawn.title[-4:] == ["value, logarithmic", "1", "100", "10,000"]
+    assert drawn.nodes["op-linear_1_3"]["fillcolor"] == THEMES["light"].scale[2]
+
+
+def test_nothing_is_the_lowest_on_a_logarithmic_scale():
+    drawn = parse(demo_network(), color_by={"add_1_1": 0.0, "mul_1": 1_000.0, "fc": 1.0})
+    assert drawn.title[-4:] == ["value, logarithmic", "1", "31.62", "1,000"]
+    assert drawn.nodes["op-add_1_1"]["fillcolor"] == THEMES["light"].scale[0]
+
+
+def test_a_module_drawn_as_one_node_has_the_sum_or_the_largest():
+    params = parse(alexnet(), vis_nesting_depth=1, color_by="params").lines("module-classifier")[-1]
+    assert params == "params: 58,631,144"
+    largest = parse(alexnet(), vis_nesting_depth=1, color_by={"classifier.1": 3.0, "classifier.4": 5.0})
+    assert largest.lines("module-classifier")[-1] == "value: 5"
+
+
+def test_a_call_with_several_results_took_its_time_once():
+    net = Sketch("Net")
+    net.module("outer", "Outer")
+    x = net.op("input")
+    for _ in range(3):
+        net.op("lstm", x, inside=("outer",), call_id=1, func_time_elapsed=0.5)
+    net.op("cos", x, inside=("outer",), call_id=2, func_time_elapsed=0.25)
+    assert parse(net.record(), vis_nesting_depth=1, color_by="time").lines("module-outer")[-1] == "time: 750 ms"
+
+
+def test_inputs_and_outputs_are_still_told_apart():
+    drawn = parse(demo_network(), color_by="memory")
+    assert {drawn.nodes[node]["penwidth"] for node in ("op-input_1_0", "op-output_1_10")} == {"3"}
+    assert drawn.nodes["op-input_1_0"]["color"] != drawn.nodes["op-output_1_10"]["color"]
+
+
+# -- text, legend, gradients -----------------------------------------------------------------------------------
+
+
+def test_text_by_a_function():
+    texts = {"linear": ["mine", "<b>"], "add": "one\ntwo", "relu": None}
+    drawn = parse(demo_network(), node_text=lambda op: texts.get(op.layer_type))
+    assert drawn.lines("op-linear_1_3") == ["mine", "<b>"]
+    assert drawn.lines("op-add_1_1") == ["one", "two"]
+    assert drawn.lines("op-relu_1_2")[0] == "relu_1_2"
+
+
+def test_a_legend_on_request():
+    said = parse(demo_network(), legend=True).lines("legend")
+    assert said[0] == "Legend"
+    assert {"input of the model", "buffer or constant"} <= set(said)
+    assert not any("gradient" in line for line in said)
+    assert "legend" not in parse(demo_network()).nodes
+
+
+def test_gradients_run_back_in_blue_where_they_flowed():
+    reached = frozenset({"output_1_10", "mul_1_9", "div_1_8"})
+    drawn = parse(demo_network(), gradients=True, reached=reached)
+    backward = {ends: look for ends, look in drawn.edges.items() if look.get("class") == "gradient"}
+    assert set(backward) == {("op-output_1_10", "op-mul_1_9"), ("op-mul_1_9", "op-div_1_8")}
+    assert {look["color"] for look in backward.values()} == {THEMES["light"].gradient}
+    assert {look["constraint"] for look in backward.values()} == {"false"}
+    assert not [1 for look in parse(demo_network(), reached=reached).edges.values() if "class" in look]
+
+
+# -- what cannot be --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vis_opt": "role"}, "vis_opt is 'role'; it can be 'none', 'unrolled', 'rolled'"),
+        ({"direction": "north"}, "direction is 'north'; it can be 'up', 'down', 'right', 'left'"),
+        ({"theme": "drak"}, "theme is 'drak'; it can be 'light', 'dark', 'print'"),
+        ({"theme": replace(THEMES["light"], text="black")}, "the colour 'black'; colours are written as '#rrggbb'"),
+        ({"theme": replace(THEMES["light"], scale=())}, "the theme's scale has no colour"),
+        ({"colour_by": "time"}, "a drawing has no option 'colour_by'; did you mean 'color_by'"),
+        ({"max_nodes": 0}, "max_nodes is 0; the smallest picture has 1"),
+        ({"vis_nesting_depth": 0}, "vis_nesting_depth is 0; the smallest picture has 1"),
+        ({"vis_nesting_depth": {"features": -1}}, r"vis_nesting_depth\['features'\] is -1; the smallest picture has 0"),
+        ({"vis_nesting_depth": {"feature.*": 1}}, "'feature.*', which fits no module; did you mean 'features.9'"),
+        ({"focus": "classifer"}, "focus is 'classifer', and no such module was called; did you mean 'classifier'"),
+        ({"color_by": "tiem"}, "color_by is 'tiem', which this history has no numbers for; did you mean 'time'"),
+        ({"color_by": "flops"}, "color_by is 'flops', which this history has no numbers for"),
+        ({"color_by": "gradient_norm"}, "no gradient was saved: record with save_gradients=True"),
+        ({"color_by": {"conv2d_9": 1}}, "color_by has 'conv2d_9', which is no layer; did you mean 'conv2d_"),
+        ({"color_by": {"conv2d_1": "x"}}, "color_by gives 'x' for conv2d_1_1, which is no number"),
+        ({"color_by": lambda op: 1 / 0}, "given as color_by raised ZeroDivisionError: division by zero, for input_1_0"),
+        ({"node_text": lambda op: op.x}, "given as node_text raised AttributeError: .*, for input_1_0"),
+    ],
+)
+def test_mistakes_are_named(options, message):
+    with pytest.raises(OptionError, match=message):
+        parse(alexnet(), **options)
+
+
+def test_a_depth_that_is_no_number():
+    with pytest.raises(TypeError, match="vis_nesting_depth is '2'; it takes a whole number, or None"):
+        DrawOptions(vis_nesting_depth="2")
+
+
+# -- colours ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", THEMES)
+def test_a_theme_draws_in_its_colours(name):
+    drawn = parse(demo_network(), theme=name)
+    theme = THEMES[name]
+    assert drawn.graph["bgcolor"] == theme.background
+    assert drawn.nodes["op-input_1_0"]["fillcolor"] == theme.input
+    ET.fromstring(render(dot_source(demo_network(), DrawOptions(theme=name, legend=True))))  # noqa: S314
+
+
+def test_a_theme_of_your_own():
+    mine = replace(THEMES["dark"], plain="#123456")
+    assert parse(demo_network(), theme=mine).nodes["op-add_1_1"]["fillcolor"] == "#123456"

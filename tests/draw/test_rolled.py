@@ -1,0 +1,108 @@
+"""All passes of a layer as one node, as in the paper's figure 3."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_torchlens.records import Edge
+from tests.draw.parsed import parse
+from tests.draw.parsed import text_lines
+from tests.draw.samples import Sketch
+
+
+def recurrent(passes=3):
+    """Return the poster's RecurrentNetwork: linear, add, mul, three times over."""
+    net = Sketch("RecurrentNetwork")
+    net.module("fc", "Linear", num_passes=passes)
+    x = net.op("input")
+    for number in range(1, passes + 1):
+        for place, kind in enumerate(("linear", "add", "mul"), 1):
+            layer = f"{kind}_1_{place}"
+            label = f"{layer}:{number}"
+            fields = {"layer_label": layer, "layer_label_w_pass": label, "pass_num": number}
+            leaf = f"fc:{number}" if kind == "linear" else None
+            net.op(kind, layer_passes_total=passes, leaf=leaf, edges=(Edge(x, "0"),), **fields)
+            x = label
+    net.op("output", edges=(Edge(x, "0"),), layer_label="output_1_4")
+    return replace_children(net)
+
+
+def replace_children(net):
+    net.operations = [replace(op, parent_layers=()) for op in net.operations]
+    return net.record()
+
+
+def test_unrolled_passes_are_nodes_of_their_own():
+    drawn = parse(recurrent())
+    assert len(drawn.nodes) == 11
+    assert drawn.lines("op-linear_1_1.2")[0] == "linear_1_1:2"
+    assert drawn.lines("op-linear_1_1.2")[-1] == "@fc:2"
+
+
+def test_rolled_passes_are_one_node_with_their_number():
+    drawn = parse(recurrent(), vis_opt="rolled")
+    assert list(drawn.nodes) == ["op-input_1_0", "op-linear_1_1", "op-add_1_2", "op-mul_1_3", "op-output_1_4"]
+    assert drawn.lines("op-linear_1_1") == ["linear_1_1 (x3)", "5x5 (100 B)", "@fc"]
+
+
+def test_rolled_arrows_say_which_passes_they_are_of_where_not_all():
+    drawn = parse(recurrent(), vis_opt="rolled")
+    assert drawn.arrows == [
+        ("op-input_1_0", "op-linear_1_1", ["In 1"]),
+        ("op-linear_1_1", "op-add_1_2", []),
+        ("op-add_1_2", "op-mul_1_3", []),
+        ("op-mul_1_3", "op-linear_1_1", ["In 2-3", "Out 1-2"]),
+        ("op-mul_1_3", "op-output_1_4", ["Out 3"]),
+    ]
+
+
+@pytest.mark.parametrize(("direction", "lines"), [("up", ["In 2-3", "Out 1-2"]), ("down", ["Out 1-2", "In 2-3"])])
+def test_passes_read_in_the_direction_of_the_data(direction, lines):
+    drawn = parse(recurrent(), vis_opt="rolled", direction=direction)
+    assert drawn.says("op-mul_1_3", "op-linear_1_1") == lines
+
+
+def test_a_layer_that_feeds_itself_has_an_arrow_to_itself():
+    net = Sketch("Net")
+    x = net.op("input")
+    for number in (1, 2):
+        fields = {"layer_label": "cos_1_1", "layer_label_w_pass": f"cos_1_1:{number}", "pass_num": number}
+        net.op("cos", layer_passes_total=2, edges=(Edge(x, "0"),), **fields)
+        x = f"cos_1_1:{number}"
+    drawn = parse(replace_children(net), vis_opt="rolled")
+    assert ("op-cos_1_1", "op-cos_1_1", ["In 2", "Out 1"]) in drawn.arrows
+
+
+def cell(passes=3):
+    """Return a model that calls a module of two operations over and over."""
+    net = Sketch("Net")
+    net.module("cell", "Cell", num_passes=passes)
+    x = net.op("input")
+    for number in range(1, passes + 1):
+        for place, kind in enumerate(("cos", "sin"), 1):
+            layer = f"{kind}_1_{place}"
+            label = f"{layer}:{number}"
+            fields = {"layer_label": layer, "layer_label_w_pass": label, "pass_num": number}
+            net.op(kind, layer_passes_total=passes, inside=(f"cell:{number}",), edges=(Edge(x, "0"),), **fields)
+            x = label
+    return replace_children(net)
+
+
+def test_the_passes_of_a_module_share_one_box():
+    drawn = parse(cell(), vis_opt="rolled")
+    assert set(drawn.boxes) == {"module-cell"}
+    assert text_lines(drawn.boxes["module-cell"]["label"]) == ["@cell", "Cell (x3)"]
+
+
+def test_the_passes_of_a_module_drawn_as_one_node_are_one_node():
+    drawn = parse(cell(), vis_opt="rolled", vis_nesting_depth=1)
+    assert list(drawn.nodes) == ["op-input_1_0", "module-cell"]
+    assert drawn.lines("module-cell")[:2] == ["@cell (x3)", "Cell"]
+    assert drawn.arrows == [
+        ("op-input_1_0", "module-cell", ["In 1"]),
+        ("module-cell", "module-cell", ["In 2-3", "Out 1-2"]),
+    ]
+    unrolled = parse(cell(), vis_nesting_depth=1)
+    assert list(unrolled.nodes) == ["op-input_1_0", "module-cell.1", "module-cell.2", "module-cell.3"]
