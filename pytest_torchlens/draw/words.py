@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -86,8 +87,7 @@ class Words:
             return [f"@{op.buffer_address}"]
         if not op.is_bottom_level_submodule_output:
             return []
-        call = op.bottom_level_submodule_exited or ""
-        return [f"@{address_of(call, self._modules) if self._options.is_rolled else call}"]
+        return [f"@{self._without_pass(op.bottom_level_submodule_exited or '')}"]
 
     def _of_module(self, node: Node) -> list[str]:
         last = node.operations[-1]
@@ -124,7 +124,31 @@ class Words:
             size, seconds = sum(op.tensor_fsize for op in operations), sum(op.func_time_elapsed for op in operations)
             what = f"{counted(len(operations), 'operation')}, {byte_size(size)}, {duration(seconds)}"
             return [node.module, self._module(node.module).module_type, what]
-        return [line for line in _metadata(node.shown) if line]
+        return [line for line in self._metadata(node) if line]
+
+    def _metadata(self, node: Node) -> Iterable[str]:
+        op, plain = node.shown, self._without_pass
+        arguments = _listed(op.func_position_args_non_tensor + op.func_keyword_args_non_tensor)
+        names = zip(op.parent_param_addresses, op.parent_param_shapes, strict=False)
+        params = _listed(f"{name} {shape_text(shape)}" for name, shape in names)
+        module = plain(op.containing_module_origin or "")
+        yield with_passes(plain(op.label), node.num_passes)
+        yield f"{shape_text(op.tensor_shape)} {op.tensor_dtype} on {op.tensor_device}, {byte_size(op.tensor_fsize)}"
+        yield f"{op.func_applied_name}{' in place' if op.function_is_inplace else ''}"
+        yield f"arguments: {arguments}" if arguments else ""
+        yield f"params: {params}" if params else ""
+        yield f"buffer: {op.buffer_address}" if op.buffer_address else ""
+        yield f"constant: {op.constant_origin}" if op.constant_origin else ""
+        yield f"module: {module}" if module else ""
+        yield f"from: {_listed(dict.fromkeys(map(plain, op.parent_layers)))}" if op.parent_layers else ""
+        yield f"to: {_listed(dict.fromkeys(map(plain, op.child_layers)))}" if op.child_layers else ""
+        yield f"backward: {op.gradfunc_name}" if op.gradfunc_name else ""
+        yield f"time: {duration(op.func_time_elapsed)}" if op.func_time_elapsed else ""
+        yield op.source_line
+
+    def _without_pass(self, name: str) -> str:
+        """Return a layer's or a module's name; in the rolled view without its pass, as the view is of all."""
+        return re.sub(r":\d+$", "", name) if self._options.is_rolled else name
 
     def title(self, picture: Picture) -> list[str]:
         """Return the title's lines: model, tensors, parameters, what is shown and what is not."""
@@ -172,25 +196,6 @@ def _answer_lines(answers: list[EscapeRecord]) -> list[str]:
 def _once(operations: Iterable[Operation]) -> Iterable[Operation]:
     """Yield one operation for each set of parameters."""
     return {op.parent_param_addresses or op.label: op for op in operations}.values()
-
-
-def _metadata(op: Operation) -> Iterable[str]:
-    arguments = _listed(op.func_position_args_non_tensor + op.func_keyword_args_non_tensor)
-    names = zip(op.parent_param_addresses, op.parent_param_shapes, strict=False)
-    params = _listed(f"{name} {shape_text(shape)}" for name, shape in names)
-    yield f"{op.label}, pass {op.pass_num} of {op.layer_passes_total}" if op.layer_passes_total > 1 else op.label
-    yield f"{shape_text(op.tensor_shape)} {op.tensor_dtype} on {op.tensor_device}, {byte_size(op.tensor_fsize)}"
-    yield f"{op.func_applied_name}{' in place' if op.function_is_inplace else ''}"
-    yield f"arguments: {arguments}" if arguments else ""
-    yield f"params: {params}" if params else ""
-    yield f"buffer: {op.buffer_address}" if op.buffer_address else ""
-    yield f"constant: {op.constant_origin}" if op.constant_origin else ""
-    yield f"module: {op.containing_module_origin}" if op.containing_module_origin else ""
-    yield f"from: {_listed(op.parent_layers)}" if op.parent_layers else ""
-    yield f"to: {_listed(op.child_layers)}" if op.child_layers else ""
-    yield f"backward: {op.gradfunc_name}" if op.gradfunc_name else ""
-    yield f"time: {duration(op.func_time_elapsed)}" if op.func_time_elapsed else ""
-    yield op.source_line
 
 
 def _limits(picture: Picture) -> Iterable[str]:

@@ -98,7 +98,7 @@ class Raises(nn.Module):
 
 
 def programs():
-    found = {engine.shutil.which("dot"), engine._from_wheel(), engine.shutil.which("graphviz-pure")}
+    found = dict.fromkeys([engine.shutil.which("dot"), engine._from_wheel(), engine.shutil.which("graphviz-pure")])
     return [program for program in found if program]
 
 
