@@ -36,7 +36,7 @@ def test_without_an_ending_it_is_svg(history, tmp_path):
 
 
 def test_an_unknown_ending_names_those_there_are(history, tmp_path):
-    with pytest.raises(tl.OptionError, match=r"net\.jpg', which ends in no format; .*'\.png'"):
+    with pytest.raises(tl.OptionError, match=r"net\.jpg' ends in no format; did you mean '\.png'"):
         history.draw(tmp_path / "net.jpg")
 
 
