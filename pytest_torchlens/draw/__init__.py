@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_torchlens.draw.dot import dot_source
 from pytest_torchlens.draw.drawing import checked_path
 from pytest_torchlens.draw.drawing import draw
+from pytest_torchlens.draw.drawing import draw_difference
 from pytest_torchlens.draw.engine import DrawingUnavailable
 from pytest_torchlens.draw.engine import render
 from pytest_torchlens.draw.options import DrawOptions
@@ -27,6 +28,7 @@ __all__ = [
     "checked_path",
     "dot_source",
     "draw",
+    "draw_difference",
     "module_id",
     "node_id",
     "render",

@@ -6,19 +6,25 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.draw.difference import difference
 from pytest_torchlens.draw.dot import Link
 from pytest_torchlens.draw.dot import dot_source
+from pytest_torchlens.draw.dot import scene_source
 from pytest_torchlens.draw.engine import FORMATS
 from pytest_torchlens.draw.engine import DrawingUnavailable
 from pytest_torchlens.draw.engine import render
 from pytest_torchlens.draw.metric import NO_GRADIENT
 from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.options import OptionError
+from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import nearest
 
 if TYPE_CHECKING:
     from pytest_torchlens.history.view import HistoryView
-    from pytest_torchlens.records import HistoryRecord
+
+
+_PATIENCE = 600.0
+"""Seconds for a drawing that someone asked for; a report is less patient."""
 
 
 def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: Link | None = None) -> Path:
@@ -52,8 +58,37 @@ def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: 
     return path
 
 
-def live_record(history: HistoryView) -> HistoryRecord:
+def draw_difference(
+    before: HistoryView | HistoryRecord, after: HistoryView | HistoryRecord, path: Path | str, options: DrawOptions
+) -> Path:
+    """Draw two forward passes as one graph, and return the drawing's path.
+
+    Parameters
+    ----------
+    before, after
+        Histories, or their records.
+    path
+        As in `draw`.
+    options
+        What is shown, and how.  Modules without a difference are drawn as one node each, if no depth is asked for.
+
+    Raises
+    ------
+    OptionError, DrawingUnavailable
+        As `draw` does.
+    """
+    path = checked_path(path)
+    first, second = (
+        history if isinstance(history, HistoryRecord) else live_record(history) for history in (before, after)
+    )
+    write_drawing(scene_source(difference(first, second), options), path)
+    return path
+
+
+def live_record(history: HistoryView | HistoryRecord) -> HistoryRecord:
     """Return a history's record whose operations are the live ones, with their tensors."""
+    if isinstance(history, HistoryRecord):
+        return history
     return dataclasses.replace(history.record_without_operations(), operations=tuple(history.operations))
 
 
@@ -89,7 +124,7 @@ def write_drawing(dot: str, path: Path) -> None:
         If Graphviz cannot make it on this machine, or the file cannot be written.
     """
     format_ = path.suffix.removeprefix(".")
-    drawn = dot.encode() if format_ == "dot" else render(dot, format_)
+    drawn = dot.encode() if format_ == "dot" else render(dot, format_, timeout=_PATIENCE)
     try:
         path.write_bytes(drawn)
     except OSError as error:

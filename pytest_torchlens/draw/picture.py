@@ -19,6 +19,7 @@ from pytest_torchlens.draw.scene import Mark
 from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.surroundings import Path
 from pytest_torchlens.draw.surroundings import Surroundings
+from pytest_torchlens.draw.surroundings import common
 from pytest_torchlens.draw.text import address_of
 from pytest_torchlens.draw.text import layer_id
 from pytest_torchlens.draw.text import module_id
@@ -128,6 +129,16 @@ class _Composer:
         self.repeats = find_repeats(self.scene, self.around) if options.repeats else Repeats()
         self.by_label = {op.label: op for op in self.scene.operations}
         self.level: int | None = None
+        # Where two passes are compared, what is alike in both is in the way.
+        self.alike = self._calls_alike() if scene.marks and options.vis_nesting_depth is None else frozenset[str]()
+
+    def _calls_alike(self) -> frozenset[str]:
+        """Return the module calls with no difference inside."""
+        paths = self.around.paths
+        differing = [paths[op.label] for op in self.scene.operations if self.scene.marks.get(op.label)]
+        differing += [common([paths[flow.tail], paths[flow.head]]) for flow in self.scene.flows if flow.mark]
+        loud = {call for path in differing for call in path}
+        return frozenset(call for path in paths.values() for call in path[self.start :] if call not in loud)
 
     def fit(self) -> None:
         """Make the picture small enough, by as little as will do."""
@@ -212,6 +223,7 @@ class _Composer:
         """Return the call that an operation is drawn as a part of; ``""`` where it is a node itself."""
         path = self.around.paths[label]
         places = [self.depths.collapsed_at(path, self.start)]
+        places.append(next((place for place, call in enumerate(path) if call in self.alike), None))
         if self.level is not None and len(path) >= self.level + self.start:
             places.append(self.level + self.start - 1)
         place = min((place for place in places if place is not None), default=None)

@@ -24,7 +24,7 @@ class Surroundings:
         self.paths: dict[str, Path] = {op.label: op.containing_module_origin_nested for op in scene.operations}
         for source in scene.operations:
             if is_source(source) and not self.paths[source.label]:
-                self.paths[source.label] = _common([self.paths[child] for child in self._children[source.label]])
+                self.paths[source.label] = common([self.paths[child] for child in self._children[source.label]])
 
     @cached_property
     def sizes(self) -> Counter[str]:
@@ -53,7 +53,7 @@ def is_source(operation: Operation) -> bool:
     return operation.is_buffer_layer or operation.is_constant
 
 
-def _common(paths: list[Path]) -> Path:
+def common(paths: list[Path]) -> Path:
     """Return the start that all of `paths` share."""
     if not paths:
         return ()

@@ -43,6 +43,8 @@ def shortened(text: str, limit: int = _LONGEST_NAME, gap: str = "…") -> str:
 
 def printable(text: str) -> str:
     r"""Return `text` with what XML cannot hold, and line breaks, written as escapes (``\x1b``, ``\n``)."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

@@ -265,6 +265,35 @@ class HistoryView(abc.ABC):
 
         return draw(self, path, DrawOptions.of(**options))
 
+    def draw_difference(
+        self, before: HistoryView | HistoryRecord, path: Path | str = "model_difference.svg", **options: Any
+    ) -> Path:
+        """Draw this forward pass and an earlier one as one graph, and return the drawing's path.
+
+        What was added has a ``+``, what was removed a ``−``, what changed a ``~`` and a line that says how.  Modules
+        without a difference are drawn as one node each, unless a depth is asked for.
+
+        Parameters
+        ----------
+        before
+            The earlier pass, of the same model or of what it was made from; its record will do.
+        path, **options
+            As in `draw`.
+
+        Raises
+        ------
+        OptionError, DrawingUnavailable
+            As `draw` does.
+
+        Examples
+        --------
+        >>> after.draw_difference(before, "what_changed.svg")  # doctest: +SKIP
+        """
+        from pytest_torchlens.draw import DrawOptions
+        from pytest_torchlens.draw import draw_difference
+
+        return draw_difference(before, self, path, DrawOptions.of(**options))
+
     # -- to text and to disk -------------------------------------------------------------------------------------
 
     def save(self, path: Path | str) -> None:

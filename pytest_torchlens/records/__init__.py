@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pytest_torchlens.records.alignment import AlignedEdge
+from pytest_torchlens.records.alignment import Alignment
+from pytest_torchlens.records.alignment import Pair
+from pytest_torchlens.records.alignment import align
 from pytest_torchlens.records.control import EscapeRecord
 from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.environment import Environment
@@ -31,6 +35,8 @@ from pytest_torchlens.records.verdict import Status
 from pytest_torchlens.records.verdict import Verdict
 
 __all__ = [
+    "AlignedEdge",
+    "Alignment",
     "Edge",
     "Environment",
     "ErrorRecord",
@@ -44,12 +50,14 @@ __all__ = [
     "ModuleRecord",
     "Operation",
     "Outcome",
+    "Pair",
     "PartVerdict",
     "RolledEdge",
     "RunReport",
     "Stage",
     "Status",
     "Verdict",
+    "align",
     "byte_size",
     "close",
     "from_json",

@@ -1,0 +1,255 @@
+"""Which operation of one forward pass is which of another, of the same model or of one that was changed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Hashable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from pytest_torchlens.records.operation import Operation
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An operation of both passes, or of one of them.
+
+    Attributes
+    ----------
+    first, second
+        The operation in each pass; None in the one that has none like it.
+    changes
+        What differs, each as ``"shape (5, 5) → (5, 6)"``; values, which depend on the input, are not looked at.
+    """
+
+    first: Operation | None
+    second: Operation | None
+    changes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """``"same"``, ``"changed"``, ``"removed"`` (the second has none like it) or ``"added"``."""
+        if self.second is None:
+            return "removed"
+        if self.first is None:
+            return "added"
+        return "changed" if self.changes else "same"
+
+    @property
+    def operation(self) -> Operation:
+        """The operation in the second pass, or in the first where the second has none."""
+        found = self.second or self.first
+        assert found is not None  # noqa: S101 - a pair has one at least
+        return found
+
+    @property
+    def has_other_values(self) -> bool:
+        """Whether both have fingerprints, and they differ."""
+        if self.first is None or self.second is None:
+            return False
+        prints = self.first.fingerprint, self.second.fingerprint
+        return all(prints) and prints[0] != prints[1]
+
+
+@dataclass(frozen=True)
+class AlignedEdge:
+    """An argument of an operation, in both passes or one.
+
+    Attributes
+    ----------
+    parent, child
+        Places in `Alignment.pairs`.
+    argument, through_write
+        As in `Edge`.
+    in_first, in_second
+        Which pass has it.
+    """
+
+    parent: int
+    child: int
+    argument: str
+    through_write: bool
+    in_first: bool
+    in_second: bool
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Two forward passes, one beside the other.
+
+    Attributes
+    ----------
+    pairs
+        In the order of the second pass; what the first alone has stands where it ran.
+    edges
+        Arguments of the operations, those that both passes have once.
+    """
+
+    pairs: tuple[Pair, ...]
+    edges: tuple[AlignedEdge, ...]
+
+    def of_kind(self, kind: str) -> tuple[Pair, ...]:
+        """Return the pairs of one `Pair.kind`."""
+        return tuple(pair for pair in self.pairs if pair.kind == kind)
+
+    @property
+    def is_same_graph(self) -> bool:
+        """Whether the two differ in nothing but values."""
+        return all(pair.kind == "same" for pair in self.pairs) and all(e.in_first and e.in_second for e in self.edges)
+
+
+def align(first: Sequence[Operation], second: Sequence[Operation]) -> Alignment:
+    """Align the operations of two forward passes.
+
+    Call by call, from the model down, what each module call did is put side by side: first what agrees in name and
+    content (functions on the same parameters, module calls with the same functions inside), between these what agrees
+    in content, then what agrees in name.  So an operation or a module that is put in, left out, renamed or replaced
+    changes the fate of no other.
+    """
+    partners: dict[int, int] = {}
+    waiting = [(_items(first, range(len(first)), 0), _items(second, range(len(second)), 0), 1)]
+    while waiting:
+        ours, theirs, depth = waiting.pop()
+        for early, late in _matched(ours, theirs, (_whole, _content, _name)):
+            if early.call and late.call:
+                inside = _items(first, early.places, depth), _items(second, late.places, depth)
+                waiting.append((*inside, depth + 1))
+            else:
+                partners[late.places[0]] = early.places[0]
+    pairs = tuple(_in_order(first, second, partners))
+    return Alignment(pairs, tuple(_edges(pairs)))
+
+
+@dataclass(frozen=True)
+class _Item:
+    """What a module call did: an operation, or a module call with all in it."""
+
+    call: str
+    """Empty for an operation."""
+    places: Sequence[int]
+    content: Hashable
+    name: Hashable
+
+
+_Key = Callable[[_Item], Hashable]
+
+
+def _whole(item: _Item) -> Hashable:
+    return item.call, item.content, item.name
+
+
+def _content(item: _Item) -> Hashable:
+    return bool(item.call), item.content
+
+
+def _name(item: _Item) -> Hashable:
+    """Return what is left when content differs; an operation is nothing but content."""
+    return item.call or item
+
+
+def _items(operations: Sequence[Operation], places: Iterable[int], depth: int) -> list[_Item]:
+    """Return what was done at one depth of module calls."""
+    grouped: dict[Hashable, list[int]] = defaultdict(list)
+    for place in places:
+        path = operations[place].containing_module_origin_nested
+        grouped[path[depth] if len(path) > depth else place].append(place)
+    return [_item(operations, key if isinstance(key, str) else "", inside) for key, inside in grouped.items()]
+
+
+def _item(operations: Sequence[Operation], call: str, places: list[int]) -> _Item:
+    content = tuple((operations[place].layer_type, operations[place].iterable_output_index) for place in places)
+    first = operations[places[0]]
+    names = first.parent_param_addresses, first.buffer_address, first.constant_origin
+    return _Item(call, tuple(places), content, () if call else names)
+
+
+def _matched(ours: list[_Item], theirs: list[_Item], keys: tuple[_Key, ...]) -> Iterator[tuple[_Item, _Item]]:
+    """Yield items that agree in the first key, and between them those that agree in the next ones; all in order."""
+    if not (keys and ours and theirs):
+        return
+    key, *others = keys
+    early = late = 0
+    for a, b, size in _blocks([key(item) for item in ours], [key(item) for item in theirs]):
+        yield from _matched(ours[early:a], theirs[late:b], tuple(others))
+        yield from zip(ours[a : a + size], theirs[b : b + size], strict=True)
+        early, late = a + size, b + size
+    yield from _matched(ours[early:], theirs[late:], tuple(others))
+
+
+def _blocks(first: list[Hashable], second: list[Hashable]) -> Iterator[tuple[int, int, int]]:
+    """Yield equal runs, as places and length, in order; equal starts and ends are taken off before the costly part."""
+    start, most = 0, min(len(first), len(second))
+    while start < most and first[start] == second[start]:
+        start += 1
+    end = 0
+    while end < most - start and first[-1 - end] == second[-1 - end]:
+        end += 1
+    yield 0, 0, start
+    middle = first[start : len(first) - end], second[start : len(second) - end]
+    for block in SequenceMatcher(None, *middle, autojunk=False).get_matching_blocks():
+        yield start + block.a, start + block.b, block.size
+    yield len(first) - end, len(second) - end, end
+
+
+def _in_order(first: Sequence[Operation], second: Sequence[Operation], partners: dict[int, int]) -> Iterator[Pair]:
+    taken = set(partners.values())
+    alone = deque(place for place in range(len(first)) if place not in taken)
+    last = -1
+    for place, op in enumerate(second):
+        while alone and alone[0] <= last + 1:
+            last = max(last, alone[0])
+            yield Pair(first[alone.popleft()], None)
+        early = partners.get(place)
+        last = last if early is None else max(last, early)
+        yield Pair(None, op) if early is None else Pair(first[early], op, tuple(_changes(first[early], op)))
+    yield from (Pair(first[place], None) for place in alone)
+
+
+def _changes(before: Operation, after: Operation) -> Iterator[str]:
+    """Yield what differs between two operations, apart from their parents."""
+    for name, field in _COMPARED.items():
+        old, new = getattr(before, field), getattr(after, field)
+        if old != new:
+            yield f"{name} {_said(old)} → {_said(new)}"
+
+
+_COMPARED = {
+    "shape": "tensor_shape",
+    "dtype": "tensor_dtype",
+    "device": "tensor_device",
+    "function": "func_applied_name",
+    "arguments": "func_position_args_non_tensor",
+    "keywords": "func_keyword_args_non_tensor",
+    "parameters": "parent_param_shapes",
+    "in place": "function_is_inplace",
+}
+
+
+def _said(value: object) -> str:
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
+        return ", ".join(value) or "none"
+    return str(value)
+
+
+def _edges(pairs: tuple[Pair, ...]) -> Iterator[AlignedEdge]:
+    places: tuple[dict[str, int], dict[str, int]] = {}, {}
+    for place, pair in enumerate(pairs):
+        for known, op in zip(places, (pair.first, pair.second), strict=True):
+            if op is not None:
+                known[op.label] = known[op.layer_label_w_pass] = place
+    for place, pair in enumerate(pairs):
+        before, after = _arguments(pair.first, places[0]), _arguments(pair.second, places[1])
+        for parent, argument, through_write in dict.fromkeys([*after, *before]):
+            key = parent, argument, through_write
+            yield AlignedEdge(parent, place, argument, through_write, key in before, key in after)
+
+
+def _arguments(op: Operation | None, places: dict[str, int]) -> dict[tuple[int, str, bool], None]:
+    edges = () if op is None else op.edges
+    known = (edge for edge in edges if edge.parent in places)
+    return {(places[edge.parent], edge.argument, edge.through_write): None for edge in known}
