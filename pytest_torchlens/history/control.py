@@ -1,32 +1,23 @@
-"""Conditions and loops of the model's code, as far as tensors' values decide them."""
+"""Conditions of the model's code, as far as tensors' values decide them."""
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from collections.abc import Iterable
-from collections.abc import Iterator
-from types import CodeType
 from typing import Any
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.history.decisions import decision
-from pytest_torchlens.history.endings import loops_decided_by
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import by_value
 from pytest_torchlens.history.source_lines import describe
 from pytest_torchlens.history.source_lines import frames
-from pytest_torchlens.history.source_lines import frames_by_module
 from pytest_torchlens.history.source_lines import is_model_code
-from pytest_torchlens.history.syntax import ancestors
-from pytest_torchlens.history.syntax import loops_around
+from pytest_torchlens.history.source_lines import model_frames
 from pytest_torchlens.history.syntax import node_at
 from pytest_torchlens.records import EscapeRecord
-from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.records.control import TRUTH_TESTS
-
-_LoopKey = tuple[str, int, int]
 
 
 def escape_records(recording: Recording, nodes: list[Node]) -> tuple[EscapeRecord, ...]:
@@ -50,7 +41,7 @@ class _Decisions:
         return self._known[key]
 
     def _find(self, escape: Escape, truth: bool) -> dict[str, Any]:
-        code, at = next(_model_frames(escape), (None, 0))
+        code, at = next(model_frames(escape), (None, 0))
         if code is None:
             return {}
         where = {"source_line": describe(code, at)}
@@ -68,10 +59,6 @@ def _record(escape: Escape, asked: Node | None, decisions: _Decisions) -> Escape
         before_call=escape.call,
         **decisions.of(escape),
     )
-
-
-def _model_frames(made: Escape) -> Iterator[tuple[CodeType, int]]:
-    return ((code, at) for code, at in frames(made) if is_model_code(code))
 
 
 def _asked_without_source(escape: Escape) -> bool:
@@ -94,71 +81,6 @@ def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[E
         if node.kind == "operation" and not node.to_output and not node.in_cond_branch:
             node.in_cond_branch = True
             waiting.extend(parent for parent, _, _ in node.parents)
-
-
-def loop_records(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> tuple[LoopRecord, ...]:
-    """Return the loops of the source that ran layers several times, with what decides when each ends."""
-    decided = _decided(recording, records)
-    layers: dict[_LoopKey, list[Node]] = defaultdict(list)
-    lines: dict[_LoopKey, str] = {}
-    for node in nodes:
-        if len(node.passes) > 1 and node.pass_num == 1 and node.call is not None:
-            for key, line in _innermost_loop(node):
-                layers[key].append(node)
-                lines[key] = line
-    return tuple(
-        LoopRecord(
-            source_line=lines[key],
-            layers=tuple(node.layer_label for node in found),
-            num_passes=max(len(node.passes) for node in found),
-            decided_by=tuple(dict.fromkeys(decided.get(key, ()))),
-        )
-        for key, found in layers.items()
-    )
-
-
-def _innermost_loop(node: Node) -> Iterator[tuple[_LoopKey, str]]:
-    """Yield the innermost loop around the first pass, in a module call that the second pass is in as well."""
-    first, second = node.passes[0].call, node.passes[1].call
-    assert first is not None  # noqa: S101 - the caller looked
-    around = second.module.stack() if second is not None and second.module is not None else ()
-    shared = {id(call) for call in around}
-    for module_call, code, at in frames_by_module(first):
-        expression = node_at(code, at) if is_model_code(code) and id(module_call) in shared else None
-        for loop in loops_around(expression)[:1] if expression is not None else ():
-            yield _key(code, loop), f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
-            return
-
-
-def _decided(recording: Recording, records: Iterable[EscapeRecord]) -> dict[_LoopKey, list[str]]:
-    """Return by loop the values that decide when it ends; a helper's result counts where its caller uses it."""
-    found: dict[_LoopKey, list[str]] = defaultdict(list)
-    seen: set[object] = set()
-    for escape, record in zip(recording.escapes, records, strict=True):
-        layer = record.operation.rpartition(":")[0] or record.operation
-        said = f"{layer or 'a value'}, asked by {record.statement}: {record.source_line}"
-        if (said, escape.module and escape.module.address) in seen:
-            continue
-        seen.add((said, escape.module and escape.module.address))
-        for code, at in _model_frames(escape):
-            expression = node_at(code, at)
-            if expression is None:
-                break
-            for loop in loops_decided_by(expression):
-                found[_key(code, loop)].append(said)
-            if not _is_returned(expression):
-                break
-    return found
-
-
-def _is_returned(expression: ast.expr) -> bool:
-    """Return whether the value of an expression, or a branch that it decides, is what its function returns."""
-    statement = next((above for above in ancestors(expression) if isinstance(above, ast.stmt | ast.Lambda)), None)
-    return isinstance(statement, ast.Return | ast.Lambda)
-
-
-def _key(code: CodeType, loop: ast.AST) -> _LoopKey:
-    return code.co_filename, getattr(loop, "lineno", 0), getattr(loop, "col_offset", 0)
 
 
 def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Iterable
 from collections.abc import Iterator
 
+from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.sameness import Groups
+from pytest_torchlens.history.sameness import Links
 from pytest_torchlens.history.sameness import Operations
 from pytest_torchlens.history.sameness import Place
 
@@ -15,51 +17,86 @@ Slot = list[tuple[int, int]]
 """Pass, and the operation beside it; a pass may have several."""
 
 
-def grow(ops: Operations, groups: Groups, roots: Iterable[int], inside: bool = False) -> None:
-    """Join what is beside the passes of the layers `roots`, then what is beside that, until nothing more fits.
+class Growth:
+    """Joins what is beside the passes of layers.
 
-    With `inside`, only what ran between the passes before and after: what a loop does, not what is done with the
-    results of its passes later.
+    Parameters
+    ----------
+    ops
+        The operations.
+    groups
+        Which of them are one layer so far.
+    detours
+        What is beside what across operations that some passes left out.
     """
-    waiting = deque(dict.fromkeys(roots))
-    queued = set(waiting)
-    while waiting:
-        root = waiting.popleft()
-        queued.discard(root)
-        if groups.of(root) != root:
-            continue  # it is part of a layer that waits as well
-        for found in list(_beside(ops, groups, groups.members(root), inside)):
-            if groups.join(found) and (joined := groups.of(found[0])) not in queued:
-                queued.add(joined)
-                waiting.append(joined)
+
+    def __init__(self, ops: Operations, groups: Groups, detours: Detours) -> None:
+        self._ops = ops
+        self._groups = groups
+        self._detours = detours
+
+    def grow(self, roots: Iterable[int], inside: bool = False) -> None:
+        """Join what is beside the passes of the layers `roots`, then what is beside that, until nothing more fits.
+
+        With `inside`, only what ran between the passes before and after: what a loop does, not what is done with the
+        results of its passes later.
+        """
+        groups = self._groups
+        waiting = deque(dict.fromkeys(roots))
+        queued = set(waiting)
+        while waiting:
+            root = waiting.popleft()
+            queued.discard(root)
+            if groups.of(root) != root:
+                continue  # it is part of a layer that waits as well
+            for found in list(self._beside(sorted(groups.members(root)), inside)):
+                if groups.join(found) and (joined := groups.of(found[0])) not in queued:
+                    queued.add(joined)
+                    waiting.append(joined)
+
+    def _beside(self, passes: list[int], inside: bool) -> Iterator[list[int]]:
+        """Yield sets of equal operations, each beside another pass, in the same way and at the same argument place."""
+        ops, detours = self._ops, self._detours
+        near = self._slots(passes, inside, ops.children, ops.parents)
+        far = self._slots(passes, inside, detours.children, detours.parents) if detours.any else {}
+        for key in (near | far) if far else near:
+            slot, across = near.get(key, []), far.get(key, [])
+            if self._may_grow(slot + across):
+                yield from _equal(ops, slot, across)
+
+    def _may_grow(self, slot: Slot) -> bool:
+        return len(slot) > 1 and any(not self._groups.same(slot[0][1], other) for _, other in slot)
+
+    def _slots(
+        self, passes: list[int], inside: bool, children: Links, parents: Links
+    ) -> dict[tuple[bool, Place, int], Slot]:
+        weights, kinds = self._ops.weights, self._ops.kind
+        slots: dict[tuple[bool, Place, int], Slot] = defaultdict(list)
+        for step, number in enumerate(passes):
+            low = passes[step - 1] if inside and step else -1
+            high = passes[step + 1] if inside and step + 1 < len(passes) else len(weights)
+            for after, links in ((True, children[number]), (False, parents[number])):
+                for place, other in links:
+                    if low <= other <= high and not weights[other]:
+                        slots[after, place, kinds[other]].append((step, other))
+        return slots
 
 
-def _beside(ops: Operations, groups: Groups, passes: list[int], inside: bool) -> Iterator[list[int]]:
-    """Yield sets of equal operations, each beside another pass, in the same way and at the same argument place."""
-    slots: dict[tuple[bool, Place, int], Slot] = defaultdict(list)
-    passes, weights, kinds = sorted(passes), ops.weights, ops.kind
-    for step, number in enumerate(passes):
-        low = passes[step - 1] if inside and step else -1
-        high = passes[step + 1] if inside and step + 1 < len(passes) else len(ops)
-        for after, links in ((True, ops.children[number]), (False, ops.parents[number])):
-            for place, other in links:
-                if low <= other <= high and not weights[other]:
-                    slots[after, place, kinds[other]].append((step, other))
-    for slot in slots.values():
-        if len(slot) > 1 and any(not groups.same(slot[0][1], other) for _, other in slot):
-            yield from _equal(ops, slot)
+def _equal(ops: Operations, slot: Slot, across: Slot) -> Iterator[list[int]]:
+    """Yield sets of a slot's operations from one call site, or with the same arguments; one of each pass.
 
-
-def _equal(ops: Operations, slot: Slot) -> Iterator[list[int]]:
-    """Yield sets of a slot's operations from one call site, or with the same arguments; one of each pass."""
+    What is beside a pass `across` a detour is the same at the same call site alone.
+    """
     by_site: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     seen: dict[tuple[int, int], int] = defaultdict(int)
-    for step, other in slot:
+    for step, other in slot + across:
         nth = seen[step, ops.site[other]]
         seen[step, ops.site[other]] += 1
         by_site[ops.site[other], nth][step] = other
-    sets = list(by_site.values())
-    for one in _with_equal_arguments(ops, sets) if len(sets) > 1 else sets:
+    beyond = {other for _, other in across}
+    near = [one for one in by_site.values() if beyond.isdisjoint(one.values())]
+    far = [one for one in by_site.values() if not beyond.isdisjoint(one.values())]
+    for one in (*(_with_equal_arguments(ops, near) if len(near) > 1 else near), *far):
         found = list(dict.fromkeys(one.values()))
         if len(found) > 1 and any(ops.counts[number] for number in found):
             yield found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_torchlens.capture import Aliased
@@ -33,6 +34,7 @@ class Sites:
     def __init__(self) -> None:
         self._positions: dict[int, list[tuple[int, ...]]] = {}
         self._known: dict[tuple[Any, ...], Hashable] = {}
+        self._around: dict[int, Hashable] = {}
 
     def of(self, frames: Frames) -> Hashable:
         """Return the chain of positions, innermost first; a function that calls itself stands in it once."""
@@ -40,7 +42,20 @@ class Sites:
         found = self._known.get(key)
         if found is None:
             pairs = zip(frames[::2], frames[1::2], strict=True)
-            found = self._known[key] = tuple(dict.fromkeys(map(self._position, pairs)))
+            found = self._known[key] = tuple(dict.fromkeys(_once_each(list(map(self._position, pairs)))))
+        return found
+
+    def around(self, call: ModuleCall | None) -> Hashable:
+        """Return the chain of positions from the model's forward down to a module call, itself called once.
+
+        Two operations with the same positions all the way down were run by a loop, or by a function calling itself.
+        """
+        if call is None:
+            return None
+        found = self._around.get(id(call))
+        if found is None:
+            outermost = [above for above in call.stack() if above.address == call.address][-1]
+            found = self._around[id(call)] = self.of(outermost.frames), self.around(outermost.parent)
         return found
 
     def _position(self, frame: tuple[Any, Any]) -> tuple[int, ...]:
@@ -58,6 +73,19 @@ class Sites:
         if call is None or not call.address.startswith("<"):
             return call and call.address
         return call.address, self.of(call.frames), self.module(call.parent)
+
+
+def _once_each(chain: list[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """Yield positions without those between a function and where the outermost call of it goes on.
+
+    A function that stands in the chain at one position alone is no such: a decorator's wrapper is around many.
+    """
+    outermost = {position[0]: at for at, position in enumerate(chain)}
+    at = 0
+    while at < len(chain):
+        yield chain[at]
+        last = outermost[chain[at][0]]
+        at = (last if chain[last] != chain[at] else at) + 1
 
 
 def arguments_key(call: Call) -> Hashable:

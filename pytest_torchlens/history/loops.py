@@ -3,15 +3,19 @@
 1. Operations on the same parameters are passes of one layer.
 2. Equal operations beside such passes join them, growing outward (`growth`).
 3. A sequence without parameters that repeats back to back is a loop (`repeats`).
+
+Two things make a loop whole: what some of its passes leave out does not cut it in two (`detours`), and what it asks in
+every pass of the value that it carries is asked by one layer (`carried`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
+from pytest_torchlens.history.carried import on_what_is_carried
+from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.growth import grow
-from pytest_torchlens.history.repeats import before_the_first_pass
+from pytest_torchlens.history.growth import Growth
 from pytest_torchlens.history.repeats import repeats_by_site
 from pytest_torchlens.history.repeats import repeats_written_out
 from pytest_torchlens.history.sameness import Groups
@@ -25,11 +29,12 @@ def group_passes(nodes: list[Node]) -> list[list[Node]]:
     but the first pass of a recurrent layer may work on a constant state.
     """
     ops = Operations(nodes)
-    groups = Groups(len(ops))
-    grow(ops, groups, _on_same_parameters(ops, groups))
-    for repeats in (repeats_by_site, repeats_written_out):
-        grow(ops, groups, repeats(ops, groups), inside=True)
-    grow(ops, groups, before_the_first_pass(ops, groups), inside=True)
+    groups, detours = Groups(len(ops)), Detours(ops)
+    growth = Growth(ops, groups, detours)
+    growth.grow(_on_same_parameters(ops, groups))
+    growth.grow(repeats_by_site(ops, groups, detours), inside=True)
+    growth.grow(repeats_written_out(ops, groups), inside=True)
+    growth.grow(on_what_is_carried(ops, groups, detours), inside=True)
     return [[ops.nodes[number] for number in layer] for layer in groups.layers()]
 
 

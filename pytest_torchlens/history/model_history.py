@@ -16,7 +16,6 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.history.arguments import Arguments
 from pytest_torchlens.history.arguments import arguments_of
 from pytest_torchlens.history.control import escape_records
-from pytest_torchlens.history.control import loop_records
 from pytest_torchlens.history.control import mark_conditions
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
@@ -37,6 +36,7 @@ from pytest_torchlens.history.selection import LayersToSave
 from pytest_torchlens.history.selection import keys_and_tests
 from pytest_torchlens.history.selection import places_that_pass
 from pytest_torchlens.history.source_lines import source_line
+from pytest_torchlens.history.source_loops import loop_records
 from pytest_torchlens.history.uncollected import uncollected
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks

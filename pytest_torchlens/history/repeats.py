@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections import defaultdict
+from collections.abc import Sequence
 from heapq import heappop
 from heapq import heappush
 
 from pytest_torchlens.history.cycles import in_cycles
+from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.sameness import Groups
+from pytest_torchlens.history.sameness import Link
 from pytest_torchlens.history.sameness import Operations
 
 _LOOK_BACK = 16
@@ -24,9 +27,13 @@ _LOOK_BACK = 16
 class _Visits:
     """Operations by key: the visits of each, and since when nothing new was made on the way to an operation."""
 
-    def __init__(self, ops: Operations, keys: list[int]) -> None:
+    def __init__(self, ops: Operations, keys: list[int], detours: Detours | None = None) -> None:
         counts = Counter(keys)
+        taken = detours.taken if detours else [False] * len(ops)
         self.keys = keys
+        self.parents: Sequence[Sequence[Link]] = ops.parents
+        if detours and detours.any:
+            self.parents = [[*near, *far] for near, far in zip(ops.parents, detours.parents, strict=True)]
         self.of_key: dict[int, list[int]] = defaultdict(list)
         self.nth: list[int] = []
         self.since: list[int] = []
@@ -39,16 +46,17 @@ class _Visits:
             for _, parent in ops.parents[number]:
                 since = max(since, self.since[parent])
                 alone = max(alone, self.since_one_of_a_kind[parent])
-            fixed = ops.counts[number] and ops.weights[number]
-            self.since.append(number if fixed or (ops.counts[number] and not visits) else since)
-            self.since_one_of_a_kind.append(number if fixed or (ops.counts[number] and counts[key] == 1) else alone)
+            new = ops.counts[number] and not taken[number]
+            always = new and ops.weights[number]
+            self.since.append(number if always or (new and not visits) else since)
+            self.since_one_of_a_kind.append(number if always or (new and counts[key] == 1) else alone)
             self.nth.append(len(visits))
             visits.append(number)
         self.cycle = in_cycles(
             (keys[parent], key)
             for number, key in enumerate(keys)
             if counts[key] > 1
-            for _, parent in ops.parents[number]
+            for _, parent in self.parents[number]
             if counts[keys[parent]] > 1
         )
 
@@ -66,18 +74,18 @@ class _Visits:
         return bool(nth) and self.since_one_of_a_kind[number] > self.of_key[self.keys[number]][nth - 1]
 
 
-def repeats_by_site(ops: Operations, groups: Groups) -> list[int]:
+def repeats_by_site(ops: Operations, groups: Groups, detours: Detours) -> list[int]:
     """Join operations of one call site that follow each other; return the layers that this made."""
     keys = [
         key if counts else -number - 1 for number, (key, counts) in enumerate(zip(ops.key, ops.counts, strict=True))
     ]
-    visits = _Visits(ops, keys)
+    visits = _Visits(ops, keys, detours)
     joined, passed = [], set()
     for number in reversed(range(len(ops))):
         candidates = [] if number in passed else visits.candidates(number)
         if not candidates or groups.same(number, candidates[0]):
             continue
-        way = _way_to_nearest(ops, visits, number, candidates[-1])
+        way = _way_to_nearest(visits, number, candidates[-1])
         if way and not _is_plain_sum(ops, groups, way[-1], number) and groups.join([way[-1], number]):
             joined.append(number)
             if len({keys[step] for step in way}) == len(way):
@@ -85,7 +93,7 @@ def repeats_by_site(ops: Operations, groups: Groups) -> list[int]:
     return [groups.of(number) for number in joined]
 
 
-def _way_to_nearest(ops: Operations, visits: _Visits, number: int, lowest: int) -> list[int]:
+def _way_to_nearest(visits: _Visits, number: int, lowest: int) -> list[int]:
     """Return what leads up to the nearest ancestor of the same key, not before `lowest`, and that ancestor last.
 
     Nothing if there is no such ancestor, or the two are not back to back.
@@ -100,7 +108,7 @@ def _way_to_nearest(ops: Operations, visits: _Visits, number: int, lowest: int) 
                 return way
         if visits.reads_something_new(found):
             return []
-        for _, parent in ops.parents[found]:
+        for _, parent in visits.parents[found]:
             if parent >= lowest and parent not in seen and cycle.get(keys[parent]) == cycle[keys[number]]:
                 seen.add(parent)
                 heappush(waiting, -parent)
@@ -129,37 +137,6 @@ def _alike(ops: Operations, groups: Groups, first: Node | None, second: Node) ->
     if min(one, two) < 0:
         return first.kind == second.kind and first.from_input == second.from_input
     return groups.same(one, two) or ops.key[one] == ops.key[two] or ops.alike(one) == ops.alike(two)
-
-
-def before_the_first_pass(ops: Operations, groups: Groups) -> list[int]:
-    """Join what a loop also did with the value that it began with; return the layers that grew.
-
-    ``while x.max() > 1: x = x / 2`` asks once before its first pass: the same place in the code, beside what goes into
-    the first pass as later times are beside what goes into the next.
-    """
-    latest: dict[int, int] = {}
-    before = [-1] * len(ops)
-    for number, key in enumerate(ops.key):
-        before[number] = latest.get(key, -1)
-        latest[key] = number
-    firsts = [layer[0] for layer in groups.layers()]
-    joined = [first for first in firsts if _begins(ops, groups, before[first], first)]
-    for first in joined:
-        groups.join([first, before[first]])
-    return [groups.of(number) for number in joined]
-
-
-def _begins(ops: Operations, groups: Groups, earlier: int, number: int) -> bool:
-    if earlier < 0 or groups.same(earlier, number) or ops.weights[number]:
-        return False
-    values = {path: parent for parent, path, _ in ops.nodes[earlier].parents}
-    for (path, _), parent in ops.parents[number]:
-        for (goes_in, _), child in ops.children[parent]:
-            first = groups.first(child)
-            began = {place: value for value, place, _ in ops.nodes[first].parents}
-            if first != child and path in values and began.get(goes_in) is values[path]:
-                return True
-    return False
 
 
 def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from collections.abc import Sequence
 
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.likeness import Interned
@@ -12,6 +13,7 @@ from pytest_torchlens.history.likeness import arguments_key
 
 Place = tuple[str, bool]
 Link = tuple[Place, int]
+Links = Sequence[Sequence[Link]]
 
 
 class Operations:
@@ -33,6 +35,10 @@ class Operations:
         Equal for the same chain of code positions below the module's forward.
     key
         Equal for the same kind and, without parameters, the same site.
+    place
+        Equal for the same chain of code positions below the model's forward.
+    shared_places
+        The places that ran several functions, or one in several modules.
     """
 
     def __init__(self, nodes: list[Node]) -> None:
@@ -45,6 +51,9 @@ class Operations:
         self.kind: list[int] = []
         self.site: list[int] = []
         self.key: list[int] = []
+        self.place: list[int] = []
+        self.shared_places: set[int] = set()
+        self._at: dict[int, int] = {}
         self._interned = Interned()
         self._sites = Sites()
         self._alike: dict[int, int] = {}
@@ -63,6 +72,7 @@ class Operations:
         around: Hashable = None if on else self._sites.module(call.module)
         kind = interned["kind", call.info.layer_type, node.value.position, on, around]
         site = interned["site", self._sites.of(call.frames)]
+        place = interned["place", site, node.value.position, self._sites.around(call.module)]
         self._number[id(node)] = number
         self.nodes.append(node)
         self.counts.append(node.from_input)
@@ -70,11 +80,14 @@ class Operations:
         self.kind.append(kind)
         self.site.append(site)
         self.key.append(kind if on else interned["key", kind, site])
+        self.place.append(place)
+        if self._at.setdefault(place, kind) != kind:
+            self.shared_places.add(place)
         links = [((path, write), self._number.get(id(parent), -1)) for parent, path, write in node.parents]
         self.parents.append([link for link in links if link[1] >= 0])
         self.children.append([])
-        for place, parent in self.parents[-1]:
-            self.children[parent].append((place, number))
+        for where, parent in self.parents[-1]:
+            self.children[parent].append((where, number))
 
     def number(self, node: Node) -> int:
         """Return the number of an operation that descends from an input; -1 for any other node."""

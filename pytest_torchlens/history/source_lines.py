@@ -15,7 +15,6 @@ import torch
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import Frames
-from pytest_torchlens.capture.calls import ModuleCall
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
@@ -24,25 +23,30 @@ _NOT_THE_MODEL = (_TORCH, _OURS, contextlib.__file__, functools.__file__, "<")
 
 def source_line(call: Call) -> str:
     """Return ``file:line, in function`` of the innermost frame that belongs neither to PyTorch nor to us."""
-    return next((describe(code, at) for code, at in frames(call) if is_model_code(code)), "")
+    return next((describe(code, at) for code, at in model_frames(call)), "")
 
 
 def first_model_line(recorded: Frames) -> str:
     """Return ``file:line, in function`` of the innermost recorded frame that is the model's."""
-    return next((describe(code, at) for code, at in _own(recorded) if is_model_code(code)), "")
+    return next((describe(code, at) for code, at in model_frames_of(recorded)), "")
 
 
 def frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
     """Yield code and instruction of each frame from the call out to the outermost forward."""
-    return ((code, at) for _, code, at in frames_by_module(call))
-
-
-def frames_by_module(call: Call | Escape) -> Iterator[tuple[ModuleCall | None, CodeType, int]]:
-    """Yield the same with the module call whose forward each frame is part of."""
-    yield from ((call.module, code, at) for code, at in _own(call.frames))
+    yield from _own(call.frames)
     if call.module is not None:
         for module_call in call.module.stack():
-            yield from ((module_call.parent, code, at) for code, at in _own(module_call.frames))
+            yield from _own(module_call.frames)
+
+
+def model_frames(made: Call | Escape) -> Iterator[tuple[CodeType, int]]:
+    """Yield those of them that are the model's code."""
+    return ((code, at) for code, at in frames(made) if is_model_code(code))
+
+
+def model_frames_of(recorded: Frames) -> Iterator[tuple[CodeType, int]]:
+    """Yield code and instruction of those of the recorded frames that are the model's code."""
+    return ((code, at) for code, at in _own(recorded) if is_model_code(code))
 
 
 def _own(recorded: Frames) -> Iterator[tuple[CodeType, int]]:

@@ -7,6 +7,7 @@ from torch import nn
 
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate.invariants import check_invariants
+from tests.history import programs_of_branches
 from tests.history import programs_of_loops
 from tests.history import programs_of_modules
 from tests.history import programs_of_parameters
@@ -16,6 +17,7 @@ from tests.history.loop_programs import layers_of
 from tests.history.loop_programs import trace
 
 PROGRAMS = {
+    **programs_of_branches.PROGRAMS,
     **programs_of_loops.PROGRAMS,
     **programs_of_modules.PROGRAMS,
     **programs_of_parameters.PROGRAMS,

@@ -1,0 +1,63 @@
+"""What a loop does in every pass with the value that it carries from pass to pass.
+
+``while x.max() > 1: x = x / 2`` asks its question once more than it divides, first of what goes into the first pass;
+and where passes take different branches, the value comes out of one branch now and of another then.  It is the same
+place in the code, and what is worked on is what became of what was worked on before: passes of one layer.
+"""
+
+from __future__ import annotations
+
+from pytest_torchlens.history.detours import Detours
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.sameness import Groups
+from pytest_torchlens.history.sameness import Operations
+
+
+def on_what_is_carried(ops: Operations, groups: Groups, detours: Detours) -> list[int]:
+    """Join operations of one place that work on successive values of a loop; return the layers that grew."""
+    carried = _Carried(ops, groups, detours)
+    latest: dict[tuple[int, int], int] = {}
+    joined = []
+    for number, key in enumerate(zip(ops.place, ops.key, strict=True)):
+        earlier = latest.get(key, -1)
+        latest[key] = number
+        apart = earlier >= 0 and not ops.weights[number] and not groups.same(earlier, number)
+        if apart and carried.between(earlier, number) and groups.join([earlier, number]):
+            joined.append(number)
+    return [groups.of(number) for number in joined]
+
+
+class _Carried:
+    def __init__(self, ops: Operations, groups: Groups, detours: Detours) -> None:
+        self._ops = ops
+        self._groups = groups
+        self._detours = detours
+
+    def between(self, earlier: int, number: int) -> bool:
+        """Return whether all that an operation reads is what became of what the earlier one read, or no other thing."""
+        before = {path: parent for parent, path, _ in self._ops.nodes[earlier].parents}
+        pairs = [(before.get(path), parent) for parent, path, _ in self._ops.nodes[number].parents]
+        return any(former is not parent for former, parent in pairs) and all(
+            former is parent or (former is not None and self._became(former, parent)) for former, parent in pairs
+        )
+
+    def _became(self, former: Node, parent: Node) -> bool:
+        """Return whether one value was made of another, by what the loop does in several passes or leaves out."""
+        lowest, waiting = self._ops.number(former), [parent]
+        seen = {id(parent)}
+        while waiting:
+            node = waiting.pop()
+            if node is former:
+                return True
+            if self._is_of_a_loop(self._ops.number(node)):
+                for above, _, _ in node.parents:
+                    if id(above) not in seen and (above is former or self._ops.number(above) > lowest):
+                        seen.add(id(above))
+                        waiting.append(above)
+        return False
+
+    def _is_of_a_loop(self, number: int) -> bool:
+        ops = self._ops
+        if number < 0 or ops.place[number] in ops.shared_places:
+            return False
+        return self._detours.taken[number] or len(self._groups.members(self._groups.of(number))) > 1

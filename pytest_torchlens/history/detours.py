@@ -1,0 +1,81 @@
+"""Operations that only some passes of a loop run: a branch that is not taken each time, a step that is left out.
+
+What such a detour connects is beside each other without it, so the passes with it and those without are one loop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heappop
+from heapq import heappush
+
+from pytest_torchlens.history.sameness import Link
+from pytest_torchlens.history.sameness import Operations
+
+_AT_MOST = 4
+"""What a detour may lead back to."""
+
+
+class Detours:
+    """The detours, and what is beside each other but for them.
+
+    An operation is a detour if it has no parameters, its place in the code runs no other function, and it stands
+    between two operations that were run from one place, which was visited more often than its own.  Places are told by
+    the positions from the model's forward down: only a loop, or a function that calls itself, comes back to one.
+
+    Attributes
+    ----------
+    taken
+        Whether an operation is a detour, by its number.
+    parents, children
+        Argument place and number of what is beside each operation across detours.
+    any
+        Whether there is any detour.
+    """
+
+    def __init__(self, ops: Operations) -> None:
+        self._visits = Counter(ops.place)
+        self.taken = self._find(ops)
+        self.any = any(self.taken)
+        self.parents: list[list[Link] | tuple[()]] = [()] * len(ops)
+        self.children: list[list[Link] | tuple[()]] = [()] * len(ops)
+        if self.any:
+            self._connect(ops)
+
+    def _find(self, ops: Operations) -> list[bool]:
+        visits, places = self._visits, ops.place
+        first: dict[int, int] = {}
+        last = {place: number for number, place in enumerate(places) if visits[place] > 1}
+        around: list[tuple[int, int]] = []
+        taken = []
+        for number, place in enumerate(places):
+            if place in last and first.setdefault(place, number) == number:
+                heappush(around, (-visits[place], last[place]))
+            while around and around[0][1] <= number:
+                heappop(around)
+            inside = bool(around) and -around[0][0] > visits[place]
+            taken.append(inside and not ops.weights[number] and place not in ops.shared_places)
+        return taken
+
+    def _connect(self, ops: Operations) -> None:
+        visits, places = self._visits, ops.place
+        behind: dict[int, list[int]] = {}
+        for number, links in enumerate(ops.parents):
+            mine = visits[places[number]]
+            if mine > 1:
+                self._link(number, [(place, far) for place, parent in links for far in behind.get(parent, ())])
+            if self.taken[number]:
+                found = {
+                    far
+                    for _, parent in links
+                    for far in (parent, *behind.get(parent, ()))
+                    if visits[places[far]] > mine
+                }
+                behind[number] = sorted(found)[-_AT_MOST:]
+
+    def _link(self, number: int, links: list[Link]) -> None:
+        if links:
+            self.parents[number] = links
+            for place, parent in links:
+                self.children[parent] = children = self.children[parent] or []
+                children.append((place, number))

@@ -1,0 +1,122 @@
+"""The loops of the model's code that ran layers several times, and what decides when each ends."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterable
+from types import CodeType
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.history.endings import loops_decided_by
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.source_lines import model_frames
+from pytest_torchlens.history.source_lines import model_frames_of
+from pytest_torchlens.history.syntax import ancestors
+from pytest_torchlens.history.syntax import loops_around
+from pytest_torchlens.history.syntax import node_at
+from pytest_torchlens.records import EscapeRecord
+from pytest_torchlens.records import LoopRecord
+
+_LoopKey = tuple[str, int, int]
+"""File, line and column."""
+_Run = tuple[int, _LoopKey]
+"""A loop in one call of the module whose forward it is part of."""
+
+
+def loop_records(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> tuple[LoopRecord, ...]:
+    """Return the loops of the source that ran layers several times, with what decides when each ends."""
+    decided = _decided(recording, records)
+    around = _LoopsAround()
+    passes: dict[_LoopKey, Counter[str]] = defaultdict(Counter)
+    for node in nodes:
+        if len(node.passes) > 1 and node.pass_num == 1 and node.call is not None:
+            for loop in around.passes(node):
+                passes[loop][node.layer_label] += 1
+    return tuple(
+        LoopRecord(
+            source_line=around.lines[loop],
+            layers=tuple(layers),
+            num_passes=max(layers.values()),
+            decided_by=tuple(dict.fromkeys(decided.get(loop, ()))),
+        )
+        for loop, layers in passes.items()
+    )
+
+
+class _LoopsAround:
+    """The loops that calls were made in, innermost first."""
+
+    def __init__(self) -> None:
+        self.lines: dict[_LoopKey, str] = {}
+        self._in_code: dict[tuple[int, ...], list[_LoopKey]] = {}
+        self._around: dict[int, list[_Run]] = {}
+
+    def passes(self, node: Node) -> Iterable[_LoopKey]:
+        """Yield for each pass of a layer the innermost loop that ran it and another pass."""
+        around = [self._of(each.call) for each in node.passes if each.call is not None]
+        times = Counter(run for runs in around for run in dict.fromkeys(runs))
+        for runs in around:
+            innermost = next((loop for call, loop in runs if times[call, loop] > 1), None)
+            if innermost is not None:
+                yield innermost
+
+    def _of(self, call: Call) -> list[_Run]:
+        return [*self._in(call.module, call.frames), *self._outside(call.module)]
+
+    def _outside(self, call: ModuleCall | None) -> list[_Run]:
+        if call is None:
+            return []
+        found = self._around.get(id(call))
+        if found is None:
+            found = self._around[id(call)] = [*self._in(call.parent, call.frames), *self._outside(call.parent)]
+        return found
+
+    def _in(self, call: ModuleCall | None, frames: Frames) -> list[_Run]:
+        key = tuple([part if isinstance(part, int) else id(part) for part in frames])
+        found = self._in_code.get(key)
+        if found is None:
+            found = self._in_code[key] = [loop for code, at in model_frames_of(frames) for loop in self._find(code, at)]
+        return [(id(call), loop) for loop in found]
+
+    def _find(self, code: CodeType, at: int) -> Iterable[_LoopKey]:
+        expression = node_at(code, at)
+        for loop in loops_around(expression) if expression is not None else ():
+            key = _key(code, loop)
+            self.lines[key] = f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
+            yield key
+
+
+def _decided(recording: Recording, records: Iterable[EscapeRecord]) -> dict[_LoopKey, list[str]]:
+    """Return by loop the values that decide when it ends; a helper's result counts where its caller uses it."""
+    found: dict[_LoopKey, list[str]] = defaultdict(list)
+    seen: set[object] = set()
+    for escape, record in zip(recording.escapes, records, strict=True):
+        layer = record.operation.rpartition(":")[0] or record.operation
+        said = f"{layer or 'a value'}, asked by {record.statement}: {record.source_line}"
+        if (said, escape.module and escape.module.address) in seen:
+            continue
+        seen.add((said, escape.module and escape.module.address))
+        for code, at in model_frames(escape):
+            expression = node_at(code, at)
+            if expression is None:
+                break
+            for loop in loops_decided_by(expression):
+                found[_key(code, loop)].append(said)
+            if not _is_returned(expression):
+                break
+    return found
+
+
+def _is_returned(expression: ast.expr) -> bool:
+    """Return whether the value of an expression, or a branch that it decides, is what its function returns."""
+    statement = next((above for above in ancestors(expression) if isinstance(above, ast.stmt | ast.Lambda)), None)
+    return isinstance(statement, ast.Return | ast.Lambda)
+
+
+def _key(code: CodeType, loop: ast.AST) -> _LoopKey:
+    return code.co_filename, getattr(loop, "lineno", 0), getattr(loop, "col_offset", 0)
