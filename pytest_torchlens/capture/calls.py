@@ -192,6 +192,8 @@ class Escape:
         What Python was given, for numbers and truth values; else None.
     module, frames
         As in `Call`.
+    others
+        What else was read: the second tensor of ``torch.equal(x, y)``.
     """
 
     name: str
@@ -200,6 +202,7 @@ class Escape:
     result: bool | int | float | complex | None
     module: ModuleCall | None
     frames: Frames
+    others: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -204,10 +204,11 @@ class Tracer(TorchFunctionMode):
         frames = self._frames()
         with self.lock or _UNSHARED:
             read = self.ledger.read(args[0]) if args and isinstance(args[0], Tensor) else None
+            others = tuple(value_of(self.ledger.read(arg)) for arg in args[1:] if isinstance(arg, Tensor))
             if info.name in _ARRAYS and read is not None:
                 self.ledger.expose(args[0])
             value = None if read is None else value_of(read)
-            self.recording.escapes.append(Escape(info.name, value, len(self.calls), plain, self.module, frames))
+            self.recording.escapes.append(Escape(info.name, value, len(self.calls), plain, self.module, frames, others))
         return result
 
     def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from collections.abc import Iterable
+from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import Escape
+from pytest_torchlens.history.asked import asked
+from pytest_torchlens.history.carries import Unknown
 from pytest_torchlens.history.decisions import decision
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import by_value
@@ -17,13 +22,12 @@ from pytest_torchlens.history.source_lines import is_model_code
 from pytest_torchlens.history.source_lines import model_frames
 from pytest_torchlens.history.syntax import node_at
 from pytest_torchlens.records import EscapeRecord
-from pytest_torchlens.records.control import TRUTH_TESTS
 
 
 def escape_records(recording: Recording, nodes: list[Node]) -> tuple[EscapeRecord, ...]:
     """Return each value handed over to Python, in order, with what was decided by it."""
-    asked, decisions = by_value(nodes), _Decisions()
-    return tuple(_record(escape, asked.get(id(escape.value)), decisions) for escape in recording.escapes)
+    read, decisions = by_value(nodes), _Decisions()
+    return tuple(_record(escape, read.get(id(escape.value)), decisions) for escape in recording.escapes)
 
 
 class _Decisions:
@@ -33,22 +37,38 @@ class _Decisions:
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def of(self, escape: Escape) -> dict[str, Any]:
-        truth = escape.name in TRUTH_TESTS
         frames_key = [part if isinstance(part, int) else id(part) for part in escape.frames]
-        key = (escape.module and escape.module.address, *frames_key, truth and bool(escape.result), escape.name)
+        key = (escape.module and escape.module.address, *frames_key, escape.result, escape.name)
         if key not in self._known:
-            self._known[key] = self._find(escape, truth)
+            self._known[key] = self._find(escape)
         return self._known[key]
 
-    def _find(self, escape: Escape, truth: bool) -> dict[str, Any]:
-        code, at = next(model_frames(escape), (None, 0))
-        if code is None:
+    def _find(self, escape: Escape) -> dict[str, Any]:
+        frames = list(model_frames(escape))
+        if not frames:
             return {}
-        where = {"source_line": describe(code, at)}
-        expression = None if _asked_without_source(escape) else node_at(code, at)
-        if expression is None:
+        where = {"source_line": describe(*frames[0])}
+        if _asked_without_source(escape):
             return where
-        return {**where, **decision(code.co_filename, expression, escape.result, truth)}
+        node, value = asked(*frames[0], escape.name, escape.result)
+        if node is None:
+            return where
+        return {**where, **decision(_places(node, frames), value if _is_direct(escape) else Unknown.UNREAD)}
+
+
+def _places(node: ast.expr, frames: list[tuple[CodeType, int]]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield file and expression of each frame, from that of `node` out, as far as there is source."""
+    yield frames[0][0].co_filename, node
+    for code, at in frames[1:]:
+        around = node_at(code, at)
+        if around is None:
+            return
+        yield code.co_filename, around
+
+
+def _is_direct(escape: Escape) -> bool:
+    """Return whether the model's own code asked, and not a function of PyTorch that it called."""
+    return is_model_code(next(frames(escape))[0])
 
 
 def _record(escape: Escape, asked: Node | None, decisions: _Decisions) -> EscapeRecord:
@@ -72,10 +92,10 @@ def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[E
     asked = by_value(nodes)
     waiting = []
     for escape, record in zip(recording.escapes, records, strict=True):
-        node = asked.get(id(escape.value))
-        if node is not None and (record.is_truth_test or record.statement != "expression"):
-            node.is_condition = True
-            waiting.append(node)
+        for value in (escape.value, *escape.others) if record.is_condition else ():
+            if (node := asked.get(id(value))) is not None:
+                node.is_condition = True
+                waiting.append(node)
     while waiting:
         node = waiting.pop()
         if node.kind == "operation" and not node.to_output and not node.in_cond_branch:

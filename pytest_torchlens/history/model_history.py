@@ -265,8 +265,8 @@ class ModelHistory(HistoryView):
 
     @property
     def model_has_conditional_branching(self) -> bool:
-        """Whether a tensor was asked whether it is true."""
-        return any(escape.is_truth_test for escape in self.escapes)
+        """Whether a condition of the model's code hangs on a tensor's value; assertions do not count."""
+        return any(escape.is_branching for escape in self.escapes)
 
     @property
     def escapes(self) -> tuple[EscapeRecord, ...]:

@@ -26,25 +26,29 @@ _LoopKey = tuple[str, int, int]
 """File, line and column."""
 _Run = tuple[int, _LoopKey]
 """A loop in one call of the module whose forward it is part of."""
+_Around = tuple[_Run, bool]
+"""A loop around a call, and whether it is the question of a ``while``, which is asked once more than the body runs."""
 
 
 def loop_records(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> tuple[LoopRecord, ...]:
     """Return the loops of the source that ran layers several times, with what decides when each ends."""
     decided = _decided(recording, records)
     around = _LoopsAround()
-    passes: dict[_LoopKey, Counter[str]] = defaultdict(Counter)
+    layers: dict[_LoopKey, dict[str, None]] = defaultdict(dict)
+    passes: dict[tuple[_LoopKey, bool], Counter[str]] = defaultdict(Counter)
     for node in nodes:
         if len(node.passes) > 1 and node.pass_num == 1 and node.call is not None:
-            for loop in around.passes(node):
-                passes[loop][node.layer_label] += 1
+            for loop, asks in around.passes(node):
+                layers[loop][node.layer_label] = None
+                passes[loop, asks][node.layer_label] += 1
     return tuple(
         LoopRecord(
             source_line=around.lines[loop],
-            layers=tuple(layers),
-            num_passes=max(layers.values()),
+            layers=tuple(found),
+            num_passes=max((passes[loop, False] or passes[loop, True]).values()),
             decided_by=tuple(dict.fromkeys(decided.get(loop, ()))),
         )
-        for loop, layers in passes.items()
+        for loop, found in layers.items()
     )
 
 
@@ -53,22 +57,22 @@ class _LoopsAround:
 
     def __init__(self) -> None:
         self.lines: dict[_LoopKey, str] = {}
-        self._in_code: dict[tuple[int, ...], list[_LoopKey]] = {}
-        self._around: dict[int, list[_Run]] = {}
+        self._in_code: dict[tuple[int, ...], list[tuple[_LoopKey, bool]]] = {}
+        self._around: dict[int, list[_Around]] = {}
 
-    def passes(self, node: Node) -> Iterable[_LoopKey]:
-        """Yield for each pass of a layer the innermost loop that ran it and another pass."""
+    def passes(self, node: Node) -> Iterable[tuple[_LoopKey, bool]]:
+        """Yield for each pass of a layer the innermost loop that ran it and another pass, and whether it only asks."""
         around = [self._of(each.call) for each in node.passes if each.call is not None]
-        times = Counter(run for runs in around for run in dict.fromkeys(runs))
+        times = Counter(run for runs in around for run in {run: None for run, _ in runs})
         for runs in around:
-            innermost = next((loop for call, loop in runs if times[call, loop] > 1), None)
+            innermost = next(((run, asks) for run, asks in runs if times[run] > 1), None)
             if innermost is not None:
-                yield innermost
+                yield innermost[0][1], innermost[1]
 
-    def _of(self, call: Call) -> list[_Run]:
+    def _of(self, call: Call) -> list[_Around]:
         return [*self._in(call.module, call.frames), *self._outside(call.module)]
 
-    def _outside(self, call: ModuleCall | None) -> list[_Run]:
+    def _outside(self, call: ModuleCall | None) -> list[_Around]:
         if call is None:
             return []
         found = self._around.get(id(call))
@@ -76,19 +80,21 @@ class _LoopsAround:
             found = self._around[id(call)] = [*self._in(call.parent, call.frames), *self._outside(call.parent)]
         return found
 
-    def _in(self, call: ModuleCall | None, frames: Frames) -> list[_Run]:
+    def _in(self, call: ModuleCall | None, frames: Frames) -> list[_Around]:
         key = tuple([part if isinstance(part, int) else id(part) for part in frames])
         found = self._in_code.get(key)
         if found is None:
             found = self._in_code[key] = [loop for code, at in model_frames_of(frames) for loop in self._find(code, at)]
-        return [(id(call), loop) for loop in found]
+        return [((id(call), loop), asks) for loop, asks in found]
 
-    def _find(self, code: CodeType, at: int) -> Iterable[_LoopKey]:
+    def _find(self, code: CodeType, at: int) -> Iterable[tuple[_LoopKey, bool]]:
         expression = node_at(code, at)
-        for loop in loops_around(expression) if expression is not None else ():
+        if expression is None:
+            return
+        for loop in loops_around(expression):
             key = _key(code, loop)
             self.lines[key] = f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
-            yield key
+            yield key, isinstance(loop, ast.While) and loop.test in (expression, *ancestors(expression))
 
 
 def _decided(recording: Recording, records: Iterable[EscapeRecord]) -> dict[_LoopKey, list[str]]:

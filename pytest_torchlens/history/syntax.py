@@ -4,51 +4,68 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from types import CodeType
 
 from executing import Source
 
 from pytest_torchlens.history.source_lines import line_of
 
-Span = tuple[int, int, int, int]
+Span = tuple[int | None, ...]
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 Loop = ast.For | ast.AsyncFor | ast.While | Comprehension
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
+@functools.lru_cache(maxsize=1024)
 def node_at(code: CodeType, at: int) -> ast.expr | None:
-    """Return the expression that the instruction at byte offset `at` evaluates; None where there is no source.
+    """Return the expression that the instruction at byte offset `at` evaluates, or asks whether it is true.
 
-    Python 3.10 keeps lines alone: there it is the condition on that line, if there is just one.
+    None where there is no source.  Python 3.10 keeps lines alone: there it is the condition on that line, if there is
+    just one.
     """
     by_span = _expressions(code.co_filename)
-    span = _span(code, at)
-    if span is not None:
-        return _asked(by_span.get(span), code)
-    line = line_of(code, at)
-    asked = [node for node in by_span.values() if isinstance(node, ast.expr) and is_condition(node)]
+    if not hasattr(code, "co_positions"):
+        return _only_condition(by_span.values(), line_of(code, at))
+    spans = _spans(code)
+    node = by_span.get(spans[at // 2])
+    if isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp | ast.BoolOp | Comprehension):
+        before = [by_span.get(span) for span in spans[max(0, at // 2 - _BACK) : at // 2]]
+        return _operand(node, before) or _expression_of(node)
+    return _expression_of(node)
+
+
+_BACK = 32
+"""Instructions to look back for the operand that a jump asks for, cache entries included."""
+
+
+def _expression_of(node: ast.AST | None) -> ast.expr | None:
+    """Return an expression itself, and a statement's condition."""
+    if isinstance(node, ast.If | ast.While | ast.Assert):
+        return node.test
+    return node if isinstance(node, ast.expr) else None
+
+
+def _operand(around: ast.AST, before: Sequence[ast.AST | None]) -> ast.expr | None:
+    """Return what was evaluated last before a jump that has the place of the whole (Python 3.11)."""
+    last = next((node for node in reversed(before) if node is not around), None)
+    if not isinstance(last, ast.expr):
+        return None
+    parts = itertools.takewhile(lambda part: part is not around, (last, *ancestors(last)))
+    return last if isinstance(around, ast.BoolOp) or any(map(is_condition, parts)) else None
+
+
+def _only_condition(nodes: Iterable[ast.AST], line: int) -> ast.expr | None:
+    asked = [node for node in nodes if isinstance(node, ast.expr) and is_condition(node)]
     tests = [node for node in asked if node.lineno <= line <= _end(node)]
     return tests[0] if len(tests) == 1 else None
 
 
-def _asked(node: ast.AST | None, code: CodeType) -> ast.expr | None:
-    """Return the condition where the jump of a statement or expression has the place of the whole (Python 3.11)."""
-    if isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp):
-        return node.test
-    if isinstance(node, Comprehension) and code.co_name.startswith("<"):
-        filters = [condition for generator in node.generators for condition in generator.ifs]
-        return filters[0] if len(filters) == 1 else None
-    return node if isinstance(node, ast.expr) else None
-
-
-def _span(code: CodeType, at: int) -> Span | None:
-    if not hasattr(code, "co_positions"):
-        return None
-    first, last, start, end = list(code.co_positions())[at // 2]
-    if first is None or last is None or start is None or end is None:
-        return None
-    return first, last, start, end
+def _spans(code: CodeType) -> list[Span]:
+    return list(code.co_positions())
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,12 +98,30 @@ def ancestors(node: ast.AST) -> Iterator[ast.AST]:
         above = parent_of(above)
 
 
-def is_condition(node: ast.AST) -> bool:
-    """Return whether a node is the whole condition of a statement or expression."""
+def decided_by(node: ast.AST) -> ast.AST | None:
+    """Return the statement, expression or case that a node is the whole condition of."""
     above = parent_of(node)
     if isinstance(above, ast.If | ast.While | ast.IfExp | ast.Assert):
-        return above.test is node
-    return isinstance(above, ast.comprehension) and node in above.ifs
+        return above if above.test is node else None
+    if isinstance(above, ast.comprehension):
+        return above if node in above.ifs else None
+    if isinstance(above, ast.MatchValue):
+        above = parent_of(above)
+        return above if isinstance(above, ast.match_case) else None
+    if isinstance(above, ast.Match):
+        return above if above.subject is node else None
+    return above if isinstance(above, ast.match_case) and above.guard is node else None
+
+
+def is_condition(node: ast.AST) -> bool:
+    """Return whether a node is the whole condition of a statement, an expression or a case."""
+    return decided_by(node) is not None
+
+
+def called(node: ast.AST) -> str:
+    """Return the last name of what a call calls; ``""`` for no call."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
 def loops_around(node: ast.AST) -> list[Loop]:

@@ -26,12 +26,16 @@ class EscapeRecord:
         ``file:line, in function`` of the model's line.
     statement
         What asked: ``"if"``, ``"while"``, ``"assert"``, ``"conditional expression"``, ``"comprehension filter"``,
-        ``"and"``, ``"or"``, ``"not"``; ``"expression"`` for what is no truth test of the code itself.
+        ``"match"``, ``"case"``, ``"and"``, ``"or"``, ``"not"``; ``"expression"`` where nothing of the kind is found.  A
+        number (``x.item() > 0``), what a function returns to its caller, and a name that a number was given
+        (``n = int(x)``) are followed to the condition that they are part of, as far as plain arithmetic,
+        comparisons and conversions lead.
     condition
         Source text of the whole condition; ``""`` where the source could not be read.
     branch
         What it did: ``"body"`` or ``"else"``, ``"goes on"`` or ``"ends"``, ``"holds"`` or ``"fails"``, ``"keeps"`` or
-        ``"drops"``; ``"undecided"`` where another operand decides, ``""`` where a number was asked for, no truth.
+        ``"drops"``; ``"undecided"`` where another operand decides, ``""`` where more goes into the condition than this
+        value and literals, or it has gone by a name.
     lines_taken, lines_not_taken
         First and last line of the code that was, and was not, gone into; empty where there is none.
     """
@@ -52,6 +56,16 @@ class EscapeRecord:
         """Whether the tensor itself was asked whether it is true."""
         return self.function in TRUTH_TESTS
 
+    @property
+    def is_condition(self) -> bool:
+        """Whether a condition of the model's code hangs on it, or a function that was given the tensor to decide."""
+        return self.is_truth_test or self.statement != "expression"
+
+    @property
+    def is_branching(self) -> bool:
+        """Whether other code may run with another value; an assertion that fails runs none."""
+        return self.is_condition and self.statement != "assert"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoopRecord:
@@ -62,9 +76,10 @@ class LoopRecord:
     source_line
         ``file:line, in function`` of the ``for``, ``while`` or comprehension.
     layers
-        Labels of the layers that it is the innermost loop around.
+        Labels of the layers that it is the innermost loop around, in some passes at least.
     num_passes
-        The most passes of any of them.
+        How often its body ran, as far as layers tell: the most passes that it ran of any of them.  One that runs
+        several times, being inside another or in a function called twice, counts them all.
     decided_by
         The values that decide when it ends, each as ``"gt_1_3, asked by while: file:line, in function"``; empty where
         the number of passes does not depend on data.

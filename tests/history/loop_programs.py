@@ -70,3 +70,10 @@ def an_assert(x):
     """Stands here because pytest rewrites the assertions of test files."""
     assert x.sum() > 0, "it is positive"
     return x + 1
+
+
+def assertions(x):
+    """Stands here for the same reason."""
+    assert x.sum() > 0
+    torch._assert(x.mean() > 0, "positive")
+    return x + 1

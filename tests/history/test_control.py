@@ -102,7 +102,7 @@ def an_item(x):
                 ("if", "x.sum() > 0 and not x.mean() > 99", False, "body"),
             ],
         ),
-        (an_item, [("if", "x.sum().item() > 0", 10.0, "")]),
+        (an_item, [("if", "x.sum().item() > 0", 10.0, "body")]),
     ],
 )
 def test_statement_value_and_branch(function, expected):

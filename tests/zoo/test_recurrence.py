@@ -1,4 +1,8 @@
-"""Feed-forward models of the zoos have no layer of several passes; those that repeat themselves are listed."""
+"""Feed-forward models of the zoos have no layer of several passes; those that repeat themselves are listed.
+
+Which operations run does not hang on the weights: models are built and run on the meta device, where nothing is
+computed, but for those that look at values.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from pytest_torchlens import get_model_metadata
 from pytest_torchlens.zoo import load_zoo
@@ -42,10 +48,36 @@ LOOPS = ["raft_*", "ssd*", *HEADS]
 """Also recurrent: RAFT's iterations, and the loop over classes after SSD's heads."""
 
 
+VALUES_NEEDED = ["vit_tiny_r_s16_p8_224", "vitamin_small_224", "ssd*", *HEADS]
+"""Detection models keep boxes by score; these two of timm are built by running them."""
+
+
+class WithoutWeights(TorchFunctionMode):
+    """Parameters are made on the meta device; what a constructor computes is not."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        return func(*args, **(kwargs | {"device": "meta"} if func is torch.empty else kwargs))
+
+
 def history_of(zoo, name):
     case = load_zoo(Path(shipped_folder(), f"{zoo}.yaml")).case(name)
     torch.manual_seed(0)
-    model = case.provider.build(name, case.settings.kwargs, pretrained=False).eval()
+    if any(fnmatch(name, glob) for glob in VALUES_NEEDED):
+        return with_values(case, name)
+    with WithoutWeights():
+        model = case.provider.build(name, case.settings.kwargs, pretrained=False).eval()
+    inputs = case.make_inputs(model)
+    args, kwargs = tree_map(
+        lambda leaf: leaf.to("meta") if torch.is_tensor(leaf) else leaf, (inputs.args, inputs.kwargs)
+    )
+    with torch.no_grad():
+        return get_model_metadata(model.to("meta"), args, kwargs)
+
+
+def with_values(case, name):
+    small = {"min_size": 128, "max_size": 160} if any(fnmatch(name, glob) for glob in HEADS) else {}
+    model = case.provider.build(name, case.settings.kwargs | small, pretrained=False).eval()
     inputs = case.make_inputs(model)
     with torch.no_grad():
         return get_model_metadata(model, inputs.args, inputs.kwargs)
@@ -81,6 +113,15 @@ def test_small_feed_forward_models():
     pytest.importorskip("torchvision")
     for name in ("alexnet", "shufflenet_v2_x0_5", "swin_v2_t"):
         assert not history_of("torchvision", name).model_is_recurrent
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("name", ["vit_b_16", "maxvit_t", "mobilenet_v3_small"])
+def test_with_values_it_is_the_same(name):
+    """On the CPU, attention takes a path of its own."""
+    pytest.importorskip("torchvision")
+    case = load_zoo(Path(shipped_folder(), "torchvision.yaml")).case(name)
+    assert not with_values(case, name).model_is_recurrent
 
 
 def test_raft_iterates_twelve_times():

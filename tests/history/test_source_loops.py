@@ -1,0 +1,108 @@
+"""How often each loop of the source ran, also where several share a layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from tests.history.loop_programs import trace
+
+
+class OneLinear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+
+def loops_of(model, x=None):
+    """Return line below the ``def``, layers and passes of each loop."""
+    history = trace(model, torch.ones(1, 2) if x is None else x)
+    first = type(model).forward.__code__.co_firstlineno
+    return [
+        (int(loop.source_line.split(":")[1].split(",")[0]) - first, loop.layers, loop.num_passes)
+        for loop in history.loops
+    ]
+
+
+class TwoInARow(OneLinear):
+    def forward(self, x):
+        for _ in range(3):
+            x = torch.relu(self.fc(x))
+        x = torch.tan(x)
+        for _ in range(2):
+            x = torch.relu(self.fc(x))
+        return self.fc(x)
+
+
+def test_two_loops_that_share_layers():
+    assert loops_of(TwoInARow()) == [(1, ("linear_1_1", "relu_1_2"), 3), (4, ("linear_1_1", "relu_1_2"), 2)]
+
+
+class OneInAnother(OneLinear):
+    def forward(self, x):
+        for _ in range(3):
+            for _ in range(2):
+                x = torch.relu(self.fc(x))
+            x = torch.cos(x)
+        return x
+
+
+def test_an_inner_loop_counts_the_passes_of_all_its_runs():
+    assert loops_of(OneInAnother()) == [(2, ("linear_1_1", "relu_1_2"), 6), (1, ("cos_1_3",), 3)]
+
+
+class InOneLoopAndOnItsOwn(OneLinear):
+    def forward(self, x):
+        x = self.fc(x)
+        for _ in range(2):
+            x = torch.sin(self.fc(x))
+        return self.fc(x)
+
+
+def test_passes_outside_a_loop_are_none_of_its():
+    assert loops_of(InOneLoopAndOnItsOwn()) == [(2, ("linear_1_1", "sin_1_2"), 2)]
+
+
+class Counts(nn.Module):
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x):
+        while x.sum() < self.limit:
+            x = x + 1
+        return x
+
+
+def test_the_question_of_a_while_is_no_pass_of_its_body():
+    layers = ("sum_1_1", "lt_1_2", "add_1_3")
+    assert loops_of(Counts(7), torch.zeros(1, 2)) == [(1, layers, 4)]
+    assert loops_of(Counts(-1), torch.zeros(1, 2)) == []
+
+
+class OneLayerAfterAnother(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stack = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.stack:
+            x = torch.relu(layer(x))
+        return x
+
+
+class TheStackTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = OneLayerAfterAnother()
+
+    def forward(self, x):
+        for _ in range(2):
+            x = self.inner(x)
+        return x
+
+
+def test_a_loop_over_different_layers_is_none():
+    assert loops_of(OneLayerAfterAnother()) == []
+    ((line, layers, passes),) = loops_of(TheStackTwice())
+    assert (line, len(layers), passes) == (1, 6, 2)
