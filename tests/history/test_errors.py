@@ -211,7 +211,7 @@ def test_a_history_is_not_made_by_hand():
 
 @pytest.mark.filterwarnings("error")
 def test_a_drawing_that_cannot_be_written_is_a_warning(monkeypatch):
-    monkeypatch.setattr("pytest_torchlens.draw.drawing.render", lambda *_: b"")
+    monkeypatch.setattr("pytest_torchlens.draw.drawing.render", lambda *_, **__: b"")
     if not Path("/proc").is_dir():
         pytest.skip("needs a folder that cannot be written")
     with pytest.raises(UserWarning, match=r"no drawing: /proc/graph.svg cannot be written"):

@@ -67,7 +67,7 @@ class NetworkOrganizationDemo(nn.Module):
 def in_a_folder(tmp_path, monkeypatch):
     """Drawings land in the working folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pytest_torchlens.draw.drawing.render", lambda dot, _format: dot.encode())
+    monkeypatch.setattr("pytest_torchlens.draw.drawing.render", lambda dot, _format, **_: dot.encode())
     return tmp_path
 
 
