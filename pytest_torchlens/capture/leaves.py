@@ -26,21 +26,23 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield ``(path, tensor)`` for each tensor in `value`, duplicates included.
 
     Looks into lists, tuples, mappings, slices, dataclasses, other pytree nodes and objects with plain attributes; a
-    path is dotted: ``"0.keys.1"``.  An object that contains itself is entered once.
+    path is dotted: ``"0.keys.1"``.  What holds tensors is entered once, by the first path to it: objects may know each
+    other, and themselves.
     """
-    yield from _walk(value, path, [])
+    return ((path, item) for path, item in everything(value, path) if isinstance(item, torch.Tensor))
 
 
-def _walk(value: Any, path: str, above: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
+def everything(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and thing for all that is in `value`, and itself, as `walk` goes."""
+    entered: dict[int, Any] = {}
+    waiting = [(path, value)]
+    while waiting:
+        path, value = waiting.pop()
         yield path, value
-        return
-    if type(value) in ATOMS or any(value is outer for outer in above):
-        return
-    above.append(value)
-    for key, item in children(value):
-        yield from _walk(item, f"{path}.{key}" if path else str(key), above)
-    above.pop()
+        if not isinstance(value, torch.Tensor) and type(value) not in ATOMS and id(value) not in entered:
+            entered[id(value)] = value  # held, for ids are used again
+            inside = [(f"{path}.{key}" if path else str(key), item) for key, item in children(value)]
+            waiting += reversed(inside)
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:

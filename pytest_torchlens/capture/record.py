@@ -18,8 +18,9 @@ import torch
 
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.constants import name_constants
+from pytest_torchlens.capture.depth import deeper
 from pytest_torchlens.capture.fingerprint import fingerprint
-from pytest_torchlens.capture.leaves import children
+from pytest_torchlens.capture.leaves import everything
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.ledger import Named
@@ -103,7 +104,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     watcher = tracer.watch = Watch(tracer) if watch else None
     tracer.ledger.parameters_too = thorough
     try:
-        with watcher or contextlib.nullcontext(), tracing(tracer):
+        with deeper(), watcher or contextlib.nullcontext(), tracing(tracer):
             recording.output = call_model(model, args, kwargs, exhaust)
     finally:
         tracer.close()
@@ -130,13 +131,13 @@ def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 
 def _unfinished(output: Any) -> list[str]:
     """Say of what the model returned what is still to run, and so was not recorded."""
-    if isinstance(output, Generator):
-        return ["it returned a generator: what that yields was not recorded (exhaust=True does)"]
-    if isinstance(output, _UNFINISHED):
-        return [f"it returned a {type(output).__name__}: what that will run was not recorded"]
-    if isinstance(output, dict | list | tuple):
-        return [line for _, item in children(output) for line in _unfinished(item)]
-    return []
+    return [_what_is_to_run(item) for _, item in everything(output) if isinstance(item, _UNFINISHED)]
+
+
+def _what_is_to_run(item: Any) -> str:
+    if isinstance(item, Generator):
+        return "it returned a generator: what that yields was not recorded (exhaust=True does)"
+    return f"it returned a {type(item).__name__}: what that will run was not recorded"
 
 
 _UNFINISHED = (Coroutine, AsyncGenerator, Generator, map, filter, zip)
