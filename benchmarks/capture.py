@@ -44,19 +44,20 @@ def main() -> None:
 
 def _measure(workload: str, modes: list[str], options: argparse.Namespace) -> dict[str, Any]:
     turns = {"workload": workload, "rounds": options.rounds, "budget": options.budget}
-    result = _child(measure="time", modes=[mode for mode in modes if mode in OURS], **turns)
+    result = run_child(measure="time", modes=[mode for mode in modes if mode in OURS], **turns)
     if others := [mode for mode in modes if mode not in OURS]:
-        beside = _child(measure="time", modes=others, **turns)
+        beside = run_child(measure="time", modes=others, **turns)
         for key in ("wall_ms", "cpu_ms", "runs", "errors"):
             result[key] |= beside[key]
     if not options.no_memory:
         result["peak_mib"] = {
-            mode: _child(measure="memory", workload=workload, mode=mode)["peak_mib"] for mode in result["runs"]
+            mode: run_child(measure="memory", workload=workload, mode=mode)["peak_mib"] for mode in result["runs"]
         }
     return result
 
 
-def _child(**request: Any) -> dict[str, Any]:
+def run_child(**request: Any) -> dict[str, Any]:
+    """Return what one measurement in a fresh process found."""
     command = [sys.executable, "-m", "benchmarks.child", json.dumps(request)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from benchmarks.modes import MODES
+from benchmarks.storage import largest_operation
+from benchmarks.storage import peak_of
 from benchmarks.workloads import build
 from benchmarks.workloads import tiny
 
@@ -62,6 +64,13 @@ def measure_memory(workload: str, mode: str) -> dict[str, Any]:
     return {"peak_mib": peak / MIB}
 
 
+def measure_storage(workload: str, modes: list[str]) -> dict[str, Any]:
+    """Return how many MiB of tensors lived at once in each mode, and the MiB of the largest operation."""
+    model, x = build(workload)
+    peaks = {mode: peak_of(MODES[mode], model, x) / MIB for mode in modes}
+    return {"storage_mib": peaks, "largest_mib": largest_operation(model, x) / MIB}
+
+
 def _timed(run: Callable[..., object], model: torch.nn.Module, x: torch.Tensor) -> tuple[float, float]:
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -89,7 +98,11 @@ def _status(field: str) -> int:
     return int(found[1]) * 1024
 
 
-MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"time": measure_time, "memory": measure_memory}
+MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
+    "time": measure_time,
+    "memory": measure_memory,
+    "storage": measure_storage,
+}
 
 
 def main() -> None:

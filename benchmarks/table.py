@@ -32,12 +32,12 @@ def time_table(results: Results, modes: list[str]) -> str:
             workload,
             result["operations"] or MISSING,
             f"{result['wall_ms']['plain']:.1f} ms",
-            *(_ratio(result["wall_ms"], mode) for mode in others),
+            *(ratio(result["wall_ms"], mode) for mode in others),
             _each_operation(result),
         ]
         for workload, result in results.items()
     ]
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def memory_table(results: Results, modes: list[str]) -> str:
@@ -52,7 +52,7 @@ def memory_table(results: Results, modes: list[str]) -> str:
         ]
         for workload, result in results.items()
     ]
-    return _markdown(["peak memory", "all activations", "plain", *others], rows)
+    return markdown(["peak memory", "all activations", "plain", *others], rows)
 
 
 def note(results: Results) -> str:
@@ -72,11 +72,12 @@ def note(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _ratio(times: dict[str, float], mode: str) -> str:
+def ratio(times: dict[str, float], mode: str) -> str:
+    """Return a mode's time as a multiple of the plain time."""
     if mode not in times:
         return MISSING
-    ratio = times[mode] / times["plain"]
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"  # noqa: PLR2004
+    found = times[mode] / times["plain"]
+    return f"{found:.2f}" if found < 10 else f"{found:.0f}"  # noqa: PLR2004
 
 
 def _added(peaks: dict[str, float], mode: str) -> str:
@@ -90,7 +91,8 @@ def _each_operation(result: dict[str, Any]) -> str:
     return f"{1e3 * (times['fingerprints'] - times['empty mode']) / result['operations']:.1f}"
 
 
-def _markdown(head: list[str], rows: list[list[Any]]) -> str:
+def markdown(head: list[str], rows: list[list[Any]]) -> str:
+    """Return a table."""
     align = ("left", *["right"] * (len(head) - 1))
     return tabulate(rows, headers=head, tablefmt="pipe", disable_numparse=True, colalign=align)
 

@@ -29,14 +29,14 @@ class Draws(nn.Module):
         return x
 
 
-def _image() -> torch.Tensor:
-    return torch.randn(1, 3, 224, 224)
+def _image(size: int = 224) -> torch.Tensor:
+    return torch.randn(1, 3, size, size)
 
 
-def _torchvision(name: str) -> tuple[nn.Module, torch.Tensor]:
+def _torchvision(name: str, size: int = 224) -> tuple[nn.Module, torch.Tensor]:
     import torchvision
 
-    return torchvision.models.get_model(name, weights=None), _image()
+    return torchvision.models.get_model(name, weights=None), _image(size)
 
 
 def _timm(name: str) -> tuple[nn.Module, torch.Tensor]:
@@ -60,12 +60,16 @@ WORKLOADS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "chain of 2,000": partial(_chain, Chain),
     "1,000 draws": partial(_chain, Draws),
 }
+LARGE: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "swin_v2_t at 512": partial(_torchvision, "swin_v2_t", 512),
+    "vit_l_16": partial(_torchvision, "vit_l_16"),
+}
 
 
 def build(name: str) -> tuple[nn.Module, torch.Tensor]:
     """Return the workload's model, in eval mode, and its input; the same values each time."""
     torch.manual_seed(0)
-    model, x = WORKLOADS[name]()
+    model, x = (WORKLOADS | LARGE)[name]()
     return model.eval(), x
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 from typing import Any
@@ -75,15 +76,7 @@ class Player:
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in their places, those of ``swap(value)`` if given."""
-        tensor_of = swap or (lambda value: self._tensors[value.slot])
-
-        def fill(leaf: Any) -> Any:
-            if type(leaf) is Value:
-                return tensor_of(leaf)
-            if type(leaf) is Opened:
-                return leaf.closed(fill)
-            return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
-
+        fill = partial(_filled, swap or (lambda value: self._tensors[value.slot]))
         return substitute(call.args, fill), substitute(call.kwargs, fill)
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
@@ -123,6 +116,15 @@ class Player:
             self._settings.close()
             self._settings.enter_context(ambient.restored(self.recording.ambient.rows[number]))
             self._ambient = number
+
+
+def _filled(tensor_of: Callable[[Value], torch.Tensor], leaf: Any) -> Any:
+    """Return the argument that a leaf of a template stands for."""
+    if type(leaf) is Value:
+        return tensor_of(leaf)
+    if type(leaf) is Opened:
+        return leaf.closed(partial(_filled, tensor_of))
+    return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
 
 
 def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:

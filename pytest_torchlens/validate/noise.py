@@ -83,7 +83,7 @@ class Noise:
             yield _written(tensor, (table - 0.75) * scale)
 
     def _table(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return numbers in a tensor's shape; of its dtype, or of that of its real part."""
+        """Return numbers in a tensor's shape and, if it is dense, strides; of its dtype or that of its real part."""
         kind = tensor.real.dtype if tensor.is_complex() else tensor.dtype
         key, count = (kind, tensor.device), tensor.numel()
         table = self._tables.get(key)
@@ -92,7 +92,8 @@ class Noise:
             block = torch.empty(min(count, _BLOCK), device="cpu", dtype=torch.float32)
             block = block.uniform_(0.5, 1.0, generator=generator).to(device=tensor.device, dtype=kind)
             table = self._tables[key] = block.repeat(-(-count // max(block.numel(), 1)))
-        return table[:count].view(tensor.shape)
+        reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        return table.as_strided(tensor.shape, tensor.stride()) if reach == count else table[:count].view(tensor.shape)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
