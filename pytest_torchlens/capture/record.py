@@ -29,12 +29,13 @@ from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
 from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.capture.saving import Saving
+from pytest_torchlens.capture.saving import SavingOf
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.watch import Watch
 
-Keep = Literal["none", "all"] | SaveOptions
+Keep = Literal["none", "all"] | SaveOptions | frozenset[str]
 
 
 class TraceError(RuntimeError):
@@ -64,7 +65,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
         What to call it with.
     keep
         ``"all"`` keeps every activation (by reference; copied only before it is overwritten), ``"none"`` keeps their
-        fingerprints alone, options keep what they make of each activation.
+        fingerprints alone, options keep what they make of each activation, names of functions keep theirs.
     seed
         Seed for the generators of torch, NumPy and Python; None leaves them alone.
     watch
@@ -89,7 +90,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     _check_seed(seed)
     _check_thread(model)
     recording = _new_recording(model, seed)
-    retention = Saving(recording, keep) if isinstance(keep, SaveOptions) else Retention()
+    retention = _retention(recording, keep)
     tracer = Tracer(recording, retention, keep != "none", _named_tensors(model), _addresses(model))
     with torch._C.DisableTorchFunctionSubclass():
         inputs = _inputs(model, args, kwargs)
@@ -141,6 +142,12 @@ def _what_is_to_run(item: Any) -> str:
 
 
 _UNFINISHED = (Coroutine, AsyncGenerator, Generator, map, filter, zip)
+
+
+def _retention(recording: Recording, keep: Keep) -> Retention:
+    if isinstance(keep, SaveOptions):
+        return Saving(recording, keep)
+    return SavingOf(recording, keep) if isinstance(keep, frozenset) else Retention()
 
 
 def check_model(model: object) -> None:

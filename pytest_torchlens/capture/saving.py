@@ -175,3 +175,25 @@ class Saving(Retention):
                 f"the output of {name} (call {value.call}, shape {tuple(value.shape)}) cannot be saved as asked for: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+
+class SavingOf(Retention):
+    """Keeps the activations of some functions alone.
+
+    Parameters
+    ----------
+    recording
+        What is being recorded.
+    names
+        The functions' own names: ``"add_"``.
+    """
+
+    def __init__(self, recording: Recording, names: frozenset[str]) -> None:
+        super().__init__()
+        self._calls = recording.calls
+        self._names = names
+
+    def keep_made(self, value: Value, tensor: torch.Tensor, key: int) -> None:
+        """Keep what a call made if its function is one of them."""
+        if self._calls[value.call].info.name in self._names:
+            self.keep(value, tensor, key)

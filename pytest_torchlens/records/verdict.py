@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from dataclasses import field
 
 
 class Status(str, enum.Enum):
@@ -37,6 +38,8 @@ class Failure:
         What to do about it.
     source_line
         ``file:line, in function`` of the model's code.
+    values
+        Both values around the first element that differs, where they could be had.
     """
 
     operation: str = ""
@@ -44,6 +47,7 @@ class Failure:
     cause: str = ""
     advice: str = ""
     source_line: str = ""
+    values: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,8 @@ class Verdict:
     operations_checked: int = 0
     edges_checked: int = 0
     seconds: float = 0.0
+    settings: dict[str, str] = field(default_factory=dict)
+    """Threads, default dtype, autocast, deterministic algorithms and the like, as they were when forward began."""
 
     def __bool__(self) -> bool:
         """True when something was checked and nothing failed."""
@@ -87,6 +93,22 @@ class Verdict:
     def first_failure(self) -> Failure | None:
         """The failure to look at first."""
         return next((failure for part in self.parts for failure in part.failures), None)
+
+    @property
+    def tolerated(self) -> int:
+        """How many operations are not deterministic and were equal within tolerance."""
+        return sum(part.tolerated for part in self.parts)
+
+    @property
+    def words(self) -> str:
+        """The verdict in one line: its status, and why or how many."""
+        failure = self.first_failure
+        if self.status is Status.PASSED_WITH_TOLERANCE:
+            return f"{self.status.value} ({self.tolerated} operation{'s' * (self.tolerated != 1)})"
+        if self.status is Status.FAILED and failure is not None:
+            return f"{self.status.value} ({': '.join(filter(None, (failure.operation, failure.message)))})"
+        reasons = dict.fromkeys(part.reason for part in self.parts if part.reason)
+        return f"{self.status.value} ({'; '.join(reasons)})" if not self and reasons else self.status.value
 
     def part(self, name: str) -> PartVerdict:
         """Return the part of that name; `KeyError` names those there are."""

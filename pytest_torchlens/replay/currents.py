@@ -26,13 +26,20 @@ class Currents:
         """Return whether a recorded read of `tensor` names the value that it holds and the writes that reached it."""
         value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
         held, since = self._held[value.slot]
-        return held is value and {id(write) for write in writes} == self._later_writes(tensor, since)
+        return held is value and set(map(id, writes)) == set(map(id, self._later_writes(tensor, since)))
 
-    def _later_writes(self, tensor: torch.Tensor, since: int) -> set[int]:
+    def unrecorded_writers(self, read: Value | Aliased, tensor: torch.Tensor) -> list[int]:
+        """Return the numbers of the calls that overwrote what `tensor` held and that a recorded read does not name."""
+        value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
+        held, since = self._held[value.slot]
+        named = {id(value), *map(id, writes)}
+        overwritten = [held] if held is not value and held.slot == value.slot else []
+        later = [*overwritten, *self._later_writes(tensor, since)]
+        return [write.call for write in later if id(write) not in named]
+
+    def _later_writes(self, tensor: torch.Tensor, since: int) -> list[Value]:
         log = self._writes.get(storage_key(tensor)) if self._writes else None
-        if log is None or log.latest <= since:
-            return set()
-        return set(map(id, log.since(since, Extent.of(tensor))))
+        return [] if log is None or log.latest <= since else log.since(since, Extent.of(tensor))
 
     def note(self, number: int, call: Call, written: dict[int, torch.Tensor]) -> None:
         """Note what call `number` gave and the tensors, by slot, that it overwrote."""

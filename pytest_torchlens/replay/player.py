@@ -69,10 +69,26 @@ class Player:
         """Return the tensor that is in a slot now."""
         return self._tensors[slot]
 
-    def wrong_edges(self, call: Call) -> list[str]:
-        """Return the paths of arguments whose recorded value is not what the tensor holds, or lacks a write to it."""
-        reads = [(path, read, value_of(read)) for path, read in edges_in(call)]
-        return [path for path, read, value in reads if not self._currents.agrees(read, self._tensors[value.slot])]
+    def has(self, slot: int) -> bool:
+        """Return whether there is a tensor in a slot now."""
+        return slot in self._tensors
+
+    def missing(self, call: Call) -> list[str]:
+        """Return the paths of arguments that are not there: nothing made them, or they were freed."""
+        return [path for path, read in edges_in(call) if value_of(read).slot not in self._tensors]
+
+    def wrong_edges(self, call: Call) -> dict[str, list[int]]:
+        """Return what is wrong with the recorded parents of a call.
+
+        By path of the argument: calls that overwrote the tensor and are not named; none where the recorded value is
+        not what the tensor holds, or a write is named that was none.
+        """
+        reads = [(path, read, self._tensors.get(value_of(read).slot)) for path, read in edges_in(call)]
+        return {
+            path: self._currents.unrecorded_writers(read, tensor)
+            for path, read, tensor in reads
+            if tensor is not None and not self._currents.agrees(read, tensor)
+        }
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in their places, those of ``swap(value)`` if given."""

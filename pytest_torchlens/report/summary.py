@@ -32,6 +32,7 @@ class Trouble:
 
     what: str
     where: str = ""
+    values: str = ""
     cause: str = ""
     advice: str = ""
 
@@ -72,7 +73,8 @@ def trouble(report: ModelReport) -> Trouble | None:
 
 def _of_failure(failure: Failure) -> Trouble:
     where = ", ".join(filter(None, (failure.operation, failure.source_line)))
-    return Trouble(what=failure.message, where=where, cause=failure.cause, advice=failure.advice)
+    told = {"values": failure.values, "cause": failure.cause, "advice": failure.advice}
+    return Trouble(what=failure.message, where=where, **told)
 
 
 def _of_error(error: ErrorRecord) -> Trouble:

@@ -107,7 +107,7 @@ class _Writer:
         if found is None:
             return ""
         lines = [f"\n{_name(report)} FAILED in {failed_at(report)}: {self._line(found.what)}"]
-        told = {"where": found.where, "cause": found.cause, "to do": found.advice}
+        told = {"where": found.where, "values": found.values, "cause": found.cause, "to do": found.advice}
         lines += [f"  {word}: {self._line(text)}" for word, text in told.items() if text]
         return "\n".join(lines)
 

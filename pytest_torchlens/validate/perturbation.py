@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-import torch
-
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import edges_in
@@ -22,9 +20,7 @@ from pytest_torchlens.validate.reasons import is_gentle
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.tags import landed
-from pytest_torchlens.validate.trial import Outcome
 from pytest_torchlens.validate.trial import Trial
-from pytest_torchlens.validate.trial import copied
 
 
 class Perturbation:
@@ -41,37 +37,28 @@ class Perturbation:
         self._exempt: Counter[str] = Counter()
         self._explainer = Explainer(self._noise)
         self._score = Score("perturbation", "edges")
-        self._open: list[int] = []
-        self._originals: dict[int, torch.Tensor] = {}
+        self.open: list[int] = []
+        """Edges of the present call that showed no effect so far."""
 
-    def before(self, player: Player, call: Call) -> None:
-        """Look at a corner of a call that is about to run, and copy what it will overwrite if that leaves doubts."""
+    def before(self, player: Player, call: Call, corner: bool) -> None:
+        """Look at a call that is about to run: at a `corner` of it, if asked for."""
         paths = [] if call.info.bookkeeping else [(path, value_of(read).slot) for path, read in edges_in(call)]
         self._score.checked += len(paths)
-        self._open = list(range(len(paths)))
+        self.open = list(range(len(paths)))
         tensors = {path: player.at(slot) for path, slot in paths}
-        corner = corner_of(call, tensors) if len(tensors) == len(paths) else None
-        if corner is not None:
-            trial = Trial(player, call, [corner[path] for path, _ in paths])
-            self._open = [place for place in self._open if not self._reacts(trial, [place])]
-        self._originals = {slot: copied(player.at(slot)) for slot in call.writes} if self._open else {}
+        parts = corner_of(call, tensors) if corner and len(tensors) == len(paths) else None
+        if parts is not None:
+            trial = Trial(player, call, [parts[path] for path, _ in paths])
+            self.open = [place for place in self.open if not self._reacts(trial, [place])]
 
-    def after(self, number: int, player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+    def after(self, number: int, trial: Trial) -> None:
         """Perturb each parent that is still in doubt; parameters go together, for one more run in all."""
-        if not self._open:
-            return
-        values = [value_of(read) for _, read in edges_in(call)]
-        tensors = [self._originals[v.slot] if v.slot in self._originals else player.at(v.slot) for v in values]
-        returned = {value.slot for value in call.outputs}
-        reference: Outcome = [*outputs, *(player.at(slot) for slot in call.writes if slot not in returned)]
-        trial = Trial(player, call, tensors, reference)
-        moved = landed(trial, self._open)
-        parameters = [place for place in self._open if id(values[place]) in self._parameters]
-        others = [[place] for place in self._open if place not in moved and place not in parameters]
+        moved = landed(trial, self.open)
+        parameters = [place for place in self.open if id(trial.edges[place][1]) in self._parameters]
+        others = [[place] for place in self.open if place not in moved and place not in parameters]
         for places in others + ([parameters] if parameters else []):
             if not self._reacts(trial, places):
                 self._explain(number, trial, places)
-        self._originals = {}
 
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
         gentle = is_gentle(trial.call)

@@ -22,7 +22,6 @@ from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.numbers import other_numbers
 from pytest_torchlens.validate.trial import Trial
-from pytest_torchlens.validate.trial import same
 
 # these do not check indices: values out of range would read foreign memory
 _GENTLE = frozenset(["roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d", "nms"])
@@ -90,7 +89,7 @@ class Explainer:
         if before is None:
             return False
         after = (trial.outcome({**changed, place: other}) for other in self._variants(trial, place))
-        return any(outcome is not None and not same(outcome, before) for outcome in after)
+        return any(outcome is not None and not trial.same(outcome, before) for outcome in after)
 
     def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
         yield from self._noise.variants(trial.tensors[place].detach())

@@ -29,6 +29,7 @@ class Score:
         self.unit = unit
         self.checked = 0
         self.failed = 0
+        self.tolerated = 0
         self._failures: list[Failure] = []
 
     def fail(self, failure: Failure) -> None:
@@ -39,9 +40,11 @@ class Score:
 
     def verdict(self, exempt: dict[str, int] | None = None) -> PartVerdict:
         """Return the part's verdict."""
+        good = Status.PASSED_WITH_TOLERANCE if self.tolerated else Status.PASSED
         return PartVerdict(
             name=self.name,
-            status=Status.FAILED if self.failed else Status.PASSED,
+            status=Status.FAILED if self.failed else good,
+            tolerated=self.tolerated,
             checked=self.checked,
             unit=self.unit,
             exempt=exempt,

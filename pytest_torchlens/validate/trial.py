@@ -20,6 +20,7 @@ from pytest_torchlens.validate.noise import is_dense
 
 Outcome = list[torch.Tensor]
 _PREFIX = 256  # bytes
+_REPEATS = 3
 
 
 class Trial:
@@ -41,6 +42,9 @@ class Trial:
     edges
         Path and value of each tensor argument.
     """
+
+    tolerant = False
+    """Whether outcomes within tolerance are the same: of an operation that does not repeat itself."""
 
     def __init__(
         self, player: Player, call: Call, tensors: list[torch.Tensor], reference: Outcome | None = None
@@ -65,7 +69,17 @@ class Trial:
     def reacts(self, changed: dict[int, torch.Tensor]) -> bool:
         """Return whether the call gives or writes something else with ``changed[place]`` for these edges."""
         outcome = self.outcome(changed)  # None: values that the function refuses it has read
-        return self.reference is not None and (outcome is None or not same(outcome, self.reference))
+        return self.reference is not None and (outcome is None or not self.same(outcome, self.reference))
+
+    def repeats_itself(self) -> bool:
+        """Return whether the call gives the same each time that it is run on the same arguments."""
+        reference = self.reference or []
+        again = (self.outcome({}) for _ in range(_REPEATS))
+        return all(outcome is not None and same(outcome, reference) for outcome in again)
+
+    def same(self, one: Outcome, other: Outcome) -> bool:
+        """Return whether two outcomes are equal: bit for bit, or within tolerance."""
+        return same(one, other) or (self.tolerant and len(one) == len(other) and all(map(is_close, one, other)))
 
     def outcome(self, changed: dict[int, torch.Tensor]) -> Outcome | None:
         """Return what the call gives and writes with ``changed[place]``; None if it raises."""
@@ -118,6 +132,32 @@ def _readable(tensor: torch.Tensor) -> bool:
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
     return tensor.dtype, shape_of(tensor)
+
+
+def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors are equal within the tolerance of `torch.testing` for their dtype."""
+    try:
+        torch.testing.assert_close(one, other, equal_nan=True)
+    except (AssertionError, RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def arguments_of(player: Player, call: Call, originals: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensor arguments of a call that has just run, as they were; `originals` has what it overwrote."""
+    slots = [value_of(read).slot for _, read in edges_in(call)]
+    return [originals[slot] if slot in originals else player.at(slot) for slot in slots]
+
+
+def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:
+    """Return copies of the tensors that a call is about to overwrite, by slot."""
+    return {slot: copied(player.at(slot)) for slot in call.writes}
+
+
+def outcome_of(player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) -> Outcome:
+    """Return what a call that has just run gave, and what else it wrote to."""
+    returned = {value.slot for value in call.outputs}
+    return [*outputs, *(player.at(slot) for slot in call.writes if slot not in returned)]
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import Keep
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
@@ -26,13 +27,12 @@ from pytest_torchlens.history.options import TraceOptions
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
-from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import Observation
 from pytest_torchlens.validate.observer import compare
-from pytest_torchlens.validate.perturbation import Perturbation
-from pytest_torchlens.validate.replay_check import ReplayCheck
+from pytest_torchlens.validate.play import Replay
+from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import ModelState
@@ -115,8 +115,25 @@ def check_recording(recording: Recording, history: ModelHistory, parts: Collecti
 
     The model and the inputs must hold the values that they had before the recorded call.
     """
-    verdicts = _replay(recording, history, parts, [fingerprint(t) for _, t in walk(recording.output)])
+    returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
+    verdicts, doubted = _replay(recording, history, parts, returned)
+    if doubted:
+        verdicts, _ = _replay(recording, history, parts, returned, doubted)
     return [*verdicts, check_invariants(history)] if "invariants" in parts else verdicts
+
+
+def _replay(
+    recording: Recording,
+    where: Where,
+    parts: Collection[str],
+    returned: list[str],
+    doubts: frozenset[str] = frozenset(),
+) -> tuple[list[PartVerdict], frozenset[str]]:
+    """Return the verdicts of the replay, and the names of functions that gave other values than recorded."""
+    if not {"replay", "perturbation"} & set(parts):
+        return [], doubts
+    replay = Replay(recording, where, parts, doubts)
+    return replay.verdicts(returned), replay.doubted
 
 
 class _Run:
@@ -154,11 +171,11 @@ class _Run:
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         recording = self._record("completeness" in parts)
         observed = Observation.of(self.model, self._inputs, recording.output) if "observer" in parts else None
-        returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
-        recording.output = None
-        self.restore()
+        returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
-        verdicts = _replay(recording, history, parts, returned)
+        verdicts, doubted = _replay(recording, history, parts, returned)
+        if doubted:
+            verdicts = self._look_closer(parts, doubted)
         if observed is not None:
             verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
         if "invariants" in parts:
@@ -166,6 +183,24 @@ class _Run:
         if "completeness" in parts:
             verdicts.append(check_completeness(recording, history))
         return history, verdicts
+
+    def _take_output(self, recording: Recording) -> list[str]:
+        """Return the fingerprints of what the model returned, let go of it, and put everything back."""
+        returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
+        recording.output = None
+        self.restore()
+        return returned
+
+    def _look_closer(self, parts: tuple[str, ...], doubted: frozenset[str]) -> list[PartVerdict]:
+        """Record and replay again with the values kept of functions that gave others, until no more of them turn up."""
+        doubts: frozenset[str] = frozenset()
+        while not doubted <= doubts:
+            doubts |= doubted
+            recording = self._record_once(watch=False, keep=doubts)
+            returned = self._take_output(recording)
+            verdicts, doubted = _replay(recording, ModelHistory(recording), parts, returned, doubts)
+            self.restore()
+        return verdicts
 
     def _record(self, watch: bool) -> Recording:
         """Record the model, watched if asked for and if it runs so: some of PyTorch refuses to under any watch."""
@@ -179,10 +214,9 @@ class _Run:
             recording.unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
         return self._record_again(recording) if _reads_constants(recording) else recording
 
-    def _record_once(self, watch: bool) -> Recording:
-        self._recording = record(
-            self.model, self.args, self.kwargs, seed=self.seed, watch=watch, thorough=True, exhaust=self.exhaust
-        )
+    def _record_once(self, watch: bool, keep: Keep = "none") -> Recording:
+        options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
+        self._recording = record(self.model, self.args, self.kwargs, thorough=True, **options)
         return self._recording
 
     def _record_again(self, recording: Recording) -> Recording:
@@ -248,46 +282,6 @@ def _uninitialised_outputs(recording: Recording) -> set[str]:
     """Return the paths of outputs that are uninitialised memory as `torch.empty` returned it."""
     values = {path: value_of(output) for path, output in recording.outputs}
     return {path for path, value in values.items() if value.call in recording.uninitialised}
-
-
-def _replay(
-    recording: Recording, history: ModelHistory, parts: Collection[str], returned: list[str]
-) -> list[PartVerdict]:
-    check = ReplayCheck(recording, history)
-    perturbation = Perturbation(recording, history)
-    wanted = "perturbation" in parts
-    if not wanted and "replay" not in parts:
-        return []
-    check.sources()
-    with Player(recording) as player:
-        complete = _play(recording, player, check, perturbation if wanted else None)
-        if complete:
-            check.outputs(player, returned)
-            check.final_states(player)
-    verdicts = [check.verdict()] if "replay" in parts else []
-    return [*verdicts, perturbation.verdict(complete)] if wanted else verdicts
-
-
-def _play(recording: Recording, player: Player, check: ReplayCheck, perturbation: Perturbation | None) -> bool:
-    """Replay call after call; False if one could not be run again."""
-    for number, call in enumerate(recording.calls):
-        check.edges(number, player.wrong_edges(call))
-        if perturbation is not None:
-            perturbation.before(player, call)
-        try:
-            returned = player.run(call, player.arguments(call))
-            outputs = player.outputs(call, returned)
-            player.fill_memory(number, outputs)
-        except Exception as error:  # noqa: BLE001 - reported as that call's failure
-            check.raised(number, error)
-            return False
-        check.check(number, call, outputs)
-        if len(outputs) != len(call.outputs):
-            return False
-        if perturbation is not None:
-            perturbation.after(number, player, call, outputs)
-        player.store(number, call, returned)
-    return True
 
 
 def _best(parts: list[PartVerdict]) -> Status:

@@ -1,0 +1,39 @@
+"""Why a call gave other values when it was replayed, as far as can be told."""
+
+from __future__ import annotations
+
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.values import value_of
+
+
+def likely_cause(recording: Recording, call: Call, repeats: bool | None = None) -> str:
+    """Return the likely cause in words; `repeats` says whether the call gives the same each time, None if not tried."""
+    if recording.silent_writes:
+        return f"{recording.silent_writes[0]} changed without announcement"
+    if (stranger := _changed_source(recording, call)) is not None:
+        path, source = stranger
+        known = f"the {source.kind} {source.name!r}" if source.name else "a tensor of unknown origin"
+        return f"argument {path} is {known}, and holds other values now than when it was recorded"
+    if call.info.draws and not call.info.opaque:
+        return "it draws random numbers, and its generator's state was not had"
+    if repeats is False:
+        return "the kernel is not deterministic, and differs by more than the tolerance of torch.testing"
+    if call.info.opaque:
+        return "its inside is out of sight: it may use what it was not given, or give something else each time"
+    if repeats:
+        return "it gives the same each time but not what was recorded: a wrong argument, or changed by observing"
+    return "an argument was overwritten unseen, a mode of the model's was on, or the kernel is not deterministic"
+
+
+def _changed_source(recording: Recording, call: Call) -> tuple[str, Source] | None:
+    """Return the argument that comes from outside and no longer holds what it held, with its source."""
+    for path, read in edges_in(call):
+        value = value_of(read)
+        source = recording.sources[value.position] if value.call < 0 else None
+        if source is not None and not source.written and value.digest and fingerprint(source.live) != value.fingerprint:
+            return path, source
+    return None
