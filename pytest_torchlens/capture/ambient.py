@@ -3,36 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
+from typing import NamedTuple
 
 import torch
 
 _C = torch._C
-_deterministic = _C._get_deterministic_algorithms
-_math, _flash, _efficient = _C._get_math_sdp_enabled, _C._get_flash_sdp_enabled, _C._get_mem_efficient_sdp_enabled
-_precision = _C._get_float32_matmul_precision
 _any_autocast = _C._is_any_autocast_enabled
 _grad, _inference, _dtype = torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype
+_deterministic, _threads, _onednn = _C._get_deterministic_algorithms, _C.get_num_threads, _C._get_mkldnn_enabled
 
 Key = tuple[Any, ...]
 
 
+class Setting(NamedTuple):
+    """A setting of the whole process."""
+
+    name: str
+    get: Callable[[], Any]
+    set: Callable[[Any], object]
+
+
+def _set_deterministic(on: bool) -> None:
+    torch.use_deterministic_algorithms(on, warn_only=_C._get_deterministic_algorithms_warn_only())
+
+
+def _set_warn_only(warn: bool) -> None:
+    torch.use_deterministic_algorithms(_deterministic(), warn_only=warn)
+
+
+_SETTINGS = (
+    Setting("default dtype", _dtype, torch.set_default_dtype),
+    Setting("threads", _threads, torch.set_num_threads),
+    Setting("deterministic algorithms", _deterministic, _set_deterministic),
+    Setting("deterministic algorithms only warn", _C._get_deterministic_algorithms_warn_only, _set_warn_only),
+    Setting("float32 matmul precision", _C._get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    Setting("attention by math", _C._get_math_sdp_enabled, _C._set_sdp_use_math),
+    Setting("attention by flash", _C._get_flash_sdp_enabled, _C._set_sdp_use_flash),
+    Setting("attention by memory efficient kernel", _C._get_mem_efficient_sdp_enabled, _C._set_sdp_use_mem_efficient),
+    Setting("oneDNN", _onednn, _C._set_mkldnn_enabled),
+    Setting("cuDNN", _C._get_cudnn_enabled, _C._set_cudnn_enabled),
+    Setting("cuDNN benchmark", _C._get_cudnn_benchmark, _C._set_cudnn_benchmark),
+    Setting("cuDNN deterministic", _C._get_cudnn_deterministic, _C._set_cudnn_deterministic),
+    Setting("cuDNN TF32", _C._get_cudnn_allow_tf32, _C._set_cudnn_allow_tf32),
+)
+
+
 def current() -> Key:
-    """Return the settings in force in this thread; cheap, for it is asked at every call."""
-    return (
-        _grad(),
-        _inference(),
-        _dtype(),
-        _deterministic(),
-        _math(),
-        _flash(),
-        _efficient(),
-        _precision(),
-        _autocast() if _any_autocast() else None,
-    )
+    """Return the settings in force in this thread: gradients, inference mode, autocast, then those of the process."""
+    autocast = _autocast() if _any_autocast() else None
+    return (_grad(), _inference(), autocast, *(_value(setting) for setting in _SETTINGS))
+
+
+def _value(setting: Setting) -> Any:
+    try:
+        return setting.get()
+    except RuntimeError:  # set by PyTorch's new names, which the old ones then refuse to tell
+        return None
 
 
 def _autocast() -> tuple[Any, ...]:
@@ -41,6 +72,20 @@ def _autocast() -> tuple[Any, ...]:
         for device in ("cpu", "cuda")
         if torch.is_autocast_enabled(device)
     )
+
+
+def in_words(key: Key) -> dict[str, str]:
+    """Return settings by name, as text: ``{"default dtype": "float32", "threads": "4", ...}``."""
+    grad, inference, autocast, *rest = key
+    casts = ", ".join(f"{device} {_word(dtype)}" for device, dtype, _ in autocast or ())
+    words = {"gradients": _word(grad), "inference mode": _word(inference), "autocast": casts or "off"}
+    return words | {setting.name: _word(value) for setting, value in zip(_SETTINGS, rest, strict=True)}
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "unknown" if value is None else str(value).removeprefix("torch.")
 
 
 @dataclass
@@ -57,7 +102,7 @@ class AmbientTable:
         Unless `every` setting is asked for, those that few functions heed (attention backends, matmul precision)
         are looked at only when another has changed.
         """
-        quick = _grad(), _inference(), _dtype(), _deterministic(), _any_autocast()
+        quick = _grad(), _inference(), _dtype(), _deterministic(), _any_autocast(), _threads(), _onednn()
         if every or quick != self._quick or quick[4]:
             self._quick = quick
             key = current()
@@ -70,30 +115,21 @@ class AmbientTable:
 @contextlib.contextmanager
 def restored(key: Key) -> Iterator[None]:
     """Put recorded settings in force, and the present ones back at the end."""
-    grad, inference, dtype, deterministic, math, flash, efficient, precision, autocast = key
+    grad, inference, autocast, *rest = key
     before = current()
     with contextlib.ExitStack() as stack:
-        stack.callback(_set_globals, *before[2:8])
+        stack.callback(_set_all, before[3:])
         if inference != before[1]:
             stack.enter_context(torch.inference_mode(inference))
         stack.enter_context(torch.set_grad_enabled(grad))
-        for device, kind, cache in autocast or before[8] or ():
+        for device, kind, cache in autocast or before[2] or ():
             on = bool(autocast)
             stack.enter_context(torch.autocast(device, dtype=kind, enabled=on, cache_enabled=cache))
-        _set_globals(dtype, deterministic, math, flash, efficient, precision)
+        _set_all(rest)
         yield
 
 
-def _set_globals(
-    dtype: torch.dtype, deterministic: bool, math: bool, flash: bool, efficient: bool, precision: str
-) -> None:
-    if dtype != torch.get_default_dtype():
-        torch.set_default_dtype(dtype)
-    if deterministic != _C._get_deterministic_algorithms():
-        warn_only = _C._get_deterministic_algorithms_warn_only()
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-    _C._set_sdp_use_math(math)
-    _C._set_sdp_use_flash(flash)
-    _C._set_sdp_use_mem_efficient(efficient)
-    if precision != _C._get_float32_matmul_precision():
-        torch.set_float32_matmul_precision(precision)
+def _set_all(values: Any) -> None:
+    for setting, value in zip(_SETTINGS, values, strict=True):
+        if value is not None and value != _value(setting):
+            setting.set(value)

@@ -13,6 +13,7 @@ import torch
 
 from pytest_torchlens.capture import Keep
 from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
@@ -107,7 +108,7 @@ def validate(
         history, verdicts = run.validate(chosen)
     finally:
         run.restore()
-    return Validation(_verdict(verdicts, time.perf_counter() - start), history)
+    return Validation(_verdict(verdicts, time.perf_counter() - start, _settings(history.recording)), history)
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
@@ -290,7 +291,12 @@ def _best(parts: list[PartVerdict]) -> Status:
     return next((status for status in order if status in statuses), Status.NOT_RUN)
 
 
-def _verdict(parts: list[PartVerdict], seconds: float) -> Verdict:
+def _settings(recording: Recording) -> dict[str, str]:
+    rows = recording.ambient.rows
+    return ambient.in_words(rows[0] if rows else ambient.current())
+
+
+def _verdict(parts: list[PartVerdict], seconds: float, settings: dict[str, str]) -> Verdict:
     failed = any(part.status is Status.FAILED for part in parts)
     counts = {part.name: part.checked for part in parts}
     return Verdict(
@@ -299,4 +305,5 @@ def _verdict(parts: list[PartVerdict], seconds: float) -> Verdict:
         operations_checked=counts.get("replay", 0),
         edges_checked=counts.get("perturbation", 0),
         seconds=seconds,
+        settings=settings,
     )
