@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.modes import OURS
+from benchmarks.modes import WITHOUT
 from benchmarks.modes import peers
 from benchmarks.table import environment
+from benchmarks.table import field_table
 from benchmarks.table import memory_table
 from benchmarks.table import note
 from benchmarks.table import time_table
@@ -28,14 +30,15 @@ def main() -> None:
     """Measure the workloads asked for and print the tables."""
     options = _parser().parse_args()
     others = [] if options.no_peers else peers()
-    modes = [name for name in [*OURS, *others] if name == "plain" or name not in options.without]
+    modes = [name for name in [*OURS, *WITHOUT, *others] if name == "plain" or name not in options.without]
     results = {}
     for workload in options.workload or WORKLOADS:
         print(f"measuring {workload} …", file=sys.stderr)
         results[workload] = _measure(workload, modes, options)
-    tables = [time_table(results, modes)]
+    compared = [mode for mode in modes if mode not in WITHOUT]
+    tables = [time_table(results, compared), field_table(results, [mode for mode in modes if mode in WITHOUT])]
     if not options.no_memory:
-        tables.append(memory_table(results, modes))
+        tables.append(memory_table(results, compared))
     print("\n\n".join([environment(), *tables, note(results)]))
     if options.json:
         report = {"environment": environment(), "results": results}
@@ -44,14 +47,16 @@ def main() -> None:
 
 def _measure(workload: str, modes: list[str], options: argparse.Namespace) -> dict[str, Any]:
     turns = {"workload": workload, "rounds": options.rounds, "budget": options.budget}
-    result = run_child(measure="time", modes=[mode for mode in modes if mode in OURS], **turns)
-    if others := [mode for mode in modes if mode not in OURS]:
+    result = run_child(measure="time", modes=[mode for mode in modes if mode in OURS or mode in WITHOUT], **turns)
+    if others := [mode for mode in modes if mode not in OURS and mode not in WITHOUT]:
         beside = run_child(measure="time", modes=others, **turns)
         for key in ("wall_ms", "cpu_ms", "runs", "errors"):
             result[key] |= beside[key]
     if not options.no_memory:
         result["peak_mib"] = {
-            mode: run_child(measure="memory", workload=workload, mode=mode)["peak_mib"] for mode in result["runs"]
+            mode: run_child(measure="memory", workload=workload, mode=mode)["peak_mib"]
+            for mode in result["runs"]
+            if mode not in WITHOUT
         }
     return result
 

@@ -59,6 +59,33 @@ def without_random_states(model: nn.Module, x: torch.Tensor) -> object:
         return fingerprints(model, x)
 
 
+def without_fingerprints(model: nn.Module, x: torch.Tensor) -> object:
+    """Record without fingerprints: beside `fingerprints`, what they cost."""
+    from pytest_torchlens.capture.storage import storage_key
+
+    with patch("pytest_torchlens.capture.ledger.dense_digest", lambda tensor, _: (0, storage_key(tensor))):
+        return fingerprints(model, x)
+
+
+def without_settings(model: nn.Module, x: torch.Tensor) -> object:
+    """Record fingerprints, but not the settings each call ran under: beside `fingerprints`, what they cost."""
+    from pytest_torchlens.capture.ambient import AmbientTable
+
+    with patch.object(AmbientTable, "number", lambda *_: 0):
+        return fingerprints(model, x)
+
+
+def without_modules(model: nn.Module, x: torch.Tensor) -> object:
+    """Record fingerprints, but no module calls: beside `fingerprints`, what they cost."""
+    from pytest_torchlens.capture.tracer import Tracer
+
+    def call(_: Any, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return original(module, *args, **kwargs)
+
+    with patch.object(Tracer, "call_module", call):
+        return fingerprints(model, x)
+
+
 def validated(model: nn.Module, x: torch.Tensor) -> object:
     """Record, replay and perturb; a verdict that is not passed is an error."""
     from pytest_torchlens.validate import validate
@@ -89,16 +116,22 @@ OURS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "plain": plain,
     "empty mode": empty_mode,
     "fingerprints": fingerprints,
-    "no call stacks": without_stacks,
-    "no random states": without_random_states,
     "all kept": all_kept,
     "validated": validated,
 }
+WITHOUT: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
+    "no fingerprints": without_fingerprints,
+    "no call stacks": without_stacks,
+    "no settings": without_settings,
+    "no module calls": without_modules,
+    "no random states": without_random_states,
+}
+"""Recording with one thing left out: what it costs is the difference."""
 PEERS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "torchlens trace": torchlens_trace,
     "torchlens validate": torchlens_validate,
 }
-MODES = {**OURS, **PEERS}
+MODES = {**OURS, **WITHOUT, **PEERS}
 
 
 def peers() -> list[str]:

@@ -40,6 +40,13 @@ def time_table(results: Results, modes: list[str]) -> str:
     return markdown(head, rows)
 
 
+def field_table(results: Results, without: list[str]) -> str:
+    """Return one row a workload: the µs an operation that each thing recorded costs, CPU time, by leaving it out."""
+    head = ["µs an operation for", *(mode.removeprefix("no ") for mode in without)]
+    rows = [[workload, *(_cost(result, mode) for mode in without)] for workload, result in results.items()]
+    return _markdown(head, rows)
+
+
 def memory_table(results: Results, modes: list[str]) -> str:
     """Return one row a workload: the rise in resident memory, plain, then what each mode adds to it."""
     others = [mode for mode in modes if mode != "plain"]
@@ -78,6 +85,13 @@ def ratio(times: dict[str, float], mode: str) -> str:
         return MISSING
     found = times[mode] / times["plain"]
     return f"{found:.2f}" if found < 10 else f"{found:.0f}"  # noqa: PLR2004
+
+
+def _cost(result: dict[str, Any], mode: str) -> str:
+    times = result["cpu_ms"]
+    if mode not in times or "fingerprints" not in times or not result["operations"]:
+        return MISSING
+    return f"{1e3 * (times['fingerprints'] - times[mode]) / result['operations']:.2f}"
 
 
 def _added(peaks: dict[str, float], mode: str) -> str:

@@ -106,6 +106,8 @@ class RandomState:
 
     generator: torch.Generator
     state: torch.Tensor
+    certain: bool = False
+    """Whether the arguments alone tell that the call draws."""
 
 
 class Call:

@@ -7,19 +7,38 @@ from typing import Any
 import torch
 
 from pytest_torchlens.capture.calls import RandomState
+from pytest_torchlens.capture.fingerprint import digest_memory
 
 
-def state_before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RandomState:
-    """Return the state of the generator that a call with these arguments would draw from."""
+def state_before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RandomState | None:
+    """Return the state of the generator that a call of function `name` may draw from; None if it surely draws none."""
+    certain = _dropout_draws(args, kwargs) if "dropout" in name else None
+    if certain is False:
+        return None
     generator = kwargs.get("generator")
     if generator is None:
         generator = default_generator(_device(args, kwargs))
-    return RandomState(generator, generator.get_state())
+    return RandomState(generator, generator.get_state(), bool(certain))
+
+
+def _dropout_draws(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """Return whether dropout with these arguments draws, the one function that is everywhere; None if in doubt."""
+    share = args[1] if len(args) > 1 else kwargs.get("p")
+    training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train"))  # noqa: PLR2004 - the third
+    if training is False or (type(share) in (int, float) and share == 0):
+        return False
+    known = training is True and type(share) is float and 0 < share < 1
+    return True if known and args and type(args[0]) is torch.Tensor and args[0].numel() else None
 
 
 def drew(before: RandomState) -> bool:
     """Return whether the generator has moved since."""
-    return not torch.equal(before.state, before.generator.get_state())
+    return before.certain or _digest(before.state) != _digest(before.generator.get_state())
+
+
+def _digest(state: torch.Tensor) -> int:
+    """Return a digest of a state, which lies in the CPU's memory whatever the generator's device."""
+    return digest_memory(state.data_ptr(), state.nbytes)
 
 
 def default_generator(device: torch.device) -> torch.Generator:
@@ -29,11 +48,14 @@ def default_generator(device: torch.device) -> torch.Generator:
     return torch.default_generator
 
 
+_CPU = torch.device("cpu")
+
+
 def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    for arg in (*args, *kwargs.values()):
+    for arg in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(arg, torch.Tensor):
             return arg.device
         if isinstance(arg, torch.device):
             return arg
-    named = kwargs.get("device")
-    return torch.device(named) if named is not None else torch.device("cpu")
+    named = kwargs.get("device") if kwargs else None
+    return torch.device(named) if named is not None else _CPU

@@ -144,7 +144,7 @@ class Tracer(TorchFunctionMode):
         ambient = self._ambient.number(info.heeds_settings)
         call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
         written = () if info.writer is None and not kwargs else self.ledger.about_to_write(info, args, kwargs)
-        random = state_before(args, kwargs) if info.draws else None
+        random = state_before(info.name, args, kwargs) if info.draws else None
         start = perf_counter_ns()
         try:
             result = info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pytest_torchlens.capture import record
+from pytest_torchlens.history import ModelHistory
 from tests.cases.programs import Programs
 from tests.cases.programs import check
 from tests.cases.programs import trace
+from tests.models import Function
 
 PROGRAMS = Programs()
 
@@ -105,6 +109,37 @@ def test_random_operations_are_marked():
     _, history = trace(PROGRAMS["DropoutInside"], "grad")
     marked = [op.layer_type for op in history if op.function_is_random]
     assert marked == ["lstm"] * 3 + ["scaleddotproductattention"]
+
+
+DROPOUTS = {
+    "trained": lambda x: F.dropout(x, 0.5, True),
+    "default": F.dropout,
+    "idle": lambda x: F.dropout(x, 0.5, False),
+    "idle-by-keyword": lambda x: F.dropout(x, p=0.5, training=False),
+    "none": lambda x: F.dropout(x, 0.0, True),
+    "all": lambda x: F.dropout(x, 1.0, True),
+    "empty": lambda x: F.dropout(x[:0], 0.5, True),
+    "bottom": lambda x: torch.dropout(x, p=0.5, train=True),
+    "bottom-idle": lambda x: torch.dropout(x, p=0.5, train=False),
+    "native": lambda x: torch.native_dropout(x, 0.5, True)[0],
+    "alpha": lambda x: F.alpha_dropout(x, 0.5, True),
+    "alpha-by-default": F.alpha_dropout,
+    "feature": lambda x: F.feature_alpha_dropout(x[None], 0.5, training=True),
+    "channels": lambda x: F.dropout1d(x[None], 0.5, True),
+    "in-place": lambda x: F.dropout(x.clone(), 0.5, True, True),
+}
+
+
+@pytest.mark.parametrize("name", list(DROPOUTS))
+def test_dropout_is_random_when_it_draws(name):
+    before = torch.get_rng_state()
+    history = ModelHistory(record(Function(DROPOUTS[name]), (torch.ones(4),), keep="all"))
+    draws = not torch.equal(before, torch.get_rng_state())
+    assert any(op.function_is_random for op in history) == draws
+    torch.set_rng_state(before)
+    assert torch.equal(history[-1].tensor_contents, DROPOUTS[name](torch.ones(4)))
+    states = [op.func_rng_states for op in history if op.function_is_random]
+    assert all(torch.equal(state, before) for state in states)
 
 
 @PROGRAMS.parametrize()
