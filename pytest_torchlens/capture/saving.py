@@ -71,7 +71,10 @@ class SaveOptions:
         """Return what is saved of an activation; it may share the activation's memory."""
         saved = tensor.detach() if self.detach else tensor
         if self.transform is not None:
+            before = _version_of(tensor)
             saved = self.transform(saved)
+            if _version_of(tensor) != before:
+                raise RuntimeError("the transform wrote to its argument, with which the model goes on; clone it first")
             if not isinstance(saved, torch.Tensor):
                 raise TypeError(f"the transform returned {type(saved).__name__}, not a tensor")
         if self.dtype is not None and saved.is_floating_point():
@@ -93,6 +96,10 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "stream_to": (lambda value: isinstance(value, str | Path | None) and value != "", "the path of a folder"),
 }
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def _check_device(device: object) -> None:

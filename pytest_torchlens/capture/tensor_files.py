@@ -121,11 +121,13 @@ class TensorReader:
     Raises
     ------
     TensorFileError
-        If a file is damaged or no file of its own, or two files have a tensor of the same name.
+        If the folder is gone, a file is damaged or no file of its own, or two files have a tensor of the same name.
     """
 
     def __init__(self, folder: Path) -> None:
         self._files: dict[str, Path] = {}
+        if not folder.is_dir():
+            raise TensorFileError(f"{folder} with the activations is not there")
         for file in sorted(folder.iterdir()):
             if _NAME.fullmatch(file.name):
                 check_plain_file(file)

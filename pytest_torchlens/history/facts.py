@@ -117,7 +117,8 @@ def corner_of(op: LoggedOperation) -> str:
     if tensor is None:
         return "(not saved)"
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
-        return f"({tensor.layout} tensor on {tensor.device})"
+        kind = "nested" if tensor.is_nested else tensor.dtype if tensor.is_quantized else tensor.layout
+        return f"({kind} tensor on {tensor.device})"
     with torch.no_grad():
         corner = tensor.detach()
         while corner.dim() > 2 and corner.shape[0]:  # noqa: PLR2004 - rows and columns

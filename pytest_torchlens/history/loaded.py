@@ -12,6 +12,7 @@ from pytest_torchlens.history.layer import Layer
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import check_kind
 from pytest_torchlens.history.lookup import unknown
+from pytest_torchlens.history.model_history import ModelHistory
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.operation import fields_by_name
 from pytest_torchlens.history.stack import StackFrame
@@ -104,6 +105,12 @@ class LoadedHistory(HistoryView):
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
         return isinstance(key, str | int) and key in self._by_key
+
+    def _no_attribute(self, name: str) -> AttributeError:
+        """Return the error for a name that is none; some are those of a history just made."""
+        if hasattr(ModelHistory, name) or name == "recording":
+            return AttributeError(f"a loaded history has no {name!r}: that needs the model, or its recording")
+        return super()._no_attribute(name)
 
     def frames(self, label: str) -> tuple[StackFrame, ...]:
         """Return the code positions that led to an operation."""

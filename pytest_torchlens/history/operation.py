@@ -140,6 +140,10 @@ class LoggedOperation(Operation):
         """The same under the table's spelling."""
         return self.internally_initialized_ancestors
 
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled or copied with the whole history that hangs on it."""
+        raise TypeError(f"{self.label} cannot be pickled or copied: take plain(), its record, or tensor_contents")
+
     def plain(self) -> Operation:
         """Return the record alone, ready for JSON."""
         return Operation(**fields_by_name(self))

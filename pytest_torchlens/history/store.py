@@ -193,7 +193,10 @@ def _content(folder: Path) -> dict[str, Any]:
     except TensorFileError as error:
         raise HistoryFileError(str(error)) from None
     except OSError as error:
-        raise HistoryFileError(f"{folder} is no saved history: {_FILE} cannot be read ({error.strerror})") from None
+        streamed = folder.is_dir() and any(folder.glob("activations-*.safetensors"))
+        hint = "; it has activations that were streamed to it: history.save(another folder) writes all" * streamed
+        why = f"{_FILE} cannot be read ({error.strerror}){hint}"
+        raise HistoryFileError(f"{folder} is no saved history: {why}") from None
     except (ValueError, RecursionError) as error:
         raise HistoryFileError(f"{file} is damaged: {str(error) or type(error).__name__}") from None
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:

@@ -30,17 +30,21 @@ def summary(record: HistoryRecord) -> str:
 def heading(record: HistoryRecord) -> list[str]:
     """Return the summary's first lines: structure, tensors, parameters, seed, time."""
     frozen = frozen_text(record.total_params, record.total_params_trainable)
-    saved = f"{record.num_tensors_saved} tensors ({byte_size(record.tensor_fsize_saved)}) saved"
+    saved = f"{_tensors(record.num_tensors_saved)} ({byte_size(record.tensor_fsize_saved)}) saved"
     return [
         f"Log of {record.model_name} forward pass:",
         f"\tModel structure: {_structure(record)}",
-        f"\t{record.num_tensors_total} tensors ({byte_size(record.tensor_fsize_total)}) computed in forward pass; "
+        f"\t{_tensors(record.num_tensors_total)} ({byte_size(record.tensor_fsize_total)}) computed in forward pass; "
         f"{saved}.",
         f"\t{record.total_param_tensors} parameter operations ({record.total_params} params total{frozen}; "
         f"{byte_size(record.total_params_fsize)}).",
         f"\tRandom seed: {'none set' if record.random_seed_used is None else record.random_seed_used}",
         f"\tTime elapsed: {record.elapsed_time_total:.3f}s",
     ]
+
+
+def _tensors(count: int) -> str:
+    return f"{count} tensor{'' if count == 1 else 's'}"
 
 
 def _with_passes(labels: tuple[str, ...]) -> Iterator[str]:

@@ -331,8 +331,12 @@ class HistoryView(abc.ABC):
             return getattr(type(self), name).__get__(self)
         if name in HistoryRecord.__dataclass_fields__:
             return getattr(self.record_without_operations(), name)
+        raise self._no_attribute(name)
+
+    def _no_attribute(self, name: str) -> AttributeError:
+        """Return the error for a name that is none, with the nearest that are."""
         hint = close(name, [known for known in dir(self) if not known.startswith("_")])
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint and '; '}{hint}")
+        return AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint and '; '}{hint}")
 
     def __dir__(self) -> list[str]:
         """Return the names of all attributes, for completion in notebooks."""

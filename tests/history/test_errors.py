@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 from pathlib import Path
 
 import pytest
@@ -202,6 +204,39 @@ def test_attributes_get_the_nearest_and_completion(history):
     with pytest.raises(AttributeError, match="ModelHistory has no attribute 'layer_lables'; did you mean 'layer_la"):
         _ = history.layer_lables
     assert {"total_params", "layer_list", "find", "escapes"} <= set(dir(history))
+
+
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copying_and_pickling(history, take):
+    with pytest.raises(TypeError, match=r"a history cannot be pickled or copied: history.save\(folder\) writes it"):
+        take(history)
+    with pytest.raises(TypeError, match=r"linear_1_1 cannot be pickled or copied: take plain\(\)"):
+        take(history["linear_1"])
+    assert take(history["linear_1"].plain())
+
+
+def test_what_a_loaded_history_cannot_do(history, tmp_path):
+    history.save(tmp_path / "h")
+    loaded = tl.load(tmp_path / "h")
+    for name in ("rerun", "recording", "label", "nodes"):
+        with pytest.raises(AttributeError, match=f"a loaded history has no '{name}': that needs the model"):
+            getattr(loaded, name)
+    with pytest.raises(AttributeError, match="did you mean 'layer_list'"):
+        _ = loaded.layer_lis
+
+
+def test_a_folder_of_streamed_activations(tmp_path):
+    history = tl.log_forward_pass(Watched(), X, save_options=tl.SaveOptions(stream_to=tmp_path / "run"))
+    with pytest.raises(tl.HistoryFileError, match=r"activations that were streamed to it: history.save\(another"):
+        tl.load(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="run with the activations is not there"):
+        _ = history["linear_1"].tensor_contents
+
+
+def test_a_transform_that_writes_is_refused():
+    with pytest.raises(tl.SavingError, match="the transform wrote to its argument, with which the model goes on"):
+        tl.log_forward_pass(Watched(), X, save_options=tl.SaveOptions(detach=True, transform=torch.Tensor.zero_))
 
 
 def test_a_history_is_not_made_by_hand():

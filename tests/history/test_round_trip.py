@@ -36,6 +36,7 @@ def test_round_trip(text: str, tmp_path: Path):
         if op.label not in loaded.left_out:
             assert torch.equal(op.tensor_contents, same.tensor_contents)
     check_graph(history)
+    check_table(history, model)
 
 
 def check_graph(history: tl.ModelHistory) -> None:
@@ -55,3 +56,36 @@ def check_graph(history: tl.ModelHistory) -> None:
     networkx = pytest.importorskip("networkx")
     assert set(history.ancestors(middle)) == networkx.ancestors(whole, middle)
     assert set(history.descendants(middle)) == networkx.descendants(whole, middle)
+    starts, ends = set(history.input_layers), set(history.output_layers)
+    for op in list(by_label.values())[:: max(1, len(by_label) // 40)]:
+        before, after = networkx.ancestors(whole, op.label), networkx.descendants(whole, op.label)
+        assert set(op.orig_ancestors) == {label for label in before if not by_label[label].parent_layers}
+        assert set(op.output_descendants) == after & ends
+        assert op.has_input_ancestor <= bool((before | {op.label}) & starts)
+        assert set(op.internally_initialized_ancestors) == before & set(history.internally_initialized_layers)
+
+
+def check_table(history: tl.ModelHistory, model: torch.nn.Module) -> None:
+    """Fields of the table are what the model and the saved tensors say."""
+    for op in history.operations:
+        tensor = op.tensor_contents
+        if tensor is not None and tensor.layout is torch.strided and not tensor.is_nested:
+            assert (op.tensor_shape, op.tensor_dtype) == (tuple(tensor.shape), str(tensor.dtype))
+            assert op.tensor_fsize == tensor.nbytes
+        shapes = [tuple(model.get_parameter(address).shape) for address in op.parent_param_addresses]
+        assert list(op.parent_param_shapes) == shapes
+        assert op.num_params_total == sum(torch.Size(shape).numel() for shape in shapes)
+        assert all(history[key].label == op.label for key in op.lookup_keys)
+        assert all(op.label in history[child].parent_layers for child in op.child_layers)
+        if op.is_buffer_layer:
+            assert torch.equal(op.tensor_contents, dict(model.named_buffers())[op.buffer_address])
+    parameters = list(model.parameters())
+    assert history.total_params == sum(parameter.numel() for parameter in parameters)
+    assert history.total_params_fsize == sum(parameter.nbytes for parameter in parameters)
+    assert history.total_param_tensors == len(parameters)
+    assert history.module_types == {
+        address: type(model.get_submodule(address)).__name__ for address in history.module_addresses
+    }
+    assert {*history.module_addresses} == {address for address, _ in model.named_modules() if address}
+    assert history.tensor_fsize_total == sum(op.tensor_fsize for op in history.operations)
+    assert history.layer_list == [op.label for op in history]

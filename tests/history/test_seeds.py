@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import pytest_torchlens as tl
+from tests.history.test_model_history import ALEXNET
 from tests.history.test_model_history import AlexNet
 from tests.models import DemoNetwork
 from tests.models import RecurrentNetwork
@@ -149,6 +150,32 @@ def test_layers_to_save_of_the_readme(in_a_folder):
     expected = ["conv2d_3_7", "maxpool2d_3_13", "linear_1_17", "dropout_2_19", "linear_2_20", "linear_3_22"]
     assert model_history.layer_labels == expected
     assert [op.label for op in model_history.operations if op.tensor_contents is not None] == expected
+
+
+@pytest.mark.zoo
+def test_the_readme_on_the_real_alexnet(in_a_folder):
+    torchvision = pytest.importorskip("torchvision")
+    alexnet, x = torchvision.models.alexnet(), torch.rand(1, 3, 224, 224)
+    model_history = tl.log_forward_pass(alexnet, x, layers_to_save="all", vis_opt="unrolled")
+    lines = str(model_history).splitlines()
+    assert lines[:4] == [
+        "Log of AlexNet forward pass:",
+        "\tModel structure: purely feedforward, without branching; 23 total modules.",
+        "\t24 tensors (4.8 MB) computed in forward pass; 24 tensors (4.8 MB) saved.",
+        "\t16 parameter operations (61100840 params total; 233.1 MB).",
+    ]
+    assert model_history.layer_list == ALEXNET
+    printed = str(model_history["conv2d_3_7"])
+    assert "shape=(1, 384, 13, 13), dtype=torch.float32, size=253.5 KB" in printed
+    assert "663936 params total (2.5 MB)" in printed
+    assert printed.endswith("Lookup keys: -17, 7, conv2d_3_7, conv2d_3_7:1, features.6, features.6:1")
+    frame = model_history["conv2d_3"].func_call_stack[0]
+    assert frame["call_fname"].endswith("torchvision/models/alexnet.py")
+    assert "        x = self.features(x)\n" in frame["code_context"]
+    assert len(frame["code_context"]) == 19
+    wanted = ["conv2d_3_7", "features", -5, "linear"]
+    saved = tl.log_forward_pass(alexnet, x, vis_opt="unrolled", layers_to_save=wanted).layer_labels
+    assert saved == ["conv2d_3_7", "maxpool2d_3_13", "linear_1_17", "dropout_2_19", "linear_2_20", "linear_3_22"]
 
 
 def test_call_stack_of_the_readme():
