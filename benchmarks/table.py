@@ -44,7 +44,7 @@ def field_table(results: Results, without: list[str]) -> str:
     """Return one row a workload: the µs an operation that each thing recorded costs, CPU time, by leaving it out."""
     head = ["µs an operation for", *(mode.removeprefix("no ") for mode in without)]
     rows = [[workload, *(_cost(result, mode) for mode in without)] for workload, result in results.items()]
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def memory_table(results: Results, modes: list[str]) -> str:
