@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture.schemas import is_operator
 from pytest_torchlens.capture.schemas import may_draw
 from pytest_torchlens.capture.writers import writer_of
 
@@ -152,7 +153,7 @@ def _kind(func: Function, name: str) -> Kind:
 
 def is_of_torch(func: Function) -> bool:
     """Return whether a function is PyTorch's own; operators of other libraries may have the same names."""
-    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if is_operator(func):
         return str(func).startswith(("aten.", "prim."))
     return not isinstance(func, types.FunctionType) or (func.__module__ or "").partition(".")[0] == "torch"
 
@@ -173,7 +174,8 @@ _DRAWS = frozenset(
 
 def _may_draw(func: Function, name: str) -> bool:
     if (
-        "dropout" in name
+        (is_operator(func) and not is_of_torch(func))
+        or "dropout" in name
         or getattr(func, "__module__", "") == "torch.nn.init"
         or name in _DRAWS
         or "fractional_max_pool" in name

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+BY_NAME = sys.maxsize
+"""The place of an argument that is given by keyword only."""
+
+
+def is_operator(func: Callable[..., Any]) -> bool:
+    """Return whether a function is the dispatcher's own, whose schema tells all."""
+    return isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
 def overloads_of(func: Callable[..., Any], name: str) -> list[torch._ops.OpOverload]:
@@ -26,11 +35,12 @@ def may_draw(func: Callable[..., Any], name: str) -> bool:
 
 
 def written_arguments(func: Callable[..., Any], name: str) -> list[tuple[int, str]]:
-    """Return place and name of the positional arguments that some overload writes to."""
+    """Return place and name of the arguments that some overload writes to, but for ``out``; `BY_NAME` for keywords."""
     written = {
-        (place, argument.name)
+        (BY_NAME if argument.kwarg_only else place, argument.name)
         for overload in overloads_of(func, name)
         for place, argument in enumerate(overload._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write and not argument.kwarg_only
+        if argument.alias_info is not None and argument.alias_info.is_write
     }
-    return sorted(written)
+    # torch's own functions take what they write by keyword as `out`
+    return sorted(entry for entry in written if entry[0] != BY_NAME or (is_operator(func) and entry[1] != "out"))

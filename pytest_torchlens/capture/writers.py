@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture.schemas import is_operator
 from pytest_torchlens.capture.schemas import written_arguments
 
 Writer = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]
@@ -30,11 +31,11 @@ def writer_of(func: Callable[..., Any], name: str) -> Writer | None:
         return _statistics(func, own)
     if own in ("embedding", "embedding_bag") and isinstance(func, types.FunctionType):
         return _renormalised
+    if by_schema := None if isinstance(func, types.FunctionType) else _by_schema(func, name):
+        return by_schema
     if name == "__setitem__" or own == "__set__" or _has_in_place_name(name):
-        return _first
-    if isinstance(func, types.FunctionType):
-        return _by_flag(func)
-    return _by_schema(func, name)
+        return None if is_operator(func) else _first
+    return _by_flag(func) if isinstance(func, types.FunctionType) else None
 
 
 def _has_in_place_name(name: str) -> bool:
