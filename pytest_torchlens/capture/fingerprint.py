@@ -9,6 +9,7 @@ import torch
 import xxhash
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from pytest_torchlens.capture.storage import is_freed
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value
@@ -72,7 +73,7 @@ def _empty(size: int) -> int:
 
 def _strided(tensor: torch.Tensor) -> str:
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        if not tensor.data_ptr() and tensor.numel():
+        if is_freed(tensor):
             return _without_memory(tensor)
         if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()

@@ -49,6 +49,8 @@ class FunctionInfo:
         Whether its result may hold what was in the memory before.
     borrows
         Whether its result may stand on the memory of an array.
+    moves
+        Whether the memory of its first argument may be elsewhere afterwards.
     heeds_settings
         Whether attention backends or matmul precision may change what it computes.
     opaque
@@ -58,12 +60,12 @@ class FunctionInfo:
     steps
         Layer types of the functions that ran inside a transform, in order.
     bookkeeping
-        Whether it only tells autograd something: replayed, but no layer.
+        Whether it computes nothing, but tells autograd something or moves memory: replayed, but no layer.
     """
 
     __slots__ = (
         *("bookkeeping", "borrows", "copies", "draws", "func", "heeds_settings", "kind"),
-        *("layer_type", "name", "opaque", "steps", "uninitialised", "writer"),
+        *("layer_type", "moves", "name", "opaque", "steps", "uninitialised", "writer"),
     )
 
     def __init__(self, func: Function) -> None:
@@ -76,9 +78,10 @@ class FunctionInfo:
         self.opaque = False
         self.copies = self.name == "__deepcopy__"
         self.steps: tuple[str, ...] = ()
-        self.bookkeeping = self.layer_type == "requires_grad"
+        self.bookkeeping = self.layer_type in ("requires_grad", "share_memory")
         self.heeds_settings = bool(_HEEDS_SETTINGS.search(self.layer_type))
         self.uninitialised = self.layer_type in _UNINITIALISED
+        self.moves = self.name in _MOVERS
         self.borrows = self.name in _BORROWERS
 
 
@@ -128,7 +131,7 @@ _PLAIN = frozenset(
     storage untyped_storage storage_type has_names names __len__ __repr__ __format__ __hash__ __setstate__
     __reduce_ex__ __reduce__ __dir__ __dlpack_device__ __array_wrap__
     register_hook register_post_accumulate_grad_hook
-    retain_grad share_memory_ dim_order _clear_non_serializable_cached_data result_type can_cast
+    retain_grad dim_order _clear_non_serializable_cached_data result_type can_cast
     is_tensor is_storage get_default_dtype _is_view _version _nnz _dimI _dimV qscheme q_scale q_zero_point
     sparse_dim dense_dim _has_symbolic_sizes_strides _is_zerotensor iscomplexobj broadcast_shapes
     _has_compatible_shallow_copy_type _grad_accumulator set_default_dtype manual_seed""".split()
@@ -190,6 +193,8 @@ _HEEDS_SETTINGS = re.compile("attention|transformer|mm|mv|matmul|linear|conv|ein
 _UNINITIALISED = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided new resize resize_as".split()
 )
+
+_MOVERS = frozenset(["resize_", "resize_as_", "share_memory_"])
 
 _BORROWERS = frozenset(["as_tensor", "asarray"])
 

@@ -32,6 +32,7 @@ from pytest_torchlens.capture.values import Value
 
 ARRAY = "an array, written to by Python"
 """Where the contents come from that another library put into a tensor's memory."""
+_DETACH = info_of(torch.Tensor.detach)
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Named = dict[int, tuple[Tensor, str, str]]
@@ -86,6 +87,7 @@ class Ledger:
         self._record_write = weakref.WeakMethod(record_write)
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
+        self._named_memory: dict[int, Tensor] | None = None
         self._writes: dict[int, WriteLog] = {}
         self._retention = retention
         self._exposed: dict[int, tuple[Tensor, str]] = {}
@@ -150,6 +152,17 @@ class Ledger:
             if key in self._exposed:
                 self._retention.before_write(key)
         return value
+
+    def follow(self, tensor: Tensor) -> None:
+        """Note that a tensor's memory is elsewhere now, and so is that of its aliases."""
+        entry = self._live.get(id(tensor))
+        if entry is None or entry[2] == (key := storage_key(tensor)):
+            return
+        moved = {at: (ref, value, key, since) for at, (ref, value, old, since) in self._live.items() if old == entry[2]}
+        self._live.update(moved)
+        self._owners = None
+        if entry[2] in self._writes:
+            self._writes[key] = self._writes.pop(entry[2])
 
     def expose(self, tensor: Tensor) -> None:
         """Note that Python got an array over a tensor's memory: who writes to it calls no function of torch."""
@@ -235,10 +248,15 @@ class Ledger:
         if is_functorch_wrapped_tensor(tensor):
             raise OutOfSightError
         key = storage_key(tensor)
-        owner = self._owner_of(key)
-        if owner is not None and (view := self._as_view(tensor, owner[0], owner[1])) is not None:
-            return self._recorded_view(view, tensor)
-        return self.add_source(tensor, "constant", "")
+        owner = self._owner_of(key) or self._registered_over(key)
+        if owner is None:
+            return self.add_source(tensor, "constant", "")
+        whole = owner[0]()
+        if whole is not None and whole.requires_grad and not tensor.requires_grad:
+            detached = whole.detach()
+            owner = self._recorded_view((_DETACH, (self.read(whole),)), detached)
+        view = self._as_view(tensor, owner[0], owner[1])
+        return self.add_source(tensor, "constant", "") if view is None else self._recorded_view(view, tensor)
 
     def _recorded_view(self, view: View, tensor: Tensor) -> Entry:
         record_view = self._record_view()
@@ -273,6 +291,14 @@ class Ledger:
             for entry in self._live.values():
                 self._note_owner(entry)
         return self._owners.get(key) if key else None
+
+    def _registered_over(self, key: int) -> Entry | None:
+        """Enter the parameter or buffer that nobody has read yet but stands on some memory, if there is one."""
+        if self._named_memory is None:
+            tensors = [tensor for tensor, _, _ in self._named.values() if not is_lazy(tensor)]
+            self._named_memory = {storage_key(tensor): tensor for tensor in reversed(tensors)}
+        tensor = self._named_memory.get(key) if key else None
+        return None if tensor is None else self._register(tensor)
 
     def _note_owner(self, entry: Entry) -> None:
         assert self._owners is not None  # noqa: S101 - callers looked

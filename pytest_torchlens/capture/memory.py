@@ -166,7 +166,15 @@ def _copy(value: Value, storages: dict[int, torch.UntypedStorage], in_graph: boo
 
 def _over_copied_storage(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
     key = storage_key(tensor)
-    if type(tensor) not in PLAIN or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or not key:
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    if (
+        not strided
+        or type(tensor) not in PLAIN
+        or tensor.is_conj()
+        or tensor.is_neg()
+        or tensor.is_quantized
+        or not key
+    ):
         return tensor.clone()
     if key not in storages:
         storages[key] = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
@@ -175,6 +183,8 @@ def _over_copied_storage(tensor: torch.Tensor, storages: dict[int, torch.Untyped
 
 
 def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
-    """Copy `contents` into `tensor` without autograd's notice."""
+    """Copy `contents` into `tensor` without autograd's notice; not into or from memory that was freed."""
+    if storage_key(tensor) < 0 or storage_key(contents) < 0:
+        return
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         tensor.copy_(contents)

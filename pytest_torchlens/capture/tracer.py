@@ -180,6 +180,8 @@ class Tracer(TorchFunctionMode):
         self.calls.append(call)
         made = self._made
         with unnoticed():
+            if call.info.moves:
+                self.ledger.follow(outputs[0])
             call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
             if written:
                 self.ledger.log_writes(call, number, written)

@@ -14,8 +14,9 @@ from tests.cases.programs import check
 from tests.cases.programs import trace
 
 PROGRAMS = Programs()
+OFFSETS = torch.tensor([0, 1, 3])
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # PyTorch says once that they are young
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Sparse", "The PyTorch API of nested")]  # once
 
 
 @PROGRAMS.add(
@@ -201,6 +202,80 @@ def test_every_layer_prints(name):
     _, history = trace(program, "grad" if program.mode == "any" else program.mode)
     assert all(op.layer_label in str(op) for op in history)
     assert str(history)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    diag_1: input_1
+    tosparse_1: diag_1
+    coalesce_1: tosparse_1
+    values_1: coalesce_1
+    mul_1: values_1
+    todense_1: coalesce_1 ~mul_1
+    output_1: todense_1
+    """
+)
+def sparse_values_written(x):
+    s = torch.diag(x).to_sparse().coalesce()
+    s.values().mul_(3)
+    return s.to_dense()
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    diag_1: input_1
+    tosparsecsr_1: diag_1
+    values_1: tosparsecsr_1
+    add_1: values_1
+    todense_1: tosparsecsr_1 ~add_1
+    output_1: todense_1
+    """
+)
+def values_of_sparse_rows_written(x):
+    s = torch.diag(x).to_sparse_csr()
+    s.values().add_(1)
+    return s.to_dense()
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    view_1: input_1
+    mul_1: view_1
+    constant_1
+    constant_2
+    nestedviewfromjagged_1: mul_1 constant_1 constant_2
+    mul_2: mul_1
+    nestedtopaddedtensor_1: nestedviewfromjagged_1 ~mul_2
+    output_1: nestedtopaddedtensor_1
+    """,
+    mode="no_grad",
+)
+def base_of_ragged_rows_written(x):
+    base = x.view(3, 2) * 1
+    rows = torch.nested.nested_tensor_from_jagged(base, OFFSETS)
+    base.mul_(3)
+    return torch.nested.to_padded_tensor(rows, 0.0)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    nestedtensorfromtensorlist_1: input_1 input_1
+    unbind_1: nestedtensorfromtensorlist_1
+    unbind_2: nestedtensorfromtensorlist_1
+    mul_1: unbind_1
+    nestedtopaddedtensor_1: nestedtensorfromtensorlist_1 ~mul_1
+    output_1: nestedtopaddedtensor_1
+    """,
+    mode="no_grad",
+)
+def nested_row_written(x):
+    rows = torch.nested.as_nested_tensor([x, x])
+    rows.unbind()[0].mul_(3)
+    return torch.nested.to_padded_tensor(rows, 0.0)
 
 
 @PROGRAMS.parametrize()

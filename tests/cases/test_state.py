@@ -27,6 +27,56 @@ def rows():
 @PROGRAMS.add(
     """
     input_1
+    detach_1: $fc.weight
+    asstrided_1: detach_1
+    mul_1: asstrided_1
+    linear_1: input_1 ~mul_1 $fc.weight $fc.bias
+    output_1: linear_1
+    """
+)
+class WeightsInABlockUnregistered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 2)
+        self.flat = self.fc.weight.data.view(12)
+
+    def forward(self, x):
+        self.flat.mul_(2)
+        return self.fc(x)
+
+
+class FreesItsWeights(nn.Module):
+    """As sharded training does between calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat = nn.Parameter(torch.zeros(6))
+        self.flat.untyped_storage().resize_(0)
+
+    def forward(self, x):
+        self.flat.untyped_storage().resize_(24)
+        with torch.no_grad():
+            self.flat.copy_(torch.arange(6.0))
+        y = x * self.flat
+        self.flat.untyped_storage().resize_(0)
+        return y
+
+
+PROGRAMS.add(
+    """
+    input_1
+    arange_1
+    copy_1: arange_1 $flat
+    mul_1: input_1 copy_1 $flat
+    output_1: mul_1
+    """,
+    mode="no_grad",
+)(FreesItsWeights)
+
+
+@PROGRAMS.add(
+    """
+    input_1
     buffer_1
     buffer_2
     batchnorm_1: input_1 buffer_1 buffer_2 $frozen.weight $frozen.bias

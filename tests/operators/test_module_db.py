@@ -54,4 +54,4 @@ def test_every_module(capsys):
     with capsys.disabled():
         print(f"\n{total} inputs of {len(MODULES)} modules validated")  # noqa: T201
     assert {case: found for case, (_, found) in tried.items() if found} == {}
-    assert total > 600  # noqa: PLR2004 - most of what there is
+    assert total > 600
