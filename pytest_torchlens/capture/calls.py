@@ -265,9 +265,9 @@ class Recording:
     unseen: list[str] = field(default_factory=list)
     """What ran, or will run, out of sight."""
     strangers: list[Source] = field(default_factory=list)
-    """Constants that were made during the pass, maybe by one of `unrecorded_threads`."""
+    """Constants that were made during the pass and out of sight."""
     unrecorded_threads: list[str] = field(default_factory=list)
-    """Threads that an operation started; where there are strangers, those from before that worked too."""
+    """Threads that an operation started."""
     started: float = 0.0
     """Seconds since the epoch."""
     elapsed: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
+from collections import UserDict
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -49,14 +50,13 @@ def children(value: Any) -> list[tuple[Any, Any]]:
     """Return the named parts of a container, nothing for anything else."""
     if type(value) is Opened:
         return list(value.parts.items())
-    if isinstance(value, Mapping):
-        return list(value.items())
-    if isinstance(value, list | tuple):
-        return list(enumerate(value))
+    for kind, items in _ITEMS:
+        if isinstance(value, kind):
+            return items(value)
     if isinstance(value, slice):
         return [("start", value.start), ("stop", value.stop), ("step", value.step)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+        return [(field.name, _held(value, field.name)) for field in dataclasses.fields(value)]
     if type(value) in pytree.SUPPORTED_NODES:
         return list(enumerate(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]))
     if isinstance(value, set | frozenset) or type(value).__module__ == "collections":
@@ -64,12 +64,29 @@ def children(value: Any) -> list[tuple[Any, Any]]:
     return _attributes(value)
 
 
+# what they hold, without a call of code that a subclass may have put in their place: it may load, draw or count
+_ITEMS: tuple[tuple[type, Callable[[Any], list[tuple[Any, Any]]]], ...] = (
+    (dict, lambda value: list(dict.items(value))),
+    (UserDict, lambda value: list(dict.items(value.data))),
+    (types.MappingProxyType, lambda value: list(value.items())),
+    (list, lambda value: list(enumerate(list.__iter__(value)))),
+    (tuple, lambda value: list(enumerate(tuple.__iter__(value)))),
+)
+
+
+def _held(value: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(value, name)
+    except Exception:  # noqa: BLE001 - a descriptor is code of the user's
+        return None
+
+
 def _attributes(value: Any) -> list[tuple[str, Any]]:
     """Return what a plain object holds: ``__slots__`` and ``__dict__``; nothing for modules and code."""
     if isinstance(value, torch.nn.Module | types.ModuleType | type) or callable(value):
         return []
-    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
-    return [(name, getattr(value, name)) for name in slots] + list(getattr(value, "__dict__", {}).items())
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
+    return [(name, _held(value, name)) for name in slots] + list((_held(value, "__dict__") or {}).items())
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -140,14 +157,23 @@ def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
         return {key: substitute(item, swap) for key, item in value.items()}
     if kind is slice:
         return slice(*(substitute(part, swap) for part in (value.start, value.stop, value.step)))
-    if isinstance(value, list | tuple) and kind is not torch.Size:
-        items = [substitute(item, swap) for item in value]
-        return kind(*items) if hasattr(value, "_fields") else kind(items)
-    if isinstance(value, dict):
-        other = value.copy()
-        other.update((key, substitute(item, swap)) for key, item in value.items())
-        return other
+    if isinstance(value, list | tuple | dict) and kind is not torch.Size:
+        return _same_kind(value, [substitute(item, swap) for _, item in children(value)])
     return swap(value)
+
+
+def _same_kind(value: Any, items: list[Any]) -> Any:
+    """Return an object of the same class with other items; of the class below, where its own cannot be made so."""
+    try:
+        if isinstance(value, dict):
+            other = value.copy()
+            other.update(zip(value, items, strict=True))
+            return other
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    except Exception:  # noqa: BLE001 - the constructor is code of the user's
+        if isinstance(value, dict):
+            return dict(zip(value, items, strict=True))
+        return tuple(items) if isinstance(value, tuple) else items
 
 
 def tensors(value: Any) -> tuple[torch.Tensor, ...]:

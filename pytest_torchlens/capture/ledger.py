@@ -88,6 +88,7 @@ class Ledger:
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
         self._named_memory: dict[int, Tensor] | None = None
+        self._opening: list[Any] = []
         self._writes: dict[int, WriteLog] = {}
         self._retention = retention
         self._exposed: dict[int, tuple[Tensor, str]] = {}
@@ -109,7 +110,15 @@ class Ledger:
             return leaf if is_lazy(leaf) else self.read(leaf)
         if type(leaf) in ATOMS:
             return leaf
-        return leaf.copy() if isinstance(leaf, np.ndarray) else opened(leaf, self.template)
+        if isinstance(leaf, np.ndarray):
+            return leaf.copy()
+        if any(leaf is outer for outer in self._opening):  # it contains itself
+            return leaf
+        self._opening.append(leaf)
+        try:
+            return opened(leaf, self.template)
+        finally:
+            self._opening.pop()
 
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""

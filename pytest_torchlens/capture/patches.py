@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import torch._functorch.apis
 import torch._functorch.eager_transforms
 import torch.overrides
 
+from pytest_torchlens.capture.modes import aside
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.transforms import Pullback
@@ -77,14 +79,9 @@ def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _thread_start(thread: threading.Thread) -> None:
     """Stand in for ``threading.Thread.start``: a thread that the model starts is recorded with it."""
-    tracer, start = _open_tracer(), _originals["Thread.start"]
-    if tracer is None or tracer.busy:
-        if tracer is not None:
-            tracer.recording.unrecorded_threads.append(thread.name)
-        start(thread)
-        return
+    start = _originals["Thread.start"]
     own = {"run": thread.run} if "run" in vars(thread) else {}
-    body, twin = thread.run, tracer_for_thread(tracer, thread.name)
+    body = _recorded(thread.run, thread.name)
 
     def put_back() -> None:
         vars(thread).pop("run", None)
@@ -92,13 +89,11 @@ def _thread_start(thread: threading.Thread) -> None:
 
     def run() -> None:
         put_back()
-        _active.tracer = twin
-        try:
-            with twin.watch or contextlib.nullcontext(), twin:
-                body()
-        finally:
-            twin.watch = None  # no cycle
+        body()
 
+    if body == thread.run:
+        start(thread)
+        return
     thread.run = run  # type: ignore[method-assign]
     try:
         start(thread)
@@ -107,11 +102,38 @@ def _thread_start(thread: threading.Thread) -> None:
         raise
 
 
+def _start_new_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
+    """Stand in for ``_thread.start_new_thread``, which some call by that name."""
+    ident: int = _originals["_thread.start_new_thread"](_recorded(function, "one without a name"), *args, **kwargs)
+    return ident
+
+
+def _recorded(body: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return what a new thread is to run, recorded; `body` itself where nothing records or an operation starts it."""
+    tracer = _open_tracer()
+    if tracer is None or tracer.busy:
+        if tracer is not None:
+            tracer.recording.unrecorded_threads.append(name)
+        return body
+    twin = tracer_for_thread(tracer, name)
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        _active.tracer = twin
+        try:
+            with twin.watch or contextlib.nullcontext(), twin:
+                body(*args, **kwargs)
+        finally:
+            twin.watch = None  # no cycle
+
+    return run
+
+
 def _has_torch_function(relevant: Any) -> bool:
     """Stand in for ``torch.overrides.has_torch_function``: a mode of ours is no reason to leave a fast path."""
-    if tracer_here() is None or not torch._C._len_torch_function_stack():
+    tracer = tracer_here()
+    if tracer is None or not torch._C._len_torch_function_stack():
         return bool(_originals["has_torch_function"](relevant))
-    with torch.overrides._pop_mode_temporarily():
+    with aside(tracer):
         return bool(_originals["has_torch_function"](relevant))
 
 
@@ -164,6 +186,7 @@ _STAND_INS: list[tuple[Any, str, Any]] = [
     (torch.autograd.Function, "apply", classmethod(_apply)),
     (torch.jit.ScriptFunction, "__call__", _script_call),
     (threading.Thread, "start", _thread_start),
+    (_thread, "start_new_thread", _start_new_thread),
     (torch.overrides, "has_torch_function", _has_torch_function),
     (torch._functorch.apis, "vmap_impl", _vmap),
     (torch._functorch.eager_transforms, "grad_impl", _grad),
@@ -180,7 +203,8 @@ def _install() -> None:
     with _lock:
         if not _installed:
             for owner, name, stand_in in _STAND_INS:
-                _originals[_key(owner, name)] = vars(owner)[name]
+                if (found := vars(owner)[name]) is not stand_in:  # as somebody else may have left it
+                    _originals[_key(owner, name)] = found
                 setattr(owner, name, stand_in)
         _installed += 1
 
@@ -197,4 +221,4 @@ def _remove() -> None:
 
 
 def _key(owner: Any, name: str) -> str:
-    return f"{owner.__name__}.{name}" if isinstance(owner, type) else name
+    return f"{owner.__name__}.{name}" if isinstance(owner, type) or owner is _thread else name

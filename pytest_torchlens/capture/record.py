@@ -118,10 +118,18 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     recording.slots = tracer.ledger.slots
     recording.unseen += _unfinished(recording.output)
     _note_parameters(recording, model)
+    if watcher is not None:
+        _note_makers(recording.sources, watcher)
     name_constants(recording, model)
     if watcher is not None:
         recording.dispatched, recording.missed = watcher.seen, watcher.missed
     return recording
+
+
+def _note_makers(sources: list[Source], watch: Watch) -> None:
+    for source in sources:
+        if source.kind == "constant" and not source.name:  # else we made it ourselves
+            source.maker, source.hidden = watch.makers.of(source.live)
 
 
 def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], exhaust: bool) -> Any:

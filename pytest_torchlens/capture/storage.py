@@ -22,7 +22,7 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 def is_freed(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has elements and no memory for them: its storage was resized, or it is a lazy zero."""
-    return bool(tensor.numel()) and not tensor.is_meta and not tensor.data_ptr()
+    return bool(tensor.numel()) and not tensor.is_meta and storage_key(tensor) <= 0
 
 
 def _values_of(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -15,6 +15,7 @@ from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.tracer import Tracer
 
@@ -62,7 +63,9 @@ class SharedTracer(Tracer):
         return super().__torch_function__(func, types, args, kwargs)
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        one_at_a_time = self._drawing if info.draws and not info.opaque else contextlib.nullcontext()
+        one_at_a_time = (
+            self._drawing if info.draws and not info.opaque and is_of_torch(info.func) else contextlib.nullcontext()
+        )
         with one_at_a_time, self.lock:  # type: ignore[union-attr]
             try:
                 return super()._leaf(info, args, kwargs)

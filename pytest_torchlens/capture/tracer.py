@@ -37,6 +37,8 @@ from pytest_torchlens.capture.ledger import OutOfSightError
 from pytest_torchlens.capture.ledger import View
 from pytest_torchlens.capture.ledger import unnoticed
 from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.modes import aside
+from pytest_torchlens.capture.modes import heard
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import Overwritten
 from pytest_torchlens.capture.opaque import custom_info
@@ -46,6 +48,8 @@ from pytest_torchlens.capture.randomness import drew
 from pytest_torchlens.capture.randomness import state_before
 from pytest_torchlens.capture.transforms import Pullback
 from pytest_torchlens.capture.transforms import Transform
+from pytest_torchlens.capture.values import Aliased
+from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
 
 if TYPE_CHECKING:
@@ -55,6 +59,7 @@ COMPOSITE, PLAIN, ESCAPE, UNSEEN = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
+_jit_traces = torch._C._get_tracing_state
 _ARRAYS = frozenset(["numpy", "__array__", "__dlpack__"])
 _COPY = info_of(Tensor.copy_)
 _UNSHARED = contextlib.nullcontext()
@@ -120,7 +125,7 @@ class Tracer(TorchFunctionMode):
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = {} if kwargs is None else kwargs
-        if _is_compiling():  # the compiler reads this method too
+        if _is_compiling() or _jit_traces() is not None:  # the compiler reads this method too
             return func(*args, **kwargs)
         info = info_of(func)
         kind = info.kind
@@ -164,8 +169,8 @@ class Tracer(TorchFunctionMode):
         if type(result) is Tensor and not written and not info.uninitialised:  # nearly all calls
             self.calls.append(call)
             call.outputs = (self._made(result, len(self.calls) - 1, 0),)
-        elif outputs := written if result is None else _with_shape(tensors(result)):
-            call.returned = result is not None
+        elif outputs := (returned := _with_shape(tensors(result))) or written:
+            call.returned = bool(returned)
             self._finish(call, outputs, written)
         return result
 
@@ -205,13 +210,20 @@ class Tracer(TorchFunctionMode):
         plain = result if isinstance(result, bool | int | float | complex) else None
         frames = self._frames()
         with self.lock or _UNSHARED:
-            read = self.ledger.read(args[0]) if args and isinstance(args[0], Tensor) else None
-            others = tuple(value_of(self.ledger.read(arg)) for arg in args[1:] if isinstance(arg, Tensor))
+            read = self._read_if_seen(args[0]) if args and isinstance(args[0], Tensor) else None
+            second = (self._read_if_seen(arg) for arg in args[1:] if isinstance(arg, Tensor))
+            others = tuple(value_of(other) for other in second if other is not None)
             if info.name in _ARRAYS and read is not None:
                 self.ledger.expose(args[0])
             value = None if read is None else value_of(read)
             self.recording.escapes.append(Escape(info.name, value, len(self.calls), plain, self.module, frames, others))
         return result
+
+    def _read_if_seen(self, tensor: Tensor) -> Value | Aliased | None:
+        try:
+            return self.ledger.read(tensor)
+        except OutOfSightError:
+            return None
 
     def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the model with the lock released."""
@@ -259,8 +271,9 @@ class Tracer(TorchFunctionMode):
     ) -> Any:
         self.busy = True  # looking into scripted code runs operations
         try:
-            opaque = OpaqueModule(original, module, id(module) in self._addresses)
-            info = opaque.info()
+            with aside(self):
+                opaque = OpaqueModule(original, module, id(module) in self._addresses)
+                info = opaque.info()
         finally:
             self.busy = False
         return self._opaque(info, (opaque.held, *args), kwargs)
@@ -268,9 +281,12 @@ class Tracer(TorchFunctionMode):
     def call_custom(self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a custom autograd function: a group of its steps, or one operation where they do not tell all."""
         outer, escaped = self._group, self._escaped
+        try:
+            with self.lock or _UNSHARED:
+                read = self._template(args), self._template(kwargs)
+        except OutOfSightError:
+            return apply(*args, **kwargs)
         self._group = Group(name, outer)
-        with self.lock or _UNSHARED:
-            read = self._template(args), self._template(kwargs)
         try:
             result = apply(*args, **kwargs)
         finally:
@@ -315,12 +331,13 @@ class Tracer(TorchFunctionMode):
         self.over = True
 
     def _opaque(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.busy = True
+        self.busy, func = True, info.func
+        info.func = heard(func)
         try:
-            with torch.overrides._pop_mode_temporarily():
+            with aside(self), torch._C.DisableTorchFunction():
                 return self._leaf(info, args, kwargs)
         finally:
-            self.busy = False
+            self.busy, info.func = False, func
 
     def _enter(self, module: torch.nn.Module, outer: ModuleCall | None) -> ModuleCall:
         kind = type(module).__name__

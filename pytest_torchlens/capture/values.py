@@ -164,6 +164,10 @@ class Source:
         Its fingerprint after the forward pass, if a recorded call overwrote it.
     since
         Number of the last call before its first use.
+    maker
+        The dispatcher operation that was seen to make its memory during the pass; ``""`` if none was, or none watched.
+    hidden
+        Whether that operation was part of a recorded call, which did not return the tensor.
     """
 
     kind: str
@@ -173,6 +177,8 @@ class Source:
     version: int = -1
     final: str = ""
     since: int = -1
+    maker: str = ""
+    hidden: bool = False
 
     @property
     def written(self) -> bool:

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Missed
+from pytest_torchlens.capture.makers import Makers
 
 if TYPE_CHECKING:
     from pytest_torchlens.capture.tracer import Tracer
@@ -25,6 +26,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     missed
         Those that belong to no recorded call, in this thread and those started from it.
+    makers
+        Which operation made what memory.
     """
 
     supports_higher_order_operators = True
@@ -36,6 +39,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen = 0
         self._others: list[Watch] = []
         self.missed: list[Missed] = []
+        self.makers = Makers()
 
     def __torch_dispatch__(
         self,
@@ -58,6 +62,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = func(*args, **(kwargs or {}))
         if missed is not None:
             self.missed.append(missed)
+        self.makers.note(_name(func), busy, (args, kwargs), result)
         return result
 
     def _where(self) -> str:
@@ -73,7 +78,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def for_thread(self, tracer: Tracer, name: str) -> Watch:
         """Return a watch for another thread that adds to this one's account."""
         watch = Watch(tracer, name)
-        watch.missed, watch._others = self.missed, self._others
+        watch.missed, watch.makers, watch._others = self.missed, self.makers, self._others
         self._others.append(watch)
         return watch
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,8 +28,9 @@ def writer_of(func: Callable[..., Any], name: str) -> Writer | None:
     An ``out=`` argument is left to the caller: any function may have one.
     """
     own = name if isinstance(func, torch._ops.OpOverload) else getattr(func, "__name__", name)
-    if own in _STATISTICS:
-        return _statistics(func, own)
+    silent = (_OF_FUNCTIONAL if isinstance(func, types.FunctionType) else _OF_BUILTINS).get(own)
+    if silent is not None:
+        return silent
     if own in ("embedding", "embedding_bag") and isinstance(func, types.FunctionType):
         return _renormalised
     if by_schema := None if isinstance(func, types.FunctionType) else _by_schema(func, name):
@@ -55,11 +57,16 @@ def _by_schema(func: Callable[..., Any], name: str) -> Writer | None:
         return None
 
     def targets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        found = [args[place] if place < len(args) else kwargs.get(keyword) for place, keyword in written]
+        found = [args[place] if place < len(args) else _named(kwargs, keyword) for place, keyword in written]
         flat = [item for one in found for item in (one if isinstance(one, list | tuple) else (one,))]
         return tuple(item for item in flat if isinstance(item, torch.Tensor))
 
     return targets
+
+
+def _named(kwargs: dict[str, Any], keyword: str) -> Any:
+    """Return an argument given by keyword: what schemas call ``self`` Python calls ``input``."""
+    return kwargs.get(keyword, kwargs.get("input") if keyword == "self" else None)
 
 
 def _by_flag(func: types.FunctionType) -> Writer | None:
@@ -78,37 +85,40 @@ def _by_flag(func: types.FunctionType) -> Writer | None:
 
 
 _MAX_NORM = 3  # its place among the arguments of F.embedding and F.embedding_bag
+_WEIGHT = 1  # and that of the table
 
 
 def _renormalised(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the table of an embedding that rescales the rows it looks up to `max_norm`."""
-    bag_first = (
-        1  # F.embedding(input, weight, padding_idx, max_norm), F.embedding_bag(input, weight, offsets, max_norm)
-    )
-    max_norm = args[3] if len(args) > 3 else kwargs.get("max_norm")  # noqa: PLR2004 - its place, see above
-    weight = args[bag_first] if len(args) > bag_first else kwargs.get("weight")
+    max_norm = args[_MAX_NORM] if len(args) > _MAX_NORM else kwargs.get("max_norm")
+    weight = args[_WEIGHT] if len(args) > _WEIGHT else kwargs.get("weight")
     return NEVER if max_norm is None or weight is None else (weight,)
 
 
-# function: positions of mean, variance and the flag that makes it write, then the flag's keyword and default
-_STATISTICS = {
-    "batch_norm": (1, 2, 5, "training", False),
-    "instance_norm": (1, 2, 5, "use_input_stats", True),
-    "native_batch_norm": (3, 4, 5, "training", False),
+@dataclass(frozen=True)
+class _Statistics:
+    """Place of the mean among the arguments, before the variance, and the flag that makes it write, if there is one."""
+
+    mean: int
+    flag: tuple[int, str, bool] | None
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the running statistics, if they are given and written."""
+        if self.flag is not None:
+            place, keyword, default = self.flag
+            if not (args[place] if len(args) > place else kwargs.get(keyword, default)):
+                return NEVER
+        names = enumerate(("running_mean", "running_var"), self.mean)
+        found = (args[place] if len(args) > place else kwargs.get(name) for place, name in names)
+        return tuple(item for item in found if item is not None)
+
+
+_TRAINING, _INPUT_STATS = (5, "training", False), (5, "use_input_stats", True)
+_OF_FUNCTIONAL = {"batch_norm": _Statistics(1, _TRAINING), "instance_norm": _Statistics(1, _INPUT_STATS)}
+_OF_BUILTINS = {
+    **{name: _Statistics(3, _TRAINING) for name in ("batch_norm", "native_batch_norm", "_batch_norm_impl_index")},
+    **{name: _Statistics(3, _TRAINING) for name in ("cudnn_batch_norm", "miopen_batch_norm")},
+    **{name: _Statistics(3, None) for name in ("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")},
+    "instance_norm": _Statistics(3, _INPUT_STATS),
+    "batch_norm_update_stats": _Statistics(1, None),
 }
-_BUILTIN_STATISTICS = (3, 4, 5)
-
-
-def _statistics(func: Callable[..., Any], name: str) -> Writer:
-    mean, variance, place, keyword, default = _STATISTICS[name]
-    if not isinstance(func, types.FunctionType):  # torch.batch_norm takes weight and bias first
-        mean, variance, place = _BUILTIN_STATISTICS
-
-    def targets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        if not (args[place] if len(args) > place else kwargs.get(keyword, default)):
-            return NEVER
-        first = args[mean] if len(args) > mean else kwargs.get("running_mean")
-        second = args[variance] if len(args) > variance else kwargs.get("running_var")
-        return tuple(item for item in (first, second) if item is not None)
-
-    return targets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -25,8 +26,8 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     score.checked = recording.dispatched
     for missed in recording.missed:
         score.fail(_missed(missed, where))
-    for stranger in () if recording.missed else recording.strangers:  # what was missed explains them
-        score.fail(_stranger(stranger, recording, where))
+    for source in () if recording.missed else recording.strangers:  # what was missed explains them
+        score.fail(_stranger(source, recording, where))
     return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.unseen))
 
 
@@ -44,15 +45,21 @@ def _missed(missed: Missed, where: Where) -> Failure:
 
 def _stranger(source: Source, recording: Recording, where: Where) -> Failure:
     reader, calls = source.since + 1, len(recording.calls)
-    threads = ", ".join(sorted(set(recording.unrecorded_threads)))
     shape = tuple(source.live.shape)
     return Failure(
         operation=where.label(reader) if reader < calls else "output",
         message=f"a tensor of shape {shape} that it reads was made during the pass by no recorded operation",
-        cause=f"threads that are not recorded worked during the pass ({threads}): older ones, or begun by an operation",
-        advice="start the threads in the forward pass, which records them, or leave completeness out with a reason",
+        cause=_maker(source, recording),
+        advice="compute it in the forward pass, or have it returned there; or leave completeness out with a reason",
         source_line=where.source_line(reader) if reader < calls else "",
     )
+
+
+def _maker(source: Source, recording: Recording) -> str:
+    if source.hidden:
+        return f"{source.maker} made it inside a recorded operation, which did not return it: a hook or a cache kept it"
+    threads = sorted({*recording.unrecorded_threads, *(thread.name for thread in threading.enumerate())})
+    return f"code inside an operation made it, or a thread that is not recorded (there are {', '.join(threads)})"
 
 
 def _escapes(recording: Recording) -> Iterator[str]:

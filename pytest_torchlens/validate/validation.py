@@ -19,7 +19,6 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.origins import TensorsBefore
-from pytest_torchlens.capture.other_threads import OtherThreads
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
@@ -38,7 +37,6 @@ from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import ModelState
 
-_LOOKS_AT_THREADS = 3
 PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
 
 
@@ -223,20 +221,16 @@ class _Run:
     def _record_again(self, recording: Recording) -> Recording:
         """Record once more, with all tensors noted that there are before, to tell constants from what is made.
 
-        What is made by no operation in sight is made of Python's own data (`torch.Tensor([1.0])` is no function that
-        could be seen), unless another thread was at work: looked at a few times, for that may have been by chance.
+        What the dispatcher was seen to make for no recorded call is made of Python's own data: `torch.Tensor([1.0])`
+        is no function that could be seen, but it asks for memory.
         """
         watch, unwatched = recording.dispatched is not None, recording.unwatched
-        for _ in range(_LOOKS_AT_THREADS):
-            self.restore()
-            before, threads = TensorsBefore(), OtherThreads()
-            recording = self._record_once(watch)
-            recording.unwatched = unwatched
-            strangers = before.strangers(recording.sources)
-            recording.unrecorded_threads += threads.at_work()
-            if not strangers or not recording.unrecorded_threads:
-                return recording
-        recording.strangers = strangers
+        self.restore()
+        before = TensorsBefore()
+        recording = self._record_once(watch)
+        recording.unwatched = unwatched
+        new = before.strangers(recording.sources)
+        recording.strangers = [source for source in new if source.hidden or not source.maker]
         return recording
 
     def _observe(self, traced: Observation, uninitialised: set[str]) -> PartVerdict:

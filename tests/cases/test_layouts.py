@@ -263,7 +263,7 @@ def base_of_ragged_rows_written(x):
 @PROGRAMS.add(
     """
     input_1
-    nestedtensorfromtensorlist_1: input_1 input_1
+    nestedtensorfromtensorlist_1: input_1
     unbind_1: nestedtensorfromtensorlist_1
     unbind_2: nestedtensorfromtensorlist_1
     mul_1: unbind_1
