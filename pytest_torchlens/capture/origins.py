@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import torch
 
 from pytest_torchlens.capture.constants import is_foreign
-from pytest_torchlens.capture.ledger import ARRAY
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Source
 
@@ -26,8 +25,8 @@ class TensorsBefore:
         self._memory = {key: weakref.ref(tensor) for tensor, key in _memory_of(alive) if key}
 
     def strangers(self, sources: Iterable[Source]) -> list[Source]:
-        """Return the constants among `sources` that did not exist then, but for those made from arrays."""
-        constants = (source for source in sources if source.kind == "constant" and source.name != ARRAY)
+        """Return the constants among `sources` that did not exist then, and were made out of sight."""
+        constants = (source for source in sources if source.kind == "constant" and (source.hidden or not source.maker))
         return [source for source in constants if not self._had(source.live)]
 
     def _had(self, tensor: Tensor) -> bool:

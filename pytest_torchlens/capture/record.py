@@ -128,8 +128,8 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
 
 def _note_makers(sources: list[Source], watch: Watch) -> None:
     for source in sources:
-        if source.kind == "constant" and not source.name:  # else we made it ourselves
-            source.maker, source.hidden = watch.makers.of(source.live)
+        if source.kind == "constant":  # one that has a name already was made by us
+            source.maker, source.hidden = (source.name, False) if source.name else watch.makers.of(source.live)
 
 
 def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], exhaust: bool) -> Any:

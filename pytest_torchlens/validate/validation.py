@@ -229,8 +229,7 @@ class _Run:
         before = TensorsBefore()
         recording = self._record_once(watch)
         recording.unwatched = unwatched
-        new = before.strangers(recording.sources)
-        recording.strangers = [source for source in new if source.hidden or not source.maker]
+        recording.strangers = before.strangers(recording.sources)
         return recording
 
     def _observe(self, traced: Observation, uninitialised: set[str]) -> PartVerdict:
