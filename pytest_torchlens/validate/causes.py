@@ -7,6 +7,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.values import value_of
 
 
@@ -18,7 +19,7 @@ def likely_cause(recording: Recording, call: Call, repeats: bool | None = None) 
         path, source = stranger
         known = f"the {source.kind} {source.name!r}" if source.name else "a tensor of unknown origin"
         return f"argument {path} is {known}, and holds other values now than when it was recorded"
-    if call.info.draws and not call.info.opaque:
+    if call.info.draws and not call.info.opaque and is_of_torch(call.info.func):
         return "it draws random numbers, and its generator's state was not had"
     if repeats is False:
         return "the kernel is not deterministic, and differs by more than the tolerance of torch.testing"
