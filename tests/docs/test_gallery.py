@@ -1,0 +1,58 @@
+"""The gallery shows what its command draws now."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torchvision")
+
+DOCS = Path(__file__).parents[2] / "docs"
+SVG = "{http://www.w3.org/2000/svg}"
+SMALL = ("demo", "recurrent_rolled", "organization", "figure_3a_rolled", "figure_3b_unrolled", "gradient", "difference")
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        yield importlib.import_module("make_gallery")
+
+
+def test_the_page_is_up_to_date(gallery):
+    assert (DOCS / "gallery.md").read_text(encoding="utf-8") == gallery.page(), "run: python docs/make_gallery.py"
+
+
+def test_every_picture_is_there_and_described(gallery):
+    assert {path.stem for path in (DOCS / "gallery").iterdir()} == set(gallery.FIGURES) == set(gallery.SEEN)
+
+
+def test_no_picture_has_a_path_of_the_machine_it_was_made_on():
+    paths = [
+        path for path in (DOCS / "gallery").iterdir() if re.search(r"[\s;\"]/\w+/", path.read_text(encoding="utf-8"))
+    ]
+    assert paths == []
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_command_draws_the_same_graph_again(gallery, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "FOLDER", tmp_path)
+    gallery.draw(name)
+    assert graph(tmp_path / f"{name}.svg") == graph(DOCS / "gallery" / f"{name}.svg")
+
+
+def graph(path):
+    """Return nodes with their text, and arrows, wherever they lie."""
+    root = ET.parse(path).getroot()  # noqa: S314 - drawn here
+    groups = [group for group in root.iter(f"{SVG}g") if group.get("class", "").split()[:1] in (["node"], ["edge"])]
+    return {
+        (group.findtext(f"{SVG}title"), *sorted(map("".join, map(texts, group.iter(f"{SVG}text"))))) for group in groups
+    }
+
+
+def texts(element):
+    return [re.sub(r"norm: .*", "norm", text) for text in element.itertext()]
