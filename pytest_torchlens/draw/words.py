@@ -202,7 +202,7 @@ def _limits(picture: Picture) -> Iterable[str]:
     """Say what the picture does not show."""
     in_full = f"({counted(picture.num_in_full, 'node')} in full)"
     if picture.runs:
-        yield f"of equal modules in a row the first is drawn, with × their number {in_full}"
+        yield f"of equal modules in a row one is drawn, × their number {in_full}"
     if picture.level is not None:
         yield f"modules at level {picture.level} are drawn as one node each {in_full}"
     if picture.num_left_out:

@@ -32,7 +32,7 @@ def test_equal_blocks_are_drawn_once_with_their_number():
     }
     assert text_lines(drawn.boxes["module-blocks-2e-0"]["label"]) == ["@blocks.0 × 3, to @blocks.2", "Block"]
     assert drawn.boxes["module-blocks-2e-0"]["peripheries"] == "2"
-    assert drawn.title[-1] == "of equal modules in a row the first is drawn, with × their number (56 nodes in full)"
+    assert drawn.title[-1] == "of equal modules in a row one is drawn, × their number (56 nodes in full)"
 
 
 def test_arrows_lead_into_the_one_block_and_out_of_it_and_none_back():

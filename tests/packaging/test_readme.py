@@ -38,11 +38,15 @@ def test_the_fixture_example_passes(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
-def test_the_script_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_example_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torchvision")
+    monkeypatch.chdir(tmp_path)
     example = next(block for block in blocks("python") if "alexnet" in block)
     exec(compile(example, "README.md", "exec"), {})  # noqa: S102 - our own text
     assert "conv2d_3_7" in capsys.readouterr().out
+    assert (tmp_path / "alexnet.svg").exists()
 
 
 def test_the_recurrent_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
