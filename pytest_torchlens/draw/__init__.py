@@ -6,12 +6,14 @@ from pytest_torchlens.draw.dot import dot_source
 from pytest_torchlens.draw.drawing import checked_path
 from pytest_torchlens.draw.drawing import draw
 from pytest_torchlens.draw.drawing import draw_difference
+from pytest_torchlens.draw.drawing import write_drawing
 from pytest_torchlens.draw.engine import DrawingUnavailable
 from pytest_torchlens.draw.engine import render
 from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.options import NestingDepth
 from pytest_torchlens.draw.options import OptionError
 from pytest_torchlens.draw.options import VisOpt
+from pytest_torchlens.draw.options import check_choice
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import node_id
 from pytest_torchlens.draw.theme import THEMES
@@ -25,6 +27,7 @@ __all__ = [
     "THEMES",
     "Theme",
     "VisOpt",
+    "check_choice",
     "checked_path",
     "dot_source",
     "draw",
@@ -32,4 +35,5 @@ __all__ = [
     "module_id",
     "node_id",
     "render",
+    "write_drawing",
 ]

@@ -44,9 +44,19 @@ def add_options(parser: pytest.Parser) -> None:
         help="Write report.json and pages with each model's graph, layers and verdict into this folder. "
         "Default: no report, only the table at the end.",
     )
+    group.addoption(
+        "--lens-graph",
+        metavar="DIR[,OPTION=VALUE...]",
+        dest="lens_graph",
+        default=None,
+        help="Draw each model into this folder: graphs,format=pdf,vis_opt=rolled. "
+        "Options: format (svg, pdf, png, dot), vis_opt, vis_nesting_depth, direction, focus, color_by, theme, legend, "
+        "repeats, max_nodes.",
+    )
     parser.addini("lens_zoo_paths", f"Folders of zoo files (default: {ZOO_FOLDER})", "paths", default=None)
     parser.addini("lens_parts", "Parts of the validation, as --lens-parts", "args", default=[])
     parser.addini("lens_report", "Folder of the report, as --lens-report", default="")
+    parser.addini("lens_graph", "Folder of drawings and their options, as --lens-graph", default="")
     parser.addini(
         "lens_junit_properties",
         "Write lens.* properties into JUnit XML (default: true)",
@@ -63,5 +73,6 @@ def is_wanted(config: pytest.Config) -> bool:
         or option.lens_validate
         or option.lens_parts
         or option.lens_report
+        or option.lens_graph
         or (config.args_source is config.ArgsSource.ARGS and any(names_zoo(config, arg) for arg in config.args))
     )

@@ -21,6 +21,8 @@ from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.records import RunReport
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_torchlens.plugin.items import ZooFile
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.run import RunOptions
@@ -47,7 +49,7 @@ class LensSession:
         from pytest_torchlens.run import RunOptions
 
         options = self.options
-        return RunOptions(validate=options.validate, parts=options.parts, folder=options.report)
+        return RunOptions(validate=options.validate, parts=options.parts, folder=options.report, graphs=options.graphs)
 
     def pytest_report_header(self) -> str | None:
         """Say what the run is about."""
@@ -138,6 +140,19 @@ class LensSession:
             terminalreporter.write_line(self._trouble, red=True)
         elif self.options.report:
             terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
+        for line in self._graph_lines(self._report.models):
+            terminalreporter.write_line(line)
+
+    def _graph_lines(self, models: tuple[ModelReport, ...]) -> Iterator[str]:
+        """Say where the drawings are, and of how many models there is none, with the first reason."""
+        from pytest_torchlens.run import NO_GRAPH
+
+        if self.options.graphs is None:
+            return
+        yield f"graphs: {self.options.graphs.folder.absolute().as_uri()}"
+        reasons = [note.removeprefix(NO_GRAPH) for model in models for note in model.notes if note.startswith(NO_GRAPH)]
+        if reasons:
+            yield f"no graph of {len(reasons)} model{'s' * (len(reasons) != 1)}: {reasons[0]}"
 
     def pytest_unconfigure(self) -> None:
         """Leave no temporary folder."""

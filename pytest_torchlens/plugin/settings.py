@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from pytest_torchlens.report import Graphs
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,8 @@ class LensOptions:
     """Parts of the validation; None for all."""
     report: Path | None
     junit_properties: bool
+    graphs: Graphs | None
+    """Drawings besides those of the report; None where none are asked for."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> LensOptions:
@@ -27,7 +33,7 @@ class LensOptions:
         Raises
         ------
         pytest.UsageError
-            If a part is unknown, or the report's folder is a file.
+            If a part or an option of the drawings is unknown, or a folder is a file.
         """
         option: Any = config.option
         if option.lens_parts and not option.lens_validate:
@@ -36,8 +42,9 @@ class LensOptions:
             zoos=tuple(option.lens_zoo),
             validate=option.lens_validate,
             parts=_parts(option.lens_parts or config.getini("lens_parts")),
-            report=_report_folder(config),
+            report=_folder(config, "lens_report", option.lens_report or config.getini("lens_report")),
             junit_properties=config.getini("lens_junit_properties"),
+            graphs=_graphs(config),
         )
 
 
@@ -52,14 +59,24 @@ def _parts(values: list[str]) -> tuple[str, ...] | None:
         raise pytest.UsageError(f"--lens-parts: {error}") from None
 
 
-def _report_folder(config: pytest.Config) -> Path | None:
-    """Return the report's folder: the option's from where pytest was started, the ini key's from rootdir."""
-    if option := config.option.lens_report:
-        folder = config.invocation_params.dir / option
-    elif ini := config.getini("lens_report"):
-        folder = config.rootpath / ini
-    else:
+def _graphs(config: pytest.Config) -> Graphs | None:
+    name, *settings = (config.option.lens_graph or config.getini("lens_graph")).split(",")
+    folder = _folder(config, "lens_graph", name)
+    if folder is None:
         return None
+    from pytest_torchlens.report import Graphs
+
+    try:
+        return Graphs.of(folder, settings)
+    except (ValueError, TypeError) as error:
+        raise pytest.UsageError(f"--lens-graph: {error}") from None
+
+
+def _folder(config: pytest.Config, key: str, name: str) -> Path | None:
+    """Return a folder: the option's from where pytest was started, the ini key's from rootdir."""
+    if not name:
+        return None
+    folder = (config.invocation_params.dir if getattr(config.option, key) else config.rootpath) / name
     if folder.exists() and not folder.is_dir():
-        raise pytest.UsageError(f"--lens-report: {folder} is a file; name a folder")
+        raise pytest.UsageError(f"--{key.replace('_', '-')}: {folder} is a file; name a folder")
     return Path(folder)

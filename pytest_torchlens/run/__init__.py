@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pytest_torchlens.run.environment import find_environment
+from pytest_torchlens.run.run import NO_GRAPH
 from pytest_torchlens.run.run import CaseResult
 from pytest_torchlens.run.run import RunOptions
 from pytest_torchlens.run.run import run_case
 
-__all__ = ["CaseResult", "RunOptions", "find_environment", "run_case"]
+__all__ = ["NO_GRAPH", "CaseResult", "RunOptions", "find_environment", "run_case"]

@@ -18,6 +18,7 @@ from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
+from pytest_torchlens.report import Graphs
 from pytest_torchlens.report import save_drawing
 from pytest_torchlens.run.describe import describe
 from pytest_torchlens.run.describe import describe_arguments
@@ -35,6 +36,8 @@ RUNS = 3
 BUDGET = 0.1
 """Seconds in which a small model's pass is timed more often."""
 MOST_RUNS = 30
+NO_GRAPH = "no graph as --lens-graph asks: "
+"""How a note begins that says why a drawing is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,9 @@ class RunOptions:
     parts: tuple[str, ...] | None = None
     """Parts of the validation; None for all."""
     folder: Path | None = None
-    """The report's folder; None where no report is asked for, and then nothing is drawn."""
+    """The report's folder; None where no report is asked for."""
+    graphs: Graphs | None = None
+    """Drawings besides those of the report; None where none are asked for."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +116,9 @@ class _Job:
         # Made anew: the model may have written into those it was called with.
         history = self.record(model, self.case.make_inputs(model))
         self.found.update(history=history, record_ms=history.elapsed_time_total * 1e3)
-        if self.options.folder:
+        if self.options.folder or self.options.graphs:
             self.enter(Stage.DRAW)
-            self.draw(history, self.options.folder)
+            self.draw(ModelReport(zoo=self.case.zoo, name=self.case.name, history=history))
 
     def enter(self, stage: Stage) -> None:
         self.stage = stage
@@ -147,7 +152,9 @@ class _Job:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)
         return validation.history.record()
 
-    def draw(self, history: HistoryRecord, folder: Path) -> None:
-        report = ModelReport(zoo=self.case.zoo, name=self.case.name, history=history)
-        drawn = save_drawing(report, folder)
-        self.found.update(graph=drawn.graph, notes=(*self.found.get("notes", ()), *drawn.notes))
+    def draw(self, report: ModelReport) -> None:
+        if self.options.folder:
+            report = save_drawing(report, self.options.folder)
+        reason = self.options.graphs.draw(report) if self.options.graphs else ""
+        notes = (*self.found.get("notes", ()), *report.notes, *([f"{NO_GRAPH}{reason}"] if reason else []))
+        self.found.update(graph=report.graph, notes=notes)

@@ -90,7 +90,13 @@ def test_help_teaches_every_option(pytester: pytest.Pytester):
 
     text = pytester.runpytest_inprocess("--help").stdout.str()
     block = text.partition("model graph auditing (pytest-torchlens):")[2].partition("\n\n")[0]
-    for option in ("--lens-zoo=ZOO:NAME", "--lens-validate", "--lens-parts=PART", "--lens-report=DIR"):
+    for option in (
+        "--lens-zoo=ZOO:NAME",
+        "--lens-validate",
+        "--lens-parts=PART",
+        "--lens-report=DIR",
+        "--lens-graph=DIR",
+    ):
         assert option in block
     assert all(part in block for part in PARTS)
     for key in ("lens_zoo_paths", "lens_parts", "lens_report", "lens_junit_properties"):
