@@ -12,7 +12,7 @@ def test_each_model_is_drawn_into_a_file(pytester: pytest.Pytester):
     result.assert_outcomes(passed=2)
     files = sorted(path.name for path in (pytester.path / "graphs" / "tiny").iterdir())
     assert files == ["linear.svg", "mlp.svg"]
-    assert b"op-input_1_0" in (pytester.path / "graphs" / "tiny" / "mlp.svg").read_bytes()
+    assert b"input_1_0" in (pytester.path / "graphs" / "tiny" / "mlp.svg").read_bytes()
     result.stdout.fnmatch_lines(["graphs: file://*/graphs"])
 
 
