@@ -97,7 +97,8 @@ def _special(tensor: torch.Tensor) -> str:
 def _parts(tensor: torch.Tensor) -> str:
     if type(tensor) not in PLAIN and hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
-        return _join("wrapper", *(fingerprint(getattr(tensor, name)) for name in names))
+        inner = (getattr(tensor, name) for name in names)  # DTensor names its mesh too
+        return _join("wrapper", *(fingerprint(part) for part in inner if isinstance(part, torch.Tensor)))
     if is_functorch_wrapped_tensor(tensor):
         return _join("functorch", fingerprint(torch._C._functorch.get_unwrapped(tensor)))
     if tensor.is_meta:

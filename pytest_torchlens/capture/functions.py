@@ -214,7 +214,9 @@ def info_of(func: Function) -> FunctionInfo:
     try:
         return _known[func]
     except KeyError:
-        info = _known[func] = FunctionInfo(func)
+        info = FunctionInfo(func)
+        if getattr(func, "__closure__", None) is None or is_of_torch(func):  # others may be made anew each time
+            _known[func] = info
         return info
     except TypeError:  # not hashable
         return FunctionInfo(func)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 import types
 from collections import UserDict
 from collections import deque
@@ -165,15 +166,23 @@ def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
 def _same_kind(value: Any, items: list[Any]) -> Any:
     """Return an object of the same class with other items; of the class below, where its own cannot be made so."""
     try:
-        if isinstance(value, dict):
-            other = value.copy()
-            other.update(zip(value, items, strict=True))
-            return other
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        other = _made_anew(value, items)
     except Exception:  # noqa: BLE001 - the constructor is code of the user's
-        if isinstance(value, dict):
-            return dict(zip(value, items, strict=True))
-        return tuple(items) if isinstance(value, tuple) else items
+        other = None
+    found = [] if other is None else [item for _, item in children(other)]
+    if other is not None and len(found) == len(items) and all(map(operator.is_, found, items)):
+        return other
+    if isinstance(value, dict):
+        return dict(zip(value, items, strict=True))
+    return tuple(items) if isinstance(value, tuple) else items
+
+
+def _made_anew(value: Any, items: list[Any]) -> Any:
+    if isinstance(value, dict):
+        other = value.copy()
+        other.update(zip(value, items, strict=True))
+        return other
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def tensors(value: Any) -> tuple[torch.Tensor, ...]:

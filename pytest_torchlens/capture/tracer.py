@@ -283,7 +283,7 @@ class Tracer(TorchFunctionMode):
         outer, escaped = self._group, self._escaped
         try:
             with self.lock or _UNSHARED:
-                read = self._template(args), self._template(kwargs)
+                self._template((args, kwargs))  # as they are before
         except OutOfSightError:
             return apply(*args, **kwargs)
         self._group = Group(name, outer)
@@ -294,6 +294,7 @@ class Tracer(TorchFunctionMode):
         outputs = tensors(result)
         with self.lock or _UNSHARED:
             if self._escaped != escaped or not all(map(self.ledger.accounts_for, outputs)):
+                read = self._template(args), self._template(kwargs)  # a step may have handed one on as it was
                 self._finish(self._new_call(custom_info(apply, name), *read), outputs, ())
         return result
 

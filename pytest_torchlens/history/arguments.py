@@ -33,8 +33,10 @@ def arguments_of(model: torch.nn.Module, input_args: Any, input_kwargs: Mapping[
 
 def _check_fit(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], was_list: bool) -> None:
     """Say so where forward cannot take the arguments and a list was probably meant as one of them."""
+    if _may_change_them(model):
+        return
     try:
-        signature = inspect.signature(model.forward)
+        signature = inspect.signature(model.forward, follow_wrapped=False)
     except (TypeError, ValueError):
         return
     try:
@@ -43,3 +45,9 @@ def _check_fit(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         hint = " A list that is the one argument goes in as [[...]]." if was_list and len(args) > 1 else ""
         name = type(model).__name__
         raise TraceError(f"{name}.forward{signature} cannot take the inputs given: {error}.{hint}") from None
+
+
+def _may_change_them(model: torch.nn.Module) -> bool:
+    """Return whether code of the model's runs before forward and may give it other arguments."""
+    hooks = model._forward_pre_hooks or torch.nn.modules.module._global_forward_pre_hooks
+    return bool(hooks) or type(model).__call__ is not torch.nn.Module.__call__

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
 import dataclasses
 import typing
 
 import torch
 
+from pytest_torchlens.capture import record
 from tests.cases.programs import Program
 from tests.cases.programs import Programs
 from tests.cases.programs import check
 from tests.cases.programs import trace
+from tests.models import Function
 
 PROGRAMS = Programs()
 
@@ -238,6 +241,65 @@ def test_a_generator_is_handed_on_unused():
     assert model(torch.ones(2)) is not None
 
 
+class Named(tuple):
+    """A tuple whose constructor takes more than its items."""
+
+    def __new__(cls, name, *items):
+        return super().__new__(cls, items)
+
+
+class NamedList(list):
+    def __init__(self, name, items):
+        super().__init__(items)
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
+    stack_1: input_1 mul_1
+    cat_1: stack_1
+    output_1: cat_1
+    """
+)
+def sequences_with_constructors_of_their_own(x):
+    stacked = torch.stack(Named("a", x, x * 2))
+    return torch.cat(NamedList("b", [stacked, stacked]))
+
+
 @PROGRAMS.parametrize()
 def test_graph(program, mode):
     check(program, mode)
+
+
+class Lazy(collections.abc.Mapping):
+    """Makes an entry when it is asked for."""
+
+    def __init__(self, **makers):
+        self.makers = makers
+
+    def __getitem__(self, key):
+        return self.makers[key]()
+
+    def __iter__(self):
+        return iter(self.makers)
+
+    def __len__(self):
+        return len(self.makers)
+
+
+class Closed:
+    __slots__ = ("x",)
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+def refuse():
+    raise KeyError("nobody asked for this")
+
+
+def test_inputs_are_not_asked_for_what_the_model_does_not_ask():
+    batch = Lazy(mask=refuse, x=lambda: torch.ones(3))
+    recording = record(Function(lambda batch, closed: batch["x"] * 2), (batch, Closed()))
+    assert torch.equal(recording.output, torch.full((3,), 2.0))

@@ -9,8 +9,10 @@ from torch.nn.attention import SDPBackend
 from torch.nn.attention import sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from pytest_torchlens.capture import record
 from tests.cases.programs import Programs
 from tests.cases.programs import check
+from tests.models import Function
 
 PROGRAMS = Programs()
 
@@ -95,6 +97,25 @@ def a_mode_of_its_own(x):
     with Mode():
         y = x * 2
     return y + 1
+
+
+class Doubling(TorchFunctionMode):
+    """Has its say in what sines are."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.sin else result
+
+
+def test_a_mode_around_a_transform_hears_what_it_hears_in_a_plain_call():
+    def forward(x):
+        with Doubling():
+            return torch.vmap(torch.sin)(x.expand(2, 6))
+
+    x = torch.linspace(0, 1, 6)
+    recording = record(Function(forward), (x,))
+    assert torch.equal(recording.output, forward(x))
+    assert [call.info.layer_type for call in recording.calls] == ["expand", "vmap"]
 
 
 @PROGRAMS.add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import threading
 import weakref
@@ -54,6 +55,21 @@ def a_write_in_a_pool(x):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: y[:2].add_(1)).result()
     return y + 0
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    exp_1: input_1
+    mul_1: exp_1
+    output_1: mul_1
+    """
+)
+def a_thread_by_its_low_name(x):
+    done, found = threading.Event(), []
+    _thread.start_new_thread(lambda: (found.append(x.exp()), done.set()), ())
+    done.wait()
+    return found[0] * 3
 
 
 class Arm(nn.Module):

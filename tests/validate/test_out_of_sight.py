@@ -1,0 +1,73 @@
+"""What is computed inside an operation and kept there is said to be missed; what Python's own data made is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_torchlens.validate import validate
+from tests.models import Function
+
+KEPT = []
+
+
+def by_a_hook(x):
+    """What Grad-CAM does."""
+    kept = []
+    x = x.detach().requires_grad_()
+    y = x.exp()
+    y.register_hook(kept.append)
+    torch.autograd.grad(y.pow(2).sum(), x)
+    return kept[0] * 2
+
+
+@torch.library.custom_op("lens_tests::keeps", mutates_args=())
+def keeps(x: torch.Tensor) -> torch.Tensor:
+    KEPT.append(x.exp())
+    return x * 2
+
+
+def by_an_operator(x):
+    keeps(x)
+    return KEPT[-1] * 3
+
+
+class Wrapped(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        result = func(*[arg.inner if isinstance(arg, Wrapped) else arg for arg in args], **(kwargs or {}))
+        return cls(result) if isinstance(result, torch.Tensor) else result
+
+
+def as_part_of_a_wrapper(x):
+    return (Wrapped(x * 1) + 1).inner * 2
+
+
+@pytest.mark.parametrize("forward", [by_a_hook, by_an_operator, as_part_of_a_wrapper])
+def test_what_an_operation_keeps_for_itself_is_missed(forward):
+    verdict = validate(Function(forward), (torch.ones(3),)).verdict
+    part = verdict.part("completeness")
+    assert not part.status.ok
+    assert "was made during the pass by no recorded operation" in part.failures[0].message
+    assert "inside" in part.failures[0].cause
+
+
+CACHE = torch.zeros(3)
+
+
+def constant_written_in_an_operation(x):
+    CACHE.add_(1)
+    return CACHE + x
+
+
+@pytest.mark.parametrize("forward", [constant_written_in_an_operation, lambda x: x + torch.Tensor([1.0, 2.0, 3.0])])
+def test_constants_are_not_taken_for_it(forward):
+    verdict = validate(Function(forward), (torch.ones(3),)).verdict
+    assert verdict, verdict
