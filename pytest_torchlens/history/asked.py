@@ -8,6 +8,7 @@ from types import CodeType
 from typing import Any
 
 from pytest_torchlens.history.carries import Unknown
+from pytest_torchlens.history.source_lines import positions
 from pytest_torchlens.history.syntax import called
 from pytest_torchlens.history.syntax import node_at
 
@@ -30,10 +31,9 @@ def asked(code: CodeType, at: int, function: str, value: Any) -> tuple[ast.expr 
         return None, Unknown.UNREAD
     if function == _ASKS:
         node = _without_not(node)
-    if hasattr(code, "co_positions"):
+    if positions(code) or (function == _ASKS and not isinstance(node, ast.BoolOp)):
         return node, _value(code, at, node, function, value)
-    several = function != _ASKS or isinstance(node, ast.BoolOp)
-    return node, Unknown.UNDECIDED if several else value
+    return node, Unknown.UNREAD  # it may be another part of the condition on this line
 
 
 def _without_not(node: ast.expr) -> ast.expr:
@@ -69,8 +69,10 @@ def _of_comparison(code: CodeType, at: int, node: ast.Compare, value: bool) -> A
 
 
 def _compares_again(code: CodeType, at: int) -> bool:
-    """Return whether the comparison that an instruction is part of goes on after it."""
-    spans = list(code.co_positions())
+    """Return whether the comparison that an instruction is part of goes on after it, or may do."""
+    spans = positions(code)
+    if not spans:
+        return True
     for later in range(at // 2 + 1, len(spans)):
         if not _is_within(spans[later], spans[at // 2]):
             return False
@@ -79,7 +81,7 @@ def _compares_again(code: CodeType, at: int) -> bool:
     return False
 
 
-def _is_within(inner: tuple[int | None, ...], outer: tuple[int | None, ...]) -> bool:
-    first, last, start, end = [part or 0 for part in inner]
-    outer_first, outer_last, outer_start, outer_end = [part or 0 for part in outer]
+def _is_within(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
+    first, last, start, end = inner
+    outer_first, outer_last, outer_start, outer_end = outer
     return (first, start) >= (outer_first, outer_start) and (last, end) <= (outer_last, outer_end)

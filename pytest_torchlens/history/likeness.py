@@ -14,6 +14,7 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.source_lines import positions
 
 
 class Interned(dict[Hashable, int]):
@@ -60,13 +61,11 @@ class Sites:
 
     def _position(self, frame: tuple[Any, Any]) -> tuple[int, ...]:
         code, at = frame
-        if not hasattr(code, "co_positions"):
-            return id(code), at
-        positions = self._positions.get(id(code))
-        if positions is None:
-            positions = self._positions[id(code)] = list(code.co_positions())
-        found = positions[at // 2]
-        return (id(code), *found) if None not in found else (id(code), at)
+        known = self._positions.get(id(code))
+        if known is None:
+            known = self._positions[id(code)] = positions(code)
+        found = known[at // 2] if known else (-1,)
+        return (id(code), *found) if -1 not in found else (id(code), at)
 
     def module(self, call: ModuleCall | None) -> Hashable:
         """Return what is the same for two calls of one module; of one not registered, where it is called."""

@@ -65,6 +65,16 @@ def describe(code: CodeType, at: int) -> str:
     return f"{code.co_filename}:{line_of(code, at)}, in {code.co_name}"
 
 
+def positions(code: CodeType) -> list[tuple[int, ...]]:
+    """Return first line, last line, first and last column of each instruction.
+
+    Nothing where Python keeps lines alone: in 3.10, and with ``-X no_debug_ranges``.
+    """
+    found = list(code.co_positions()) if hasattr(code, "co_positions") else []
+    known = any(span[2] is not None for span in found)
+    return [tuple(-1 if part is None else part for part in span) for span in found] if known else []
+
+
 def line_of(code: CodeType, at: int) -> int:
     """Return the line number of the instruction at byte offset `at`."""
     lines = (line for start, end, line in code.co_lines() if start <= at < end and line is not None)

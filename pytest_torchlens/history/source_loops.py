@@ -17,7 +17,7 @@ from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.source_lines import model_frames
 from pytest_torchlens.history.source_lines import model_frames_of
 from pytest_torchlens.history.syntax import ancestors
-from pytest_torchlens.history.syntax import loops_around
+from pytest_torchlens.history.syntax import loops_at
 from pytest_torchlens.history.syntax import node_at
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import LoopRecord
@@ -89,12 +89,11 @@ class _LoopsAround:
 
     def _find(self, code: CodeType, at: int) -> Iterable[tuple[_LoopKey, bool]]:
         expression = node_at(code, at)
-        if expression is None:
-            return
-        for loop in loops_around(expression):
+        within = (expression, *ancestors(expression)) if expression is not None else ()
+        for loop in loops_at(code, at):
             key = _key(code, loop)
             self.lines[key] = f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
-            yield key, isinstance(loop, ast.While) and loop.test in (expression, *ancestors(expression))
+            yield key, isinstance(loop, ast.While) and loop.test in within
 
 
 def _decided(recording: Recording, records: Iterable[EscapeRecord]) -> dict[_LoopKey, list[str]]:

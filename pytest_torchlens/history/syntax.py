@@ -13,8 +13,9 @@ from types import CodeType
 from executing import Source
 
 from pytest_torchlens.history.source_lines import line_of
+from pytest_torchlens.history.source_lines import positions
 
-Span = tuple[int | None, ...]
+Span = tuple[int, ...]
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 Loop = ast.For | ast.AsyncFor | ast.While | Comprehension
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -24,13 +25,13 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 def node_at(code: CodeType, at: int) -> ast.expr | None:
     """Return the expression that the instruction at byte offset `at` evaluates, or asks whether it is true.
 
-    None where there is no source.  Python 3.10 keeps lines alone: there it is the condition on that line, if there is
+    None where there is no source.  Where Python keeps lines alone (3.10) it is the condition on that line, if there is
     just one.
     """
     by_span = _expressions(code.co_filename)
-    if not hasattr(code, "co_positions"):
+    spans = positions(code)
+    if not spans:
         return _only_condition(by_span.values(), line_of(code, at))
-    spans = _spans(code)
     node = by_span.get(spans[at // 2])
     if isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp | ast.BoolOp | Comprehension):
         before = [by_span.get(span) for span in spans[max(0, at // 2 - _BACK) : at // 2]]
@@ -62,10 +63,6 @@ def _only_condition(nodes: Iterable[ast.AST], line: int) -> ast.expr | None:
     asked = [node for node in nodes if isinstance(node, ast.expr) and is_condition(node)]
     tests = [node for node in asked if node.lineno <= line <= _end(node)]
     return tests[0] if len(tests) == 1 else None
-
-
-def _spans(code: CodeType) -> list[Span]:
-    return list(code.co_positions())
 
 
 @functools.lru_cache(maxsize=64)
@@ -122,6 +119,23 @@ def called(node: ast.AST) -> str:
     """Return the last name of what a call calls; ``""`` for no call."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def loops_at(code: CodeType, at: int) -> list[Loop]:
+    """Return the loops that run an instruction again and again, innermost first; by its line if need be."""
+    node: ast.AST | None = node_at(code, at)
+    if node is None and not positions(code):
+        line = line_of(code, at)
+        statements = [node for node in _statements(code.co_filename) if node.lineno <= line <= _end(node)]
+        node = max(statements, key=lambda node: (node.lineno, -_end(node)), default=None)
+    return loops_around(node) if node is not None else []
+
+
+@functools.lru_cache(maxsize=64)
+def _statements(filename: str) -> list[ast.stmt]:
+    """Return the statements that no other is part of, in functions."""
+    tree = Source.for_filename(filename).tree
+    return [node for node in ast.walk(tree) if isinstance(node, ast.stmt)] if tree is not None else []
 
 
 def loops_around(node: ast.AST) -> list[Loop]:
