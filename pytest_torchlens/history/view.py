@@ -155,7 +155,22 @@ class HistoryView(abc.ABC):
         return lines_by_branch(self.record_without_operations().escapes)[1]
 
     def merge(self, other: HistoryView) -> MergedGraph:
-        """Return this pass and another of the same model as one graph, in which each took its own branches."""
+        """Return this pass and another of the same model as one graph, in which each took its own branches.
+
+        `draw_difference` draws it.
+
+        Parameters
+        ----------
+        other
+            A history of the same model, usually with an input that takes another branch.
+
+        Raises
+        ------
+        TypeError
+            If `other` is no history.
+        ValueError
+            If it is one of another model.
+        """
         if not isinstance(other, HistoryView):
             raise TypeError(f"merge takes another history of {self.model_name}, got {type(other).__name__}")
         return merge(self.record(), other.record())

@@ -36,11 +36,21 @@ class MergedOperation:
         return bool(self.first and self.second)
 
 
-@dataclass(frozen=True)
+_NAMED = 5
+"""Labels in a graph's text, of each pass."""
+
+
+@dataclass(frozen=True, repr=False)
 class MergedGraph:
     """The operations of two passes in execution order; those of the second alone stand where they ran."""
 
     operations: tuple[MergedOperation, ...]
+
+    def __repr__(self) -> str:
+        """Return how much of it each pass ran, with the first labels of what one alone did."""
+        both = sum(op.in_both for op in self.operations)
+        alone = f"{_some(self.only_first)} by the first alone, {_some(self.only_second)} by the second alone"
+        return f"<MergedGraph: {len(self.operations)} operations, {both} run by both passes, {alone}>"
 
     @property
     def only_first(self) -> tuple[str, ...]:
@@ -51,6 +61,12 @@ class MergedGraph:
     def only_second(self) -> tuple[str, ...]:
         """Labels of what the second pass alone ran."""
         return tuple(op.second for op in self.operations if not op.first)
+
+
+def _some(labels: tuple[str, ...]) -> str:
+    """Return a number, with the first labels."""
+    named = ", ".join(labels[:_NAMED]) + (", …" if len(labels) > _NAMED else "")
+    return f"{len(labels)} ({named})" if labels else "0"
 
 
 def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:

@@ -305,6 +305,16 @@ def test_both_branches_in_one_graph():
     assert sorted(parents) == ["add", "tanh"]
 
 
+def test_the_text_of_both_branches():
+    model = Branching()
+    up, down = trace(model, torch.ones(1, 2)), trace(model, -torch.ones(1, 2))
+    assert repr(up.merge(down)) == (
+        "<MergedGraph: 10 operations, 6 run by both passes, 3 (linear_1_4, relu_1_5, add_1_6) by the first alone, "
+        "1 (tanh_1_4) by the second alone>"
+    )
+    assert "9 run by both passes, 0 by the first alone, 0 by the second alone" in repr(up.merge(up))
+
+
 def test_passes_of_different_models_are_not_merged():
     one, other = trace(Branching(), torch.ones(1, 2)), trace(nn.ReLU(), torch.ones(2))
     with pytest.raises(ValueError, match="cannot merge passes of different models: Branching and ReLU"):

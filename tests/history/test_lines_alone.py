@@ -1,4 +1,4 @@
-"""Python 3.10 keeps the lines of instructions and no columns, as does ``-X no_debug_ranges``: less is said, none wrong."""
+"""Python 3.10 keeps lines of instructions and no columns, as does ``-X no_debug_ranges``: less is said, none wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print("checked", len(rules.PROGRAMS), "graphs")
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 is like that itself")
 def test_without_columns():
-    done = subprocess.run(  # noqa: S603 - the interpreter that runs this test
+    done = subprocess.run(
         [sys.executable, "-X", "no_debug_ranges", "-c", CHECKS],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
