@@ -21,7 +21,8 @@ def on_what_is_carried(ops: Operations, groups: Groups, detours: Detours) -> lis
     for number, key in enumerate(zip(ops.place, ops.key, strict=True)):
         earlier = latest.get(key, -1)
         latest[key] = number
-        apart = earlier >= 0 and not ops.weights[number] and not groups.same(earlier, number)
+        counts = ops.counts[number] and not ops.weights[number]
+        apart = counts and earlier >= 0 and not groups.same(earlier, number)
         if apart and carried.between(earlier, number) and groups.join([earlier, number]):
             joined.append(number)
     return [groups.of(number) for number in joined]
@@ -34,24 +35,26 @@ class _Carried:
         self._detours = detours
 
     def between(self, earlier: int, number: int) -> bool:
-        """Return whether all that an operation reads is what became of what the earlier one read, or no other thing."""
-        before = {path: parent for parent, path, _ in self._ops.nodes[earlier].parents}
+        """Return whether all that an operation reads came of the earlier one, or of what that read, or is no other."""
+        first = self._ops.nodes[earlier]
+        before = {path: parent for parent, path, _ in first.parents}
         pairs = [(before.get(path), parent) for parent, path, _ in self._ops.nodes[number].parents]
         return any(former is not parent for former, parent in pairs) and all(
-            former is parent or (former is not None and self._became(former, parent)) for former, parent in pairs
+            former is parent or (former is not None and self._became((first, former), parent))
+            for former, parent in pairs
         )
 
-    def _became(self, former: Node, parent: Node) -> bool:
-        """Return whether one value was made of another, by what the loop does in several passes or leaves out."""
-        lowest, waiting = self._ops.number(former), [parent]
+    def _became(self, begins: tuple[Node, Node], parent: Node) -> bool:
+        """Return whether a value was made of one of two, by what the loop does in several passes or leaves out."""
+        lowest, waiting = min(map(self._ops.number, begins)), [parent]
         seen = {id(parent)}
         while waiting:
             node = waiting.pop()
-            if node is former:
+            if node in begins:
                 return True
             if self._is_of_a_loop(self._ops.number(node)):
                 for above, _, _ in node.parents:
-                    if id(above) not in seen and (above is former or self._ops.number(above) > lowest):
+                    if id(above) not in seen and (above in begins or self._ops.number(above) > lowest):
                         seen.add(id(above))
                         waiting.append(above)
         return False

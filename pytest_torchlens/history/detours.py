@@ -19,14 +19,17 @@ _AT_MOST = 4
 class Detours:
     """The detours, and what is beside each other but for them.
 
-    An operation is a detour if it has no parameters, its place in the code runs no other function, and it stands
-    between two operations that were run from one place, which was visited more often than its own.  Places are told by
-    the positions from the model's forward down: only a loop, or a function that calls itself, comes back to one.
+    An operation is a detour if its place in the code runs no other function, it stands between two operations that
+    were run from one place, which was visited more often than its own, and all that it reads was made before, or is
+    made more often, or by detours.  Places are told by the positions from the model's forward down: only a loop, or a
+    function that calls itself, comes back to one.
 
     Attributes
     ----------
     taken
         Whether an operation is a detour, by its number.
+    always_new
+        Whether it works on parameters, and its place on them alone but once, or on others as well.
     parents, children
         Argument place and number of what is beside each operation across detours.
     any
@@ -34,7 +37,11 @@ class Detours:
     """
 
     def __init__(self, ops: Operations) -> None:
-        self._visits = Counter(ops.place)
+        visits = self._visits = Counter(ops.place)
+        self.always_new = [
+            weights and (visits[place] == 1 or place in ops.shared_places)
+            for weights, place in zip(ops.weights, ops.place, strict=True)
+        ]
         self.taken = self._find(ops)
         self.any = any(self.taken)
         self.parents: list[list[Link] | tuple[()]] = [()] * len(ops)
@@ -43,19 +50,38 @@ class Detours:
             self._connect(ops)
 
     def _find(self, ops: Operations) -> list[bool]:
-        visits, places = self._visits, ops.place
+        visits, places, shared = self._visits, ops.place, ops.shared_places
+        inside = self._inside(places)
+        taken: list[bool] = []
+        for number, place in enumerate(places):
+            often = visits[place]
+            taken.append(
+                inside[number]
+                and place not in shared
+                and not self.always_new[number]
+                and all(
+                    taken[parent]
+                    or not inside[parent]
+                    or (visits[places[parent]] > often and places[parent] not in shared)
+                    for _, parent in ops.parents[number]
+                )
+            )
+        return taken
+
+    def _inside(self, places: list[int]) -> list[bool]:
+        """Return for each operation whether it stands between visits of a place that was visited more often."""
+        visits = self._visits
         first: dict[int, int] = {}
         last = {place: number for number, place in enumerate(places) if visits[place] > 1}
         around: list[tuple[int, int]] = []
-        taken = []
+        inside = []
         for number, place in enumerate(places):
             if place in last and first.setdefault(place, number) == number:
                 heappush(around, (-visits[place], last[place]))
             while around and around[0][1] <= number:
                 heappop(around)
-            inside = bool(around) and -around[0][0] > visits[place]
-            taken.append(inside and not ops.weights[number] and place not in ops.shared_places)
-        return taken
+            inside.append(bool(around) and -around[0][0] > visits[place])
+        return inside
 
     def _connect(self, ops: Operations) -> None:
         visits, places = self._visits, ops.place

@@ -34,7 +34,8 @@ def group_passes(nodes: list[Node]) -> list[list[Node]]:
     growth.grow(_on_same_parameters(ops, groups))
     growth.grow(repeats_by_site(ops, groups, detours), inside=True)
     growth.grow(repeats_written_out(ops, groups), inside=True)
-    growth.grow(on_what_is_carried(ops, groups, detours), inside=True)
+    while grown := on_what_is_carried(ops, groups, detours):
+        growth.grow(grown, inside=True)
     return [[ops.nodes[number] for number in layer] for layer in groups.layers()]
 
 

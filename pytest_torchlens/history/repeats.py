@@ -30,6 +30,7 @@ class _Visits:
     def __init__(self, ops: Operations, keys: list[int], detours: Detours | None = None) -> None:
         counts = Counter(keys)
         taken = detours.taken if detours else [False] * len(ops)
+        always_new = detours.always_new if detours else ops.weights
         self.keys = keys
         self.parents: Sequence[Sequence[Link]] = ops.parents
         if detours and detours.any:
@@ -47,7 +48,7 @@ class _Visits:
                 since = max(since, self.since[parent])
                 alone = max(alone, self.since_one_of_a_kind[parent])
             new = ops.counts[number] and not taken[number]
-            always = new and ops.weights[number]
+            always = new and always_new[number]
             self.since.append(number if always or (new and not visits) else since)
             self.since_one_of_a_kind.append(number if always or (new and counts[key] == 1) else alone)
             self.nth.append(len(visits))

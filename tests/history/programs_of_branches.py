@@ -267,3 +267,51 @@ class CallsItself(nn.Module):
 class CallsItselfWithParameters(OneLinear):
     def forward(self, x, left=3):
         return self(torch.tanh(self.fc(x)), left - 1) if left else x
+
+
+# -- branches with parameters ----------------------------------------------------------------------------------
+
+
+@PROGRAMS.add("cos_1:1 cos_1:2 linear_1:1 relu_1:1 cos_1:3 cos_1:4 linear_1:2 relu_1:2 cos_1:5")
+class ALayerInEveryOtherPass(OneLinear):
+    def forward(self, x):
+        for i in range(5):
+            x = torch.cos(x)
+            if i % 2:
+                x = torch.relu(self.fc(x))
+        return x
+
+
+@PROGRAMS.add("cos_1 linear_1 sin_1 cos_2")
+class ALayerInOnePass(OneLinear):
+    def forward(self, x):
+        for i in range(2):
+            x = torch.cos(x)
+            if i == 0:
+                x = torch.sin(self.fc(x))
+        return x
+
+
+@PROGRAMS.add("linear_1 add_1 relu_1:1 mul_1 relu_1:2 linear_2 add_2 relu_2")
+class AStackWithALayerLeftOut(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        for i, layer in enumerate(self.layers):
+            x = x * 1 if i == 1 else x + layer(x)
+            x = torch.relu(x)
+        return x
+
+
+@PROGRAMS.add("linear_1:1 relu_1:1 linear_2:1 relu_1:2 linear_1:2 relu_1:3 linear_2:2 relu_1:4")
+class TwoLayersInTurn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        for i in range(4):
+            x = torch.relu(self.two(x) if i % 2 else self.one(x))
+        return x

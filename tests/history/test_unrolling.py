@@ -101,6 +101,61 @@ def test_unrelated_parts_change_nothing(body, passes, style, others):
     assert [op.layer_passes_total for op in beside] == [1] * (2 * others)
 
 
+@st.composite
+def masks(draw):
+    """Draw for each step of a body the passes that take it; one step is taken by all."""
+    passes, steps = draw(st.integers(2, 6)), draw(st.integers(1, 5))
+    found = [draw(st.lists(st.booleans(), min_size=passes, max_size=passes)) for _ in range(steps)]
+    found.insert(draw(st.integers(0, steps)), [True] * passes)
+    return found
+
+
+def with_steps_left_out(steps, first):
+    """Return a function whose loop takes each step in the passes that its mask says."""
+    lines = [f"    if {mask}[i]: x = {name}" for name, mask in steps.items()]
+    source = "\n".join(
+        ["def forward(x, fc=None):", *first, f"  for i in range({len(mask_of(steps))}):", *lines, "  return x"]
+    )
+    name = f"/left_out/{abs(hash(source))}.py"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    space = {"torch": torch}
+    exec(compile(source, name, "exec"), space)  # noqa: S102 - the test wrote it
+    return space["forward"]
+
+
+def mask_of(steps):
+    return next(iter(steps.values()))
+
+
+@given(masks=masks(), with_layer=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_passes_that_leave_steps_out_are_passes_of_one_loop(masks, with_layer):
+    always = masks.index([True] * len(masks[0]))
+    names = [f"torch.{function}(x)" for function in UNARY[: len(masks)]]
+    if with_layer:
+        names[always] = "fc(x)"
+    forward = with_steps_left_out(dict(zip(names, masks, strict=True)), [])
+    model = WithLayer(forward) if with_layer else Function(forward)
+    history = trace(model, torch.rand(1, 3))
+    found = {}
+    for op in history:
+        if op.func_applied:
+            found.setdefault(op.layer_type, set()).add((op.layer_label, op.layer_passes_total))
+    for name, mask in zip(names, masks, strict=True):
+        kind = "linear" if name == "fc(x)" else name.removeprefix("torch.").removesuffix("(x)")
+        assert [total for _, total in found.get(kind, ())] == [sum(mask)] * any(mask), (kind, history.layer_labels)
+
+
+class WithLayer(nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.function = forward
+
+    def forward(self, x):
+        return self.function(x, self.fc)
+
+
 @given(kinds=st.lists(st.integers(0, 2), min_size=1, max_size=8), passes=st.integers(2, 4))
 @settings(max_examples=40, deadline=None)
 def test_layers_with_parameters_run_n_times(kinds, passes):
