@@ -7,34 +7,45 @@ place in the code, and what is worked on is what became of what was worked on be
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.sameness import Groups
 from pytest_torchlens.history.sameness import Operations
 
 
-def on_what_is_carried(ops: Operations, groups: Groups, detours: Detours) -> list[int]:
-    """Join operations of one place that work on successive values of a loop; return the layers that grew."""
-    carried = _Carried(ops, groups, detours)
-    latest: dict[tuple[int, int], int] = {}
-    joined = []
-    for number, key in enumerate(zip(ops.place, ops.key, strict=True)):
-        earlier = latest.get(key, -1)
-        latest[key] = number
-        counts = ops.counts[number] and not ops.weights[number]
-        apart = counts and earlier >= 0 and not groups.same(earlier, number)
-        if apart and carried.between(earlier, number) and groups.join([earlier, number]):
-            joined.append(number)
-    return [groups.of(number) for number in joined]
+class Carried:
+    """Joins operations of one place that work on successive values of a loop.
 
+    Parameters
+    ----------
+    ops, groups, detours
+        The operations, which of them are one layer so far, and what some passes leave out.
+    """
 
-class _Carried:
     def __init__(self, ops: Operations, groups: Groups, detours: Detours) -> None:
         self._ops = ops
         self._groups = groups
         self._detours = detours
+        self._pairs = list(self._visits_in_a_row())
 
-    def between(self, earlier: int, number: int) -> bool:
+    def join(self) -> list[int]:
+        """Join what can be told by the layers so far; return the layers that grew."""
+        apart = [pair for pair in self._pairs if not self._groups.same(*pair)]
+        joined = [pair for pair in apart if self._is_between(*pair) and self._groups.join(list(pair))]
+        self._pairs = apart
+        return [self._groups.of(number) for number, _ in joined]
+
+    def _visits_in_a_row(self) -> Iterator[tuple[int, int]]:
+        ops = self._ops
+        latest: dict[tuple[int, int], int] = {}
+        for number, key in enumerate(zip(ops.place, ops.key, strict=True)):
+            if key in latest and ops.counts[number] and not ops.weights[number]:
+                yield latest[key], number
+            latest[key] = number
+
+    def _is_between(self, earlier: int, number: int) -> bool:
         """Return whether all that an operation reads came of the earlier one, or of what that read, or is no other."""
         first = self._ops.nodes[earlier]
         before = {path: parent for parent, path, _ in first.parents}

@@ -11,7 +11,6 @@ from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.sameness import Groups
 from pytest_torchlens.history.sameness import Links
 from pytest_torchlens.history.sameness import Operations
-from pytest_torchlens.history.sameness import Place
 
 Slot = list[tuple[int, int]]
 """Pass, and the operation beside it; a pass may have several."""
@@ -69,9 +68,9 @@ class Growth:
 
     def _slots(
         self, passes: list[int], inside: bool, children: Links, parents: Links
-    ) -> dict[tuple[bool, Place, int], Slot]:
+    ) -> dict[tuple[bool, int, int], Slot]:
         weights, kinds = self._ops.weights, self._ops.kind
-        slots: dict[tuple[bool, Place, int], Slot] = defaultdict(list)
+        slots: dict[tuple[bool, int, int], Slot] = defaultdict(list)
         for step, number in enumerate(passes):
             low = passes[step - 1] if inside and step else -1
             high = passes[step + 1] if inside and step + 1 < len(passes) else len(weights)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from pytest_torchlens.history.carried import on_what_is_carried
+from pytest_torchlens.history.carried import Carried
 from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.growth import Growth
@@ -34,7 +34,8 @@ def group_passes(nodes: list[Node]) -> list[list[Node]]:
     growth.grow(_on_same_parameters(ops, groups))
     growth.grow(repeats_by_site(ops, groups, detours), inside=True)
     growth.grow(repeats_written_out(ops, groups), inside=True)
-    while grown := on_what_is_carried(ops, groups, detours):
+    carried = Carried(ops, groups, detours)
+    while grown := carried.join():
         growth.grow(grown, inside=True)
     return [[ops.nodes[number] for number in layer] for layer in groups.layers()]
 

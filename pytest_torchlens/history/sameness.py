@@ -11,8 +11,8 @@ from pytest_torchlens.history.likeness import Sites
 from pytest_torchlens.history.likeness import Weights
 from pytest_torchlens.history.likeness import arguments_key
 
-Place = tuple[str, bool]
-Link = tuple[Place, int]
+Link = tuple[int, int]
+"""Argument place, the same number for the same one, and the operation."""
 Links = Sequence[Sequence[Link]]
 
 
@@ -83,7 +83,9 @@ class Operations:
         self.place.append(place)
         if self._at.setdefault(place, kind) != kind:
             self.shared_places.add(place)
-        links = [((path, write), self._number.get(id(parent), -1)) for parent, path, write in node.parents]
+        links = [
+            (interned["in", path, write], self._number.get(id(parent), -1)) for parent, path, write in node.parents
+        ]
         self.parents.append([link for link in links if link[1] >= 0])
         self.children.append([])
         for where, parent in self.parents[-1]:
