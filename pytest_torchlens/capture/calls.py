@@ -177,6 +177,14 @@ class Call:
         self.outputs: tuple[Value, ...] = ()
         self.writes: tuple[int, ...] = ()
 
+    @property
+    def may_be_view(self) -> bool:
+        """Whether it gave one tensor and wrote none: over the memory of its first argument, it is a view of that.
+
+        Then only what was written to the bytes of the view shows in what it gave.
+        """
+        return len(self.outputs) == 1 and not self.writes and not self.info.opaque
+
 
 @dataclass(frozen=True)
 class Escape:

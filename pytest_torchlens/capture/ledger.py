@@ -13,6 +13,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.constants import is_foreign
+from pytest_torchlens.capture.extents import Extent
 from pytest_torchlens.capture.fingerprint import dense_digest
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
@@ -22,13 +23,12 @@ from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import opened
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
-from pytest_torchlens.capture.memory import Extent
 from pytest_torchlens.capture.memory import Retention
-from pytest_torchlens.capture.memory import WriteLog
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.writelog import WriteLog
 
 ARRAY = "an array, written to by Python"
 """Where the contents come from that another library put into a tensor's memory."""
@@ -221,8 +221,13 @@ class Ledger:
 
     def _with_writes(self, tensor: Tensor, entry: Entry, log: WriteLog) -> Value | Aliased:
         with unnoticed():
-            later = log.since(entry[3], Extent.of(tensor))
-        return Aliased(entry[1], tuple(later)) if later else entry[1]
+            return log.read(entry[1], entry[3], Extent.of(tensor))
+
+    def narrow(self, call: Call, output: Tensor) -> None:
+        """Let a call that gave a view of its first argument depend on those writes alone that show in the view."""
+        log = self._writes.get(self._live[id(output)][2])
+        if log is not None and call.may_be_view and type(call.args[0]) is Aliased:
+            call.args = (log.narrowed(call.args[0], Extent.of(output)), *call.args[1:])
 
     def log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:
         """Note that call `number` overwrote these tensors: later reads of the same memory depend on it."""

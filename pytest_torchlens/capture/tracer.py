@@ -166,7 +166,8 @@ class Tracer(TorchFunctionMode):
             result
         ):  # found by its memory when it is read: as from_numpy, which no mode sees
             return result
-        if type(result) is Tensor and not written and not info.uninitialised:  # nearly all calls
+        aliased = bool(read) and type(read[0]) is Aliased
+        if type(result) is Tensor and not (written or aliased or info.uninitialised):  # nearly all calls
             self.calls.append(call)
             call.outputs = (self._made(result, len(self.calls) - 1, 0),)
         elif outputs := (returned := _with_shape(tensors(result))) or written:
@@ -190,6 +191,8 @@ class Tracer(TorchFunctionMode):
             call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
             if written:
                 self.ledger.log_writes(call, number, written)
+            elif call.args:
+                self.ledger.narrow(call, outputs[0])
             if call.info.uninitialised:
                 self.recording.uninitialised[number] = tuple([output.detach().clone() for output in outputs])
 

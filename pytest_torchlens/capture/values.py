@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from pytest_torchlens.capture.writelog import Reading
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -131,12 +135,30 @@ def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return ()
 
 
-@dataclass(frozen=True)
 class Aliased:
-    """An argument whose memory was written through other tensors since `value` was made."""
+    """An argument whose memory was written through other tensors since `value` was made.
 
-    value: Value
-    writes: tuple[Value, ...]
+    Attributes
+    ----------
+    value
+        What the tensor itself held.
+    reading
+        Where the writes are looked up when they are first asked for, if they were not given.
+    """
+
+    __slots__ = ("_writes", "reading", "value")
+
+    def __init__(self, value: Value, writes: tuple[Value, ...] | None = None, reading: Reading | None = None) -> None:
+        self.value = value
+        self.reading = reading
+        self._writes = writes
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """The values of the writes that show in what was read, in order."""
+        if self._writes is None:
+            self._writes = () if self.reading is None else self.reading.writes()
+        return self._writes
 
 
 def value_of(read: Value | Aliased) -> Value:

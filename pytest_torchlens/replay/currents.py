@@ -10,9 +10,9 @@ from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
-from pytest_torchlens.capture.memory import Extent
-from pytest_torchlens.capture.memory import WriteLog
+from pytest_torchlens.capture.extents import Extent
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.writelog import WriteLog
 
 
 class Currents:
@@ -36,6 +36,10 @@ class Currents:
         overwritten = [held] if held is not value and held.slot == value.slot else []
         later = [*overwritten, *self._later_writes(tensor, since)]
         return [write.call for write in later if id(write) not in named]
+
+    def shows_in(self, base: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        """Return which of the two a call read that may have given a view of `base`: of a view, what is in that."""
+        return output if self._writes and storage_key(output) == storage_key(base) else base
 
     def _later_writes(self, tensor: torch.Tensor, since: int) -> list[Value]:
         log = self._writes.get(storage_key(tensor)) if self._writes else None

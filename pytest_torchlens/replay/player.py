@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -78,12 +79,21 @@ class Player:
         return [path for path, read in edges_in(call) if value_of(read).slot not in self._tensors]
 
     def wrong_edges(self, call: Call) -> dict[str, list[int]]:
-        """Return what is wrong with the recorded parents of a call.
+        """Return what is wrong with the recorded parents of a call, but for what `wrong_base` looks at.
 
         By path of the argument: calls that overwrote the tensor and are not named; none where the recorded value is
         not what the tensor holds, or a write is named that was none.
         """
-        reads = [(path, read, self._tensors.get(value_of(read).slot)) for path, read in edges_in(call)]
+        reads = [(path, read) for path, read in edges_in(call) if not _is_base(call, read)]
+        return self._wrong((path, read, self._tensors.get(value_of(read).slot)) for path, read in reads)
+
+    def wrong_base(self, call: Call, outputs: tuple[torch.Tensor, ...]) -> dict[str, list[int]]:
+        """Return the same of the first argument of a call that may have given a view of it, once it has run."""
+        reads = [(path, read) for path, read in edges_in(call) if _is_base(call, read) and len(outputs) == 1]
+        bases = [(path, read, self._tensors[value_of(read).slot]) for path, read in reads]
+        return self._wrong((path, read, self._currents.shows_in(base, outputs[0])) for path, read, base in bases)
+
+    def _wrong(self, reads: Iterable[tuple[str, Value | Aliased, torch.Tensor | None]]) -> dict[str, list[int]]:
         return {
             path: self._currents.unrecorded_writers(read, tensor)
             for path, read, tensor in reads
@@ -141,6 +151,10 @@ def _filled(tensor_of: Callable[[Value], torch.Tensor], leaf: Any) -> Any:
     if type(leaf) is Opened:
         return leaf.closed(partial(_filled, tensor_of))
     return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
+
+
+def _is_base(call: Call, read: Value | Aliased) -> bool:
+    return call.may_be_view and bool(call.args) and read is call.args[0]
 
 
 def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:

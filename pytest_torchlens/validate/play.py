@@ -76,6 +76,7 @@ class Replay:
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
             self._check.raised(number, error)
             return False
+        self._check.base(number, call, player, outputs)
         return self._look(player, number, outputs, originals if doubtful or in_doubt else None) and self._store(
             player, number, returned
         )

@@ -69,15 +69,22 @@ class ReplayCheck:
 
     def edges(self, number: int, call: Call, player: Player) -> bool:
         """Report arguments of a call whose recorded parents are not what the tensor held; False if there are none."""
-        for path, writers in player.wrong_edges(call).items():
-            message = f"argument {path} is recorded with another parent than the one whose value the tensor held"
-            names = ", ".join(self._where.label(writer) for writer in writers)
-            cause = "an edge, or a write through shared memory, is missing or wrong in the record"
-            self._fail(number, message, f"it was overwritten in place by {names}" if names else cause)
+        self._report_edges(number, player.wrong_edges(call))
         missing = player.missing(call)
         for path in missing:
             self._fail(number, f"argument {path} is recorded with a parent that no call before it made")
         return not missing
+
+    def base(self, number: int, call: Call, player: Player, outputs: tuple[torch.Tensor, ...]) -> None:
+        """Report the same of the first argument of a call that has run and may have given a view of it."""
+        self._report_edges(number, player.wrong_base(call, outputs))
+
+    def _report_edges(self, number: int, wrong: dict[str, list[int]]) -> None:
+        for path, writers in wrong.items():
+            message = f"argument {path} is recorded with another parent than the one whose value the tensor held"
+            names = ", ".join(self._where.label(writer) for writer in writers)
+            cause = "an edge, or a write through shared memory, is missing or wrong in the record"
+            self._fail(number, message, f"it was overwritten in place by {names}" if names else cause)
 
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> bool:
         """Return whether the values are as recorded; what is otherwise wrong is reported here."""

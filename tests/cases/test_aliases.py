@@ -197,7 +197,7 @@ def chunks_copied_over_each_other(x):
     add_1: getitem_1
     getitem_2: mul_1 ~add_1
     add_2: getitem_2
-    getitem_3: mul_1 ~add_2
+    getitem_3: mul_1
     mul_2: getitem_3
     add_3: mul_1 ~add_2 ~mul_2
     output_1: add_3
@@ -239,7 +239,7 @@ def written_through_transposes(x):
     zeros_1
     real_1: zeros_1
     copy_1: real_1 input_1
-    imag_1: zeros_1 ~copy_1
+    imag_1: zeros_1
     add_1: imag_1 input_1
     abs_1: zeros_1 ~copy_1 ~add_1
     output_1: abs_1

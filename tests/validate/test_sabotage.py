@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
+from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import record
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Status
@@ -149,7 +148,7 @@ def test_an_edge_past_an_in_place_write():
 def test_a_forgotten_write_through_a_view(keep):
     recording, history = recorded(Views(), torch.rand(2, 3))
     read = recording.calls[5].args[0]
-    recording.calls[5].args = (dataclasses.replace(read, writes=read.writes[keep : keep + 1]), 2)
+    recording.calls[5].args = (Aliased(read.value, read.writes[keep : keep + 1]), 2)
     (failure,) = verdicts(recording, history)["replay"].failures
     assert failure.operation == "mul_3_6"
 

@@ -1,0 +1,178 @@
+"""Writes through views: found by the bytes that they hit, and each looked at no more often than it must be."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from pytest_torchlens.capture import record
+from pytest_torchlens.capture import writelog
+from pytest_torchlens.capture.extents import Extent
+from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.writelog import WriteLog
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.validate import check_recording
+from pytest_torchlens.validate import validate
+from tests.models import Function
+
+BYTES = 2048
+INDICES = torch.arange(BYTES)
+ROWS = 60
+
+
+def any_view(draw, base):
+    """Return a random view: rows, columns, blocks, runs, every nth, and steps that overlap each other."""
+    kind = draw.randrange(6)
+    if kind == 0:
+        return base.view(32, 64)[draw.randrange(32)]
+    if kind == 1:
+        return base.view(32, 64)[:, draw.randrange(64)]
+    if kind == 2:
+        return base.view(8, 64, 4)[:, draw.randrange(64)]
+    if kind == 3:
+        start = draw.randrange(BYTES)
+        return base[start : start + draw.randrange(1, 200)]
+    if kind == 4:
+        return base[draw.randrange(50) :: draw.randrange(2, 70)]
+    sizes, steps = (draw.randrange(1, 4), draw.randrange(1, 5)), (draw.randrange(9), draw.randrange(9))
+    return base.as_strided(sizes, steps, draw.randrange(1000))
+
+
+def bytes_of(view):
+    return set(INDICES.as_strided(view.shape, view.stride(), view.storage_offset()).flatten().tolist())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_log_finds_the_writes_that_a_look_at_every_byte_finds(seed):
+    draw, base = random.Random(seed), torch.zeros(BYTES, dtype=torch.uint8)
+    log, plain = WriteLog(), []
+    for number in range(100):
+        written = any_view(draw, base)
+        extent, value = Extent.of(written), Value(0, number, 0, written)
+        log.add(number, value, extent)
+        hit = bytes_of(written)
+        plain = [old for old in plain if old[3] != extent and not (extent.dense and old[2] <= hit)]
+        plain.append((number, value, hit, extent))
+        read, since = any_view(draw, base), draw.randrange(-1, number + 1)
+        looked_at = bytes_of(read)
+        assert log.since(since, Extent.of(read)) == [old[1] for old in plain if old[0] > since and old[2] & looked_at]
+
+
+def rows(x):
+    t = torch.zeros(ROWS, 2)
+    for row in range(ROWS):
+        t[row].add_(x)
+    return t + 0
+
+
+def copied_rows(x):
+    t = torch.zeros(ROWS, 2)
+    for row in range(ROWS):
+        t[row].copy_(x)
+    return t + 0
+
+
+def columns(x):
+    t = torch.zeros(2, ROWS)
+    for column in range(ROWS):
+        t[:, column].add_(x)
+    return t + 0
+
+
+def rows_twice(x):
+    t = torch.zeros(ROWS // 2, 2)
+    for row in [*range(ROWS // 2), *range(ROWS // 2)]:
+        t[row].add_(x)
+    return t + 0
+
+
+LOOPS = pytest.mark.parametrize("loop", [rows, copied_rows, columns, rows_twice])
+
+
+@LOOPS
+def test_a_view_depends_on_what_shows_in_it_and_the_base_on_every_write(loop):
+    with torch.no_grad():
+        history = ModelHistory(record(Function(loop), (torch.ones(2),)))
+        assert validate(Function(loop), (torch.ones(2),)).verdict
+    last = [op for op in history.operations if op.layer_type == "add"][-1]
+    shown = ROWS // 2 if loop is rows_twice else ROWS
+    assert sum(edge.through_write for edge in last.edges) == shown
+    again = shown if loop is rows_twice else 0
+    through_writes = sum(edge.through_write for op in history.operations for edge in op.edges)
+    assert through_writes == shown + again
+
+
+@LOOPS
+def test_writes_through_views_are_not_all_looked_at_again_for_each(loop, monkeypatch):
+    looks = []
+    overlap = writelog.overlap
+    monkeypatch.setattr(writelog, "overlap", lambda *extents: looks.append(extents) or overlap(*extents))
+    with torch.no_grad():
+        recording = record(Function(loop), (torch.ones(2),))
+        for call in recording.calls:
+            _ = [getattr(read, "writes", ()) for read in call.args]
+    assert len(looks) < 10 * ROWS
+
+
+def test_a_view_taken_while_a_write_is_under_way_elsewhere_sees_what_it_saw():
+    """The reads of one call are those of its moment, whenever they are asked for."""
+
+    def forward(x):
+        t = torch.zeros(3)
+        t[0].add_(1)
+        total = t.sum()
+        t[1].add_(1)
+        return total, t.sum()
+
+    with torch.no_grad():
+        recording = record(Function(forward), (torch.ones(1),))
+    first, second = [call.args[0] for call in recording.calls if call.info.name == "sum"]
+    assert [write.call for write in second.writes] == [2, 5]
+    assert [write.call for write in first.writes] == [2]
+
+
+def test_reductions_into_their_own_memory_read_all_of_it():
+    def forward(x):
+        t = x * 1
+        t[2].add_(1)
+        torch.sum(t, dim=0, keepdim=True, out=t[:1])
+        return t[:1] + 0
+
+    with torch.no_grad():
+        recording = record(Function(forward), (torch.ones(3),))
+        assert validate(Function(forward), (torch.ones(3),)).verdict
+    total = next(call for call in recording.calls if call.info.name == "sum")
+    assert [write.call for write in total.args[0].writes] == [2]
+
+
+def test_a_write_that_a_view_is_recorded_without_is_found_by_the_replay():
+    def forward(x):
+        t = x * 1
+        t[1].add_(1)
+        return t[1:] * 2
+
+    with torch.no_grad():
+        recording = record(Function(forward), (torch.ones(3),))
+        view = recording.calls[3]
+        assert view.info.name == "__getitem__"
+        view.args = (view.args[0].value, *view.args[1:])
+        replay = {part.name: part for part in check_recording(recording, ModelHistory(recording))}["replay"]
+    assert [(failure.operation, failure.cause) for failure in replay.failures] == [
+        ("getitem_2_4", "it was overwritten in place by add_1_3")
+    ]
+
+
+def test_a_view_that_is_recorded_with_a_write_to_other_bytes_is_found_by_the_replay():
+    def forward(x):
+        t = x * 1
+        t[1].add_(1)
+        return (t + 0)[:1], t[:1] * 2
+
+    with torch.no_grad():
+        recording = record(Function(forward), (torch.ones(3),))
+        whole, view = recording.calls[3], recording.calls[5]
+        view.args = (whole.args[0], *view.args[1:])
+        replay = {part.name: part for part in check_recording(recording, ModelHistory(recording))}["replay"]
+    assert [failure.operation for failure in replay.failures] == ["getitem_3_6"]
