@@ -11,11 +11,11 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from pytest_torchlens.capture.storage import is_freed
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.values import CPU
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import sparse_parts
 
-_CPU = torch.device("cpu")
 # complex tensors may be lazily conjugated, quantized ones have a scale beside their bytes
 _UNUSUAL = frozenset([torch.complex32, torch.complex64, torch.complex128])
 _UNUSUAL |= frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
@@ -31,10 +31,24 @@ def fingerprint(tensor: torch.Tensor) -> str:
     tensors by indices and values, quantized ones by integers, scale and zero point, nested and wrapper tensors by
     their parts, meta tensors by shape.  Shape and dtype are no part of a dense digest: records keep them beside it.
     """
+    quick = _quick(tensor) if type(tensor) in PLAIN else None
+    if quick is not None:
+        return f"{quick:016x}"
     dense = type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device.type == "cpu"
     if not dense or tensor.is_nested or tensor.dtype in _UNUSUAL or is_functorch_wrapped_tensor(tensor):
         return _special(tensor)
     return _strided(tensor)
+
+
+def _quick(tensor: torch.Tensor) -> int | None:
+    """Return the digest of a contiguous dense CPU tensor with memory, None for any other."""
+    if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_nested or tensor.dtype in _UNUSUAL:
+        return None
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # wrapped by functorch
+        return None
+    return digest_memory(address, tensor.nbytes) if address and tensor.is_contiguous() and not tensor.is_neg() else None
 
 
 def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
@@ -42,27 +56,31 @@ def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
 
     `value` has the tensor's facts, which are costly to ask for twice.
     """
-    if not value.contiguous or value.dtype in _UNUSUAL or value.device != _CPU:
+    if not value.contiguous or value.device is not CPU or value.dtype in _UNUSUAL or tensor.is_neg():
         return None
     try:
         address = tensor.data_ptr()
     except RuntimeError:  # wrapped by functorch, or in a layout of oneDNN's
         return None
-    if not address and value.nbytes:
-        return None
-    if not tensor.storage_offset():
-        return digest_memory(address, value.nbytes), address
-    return None if tensor.is_neg() else (digest_memory(address, value.nbytes), storage_key(tensor))
+    size = value.nbytes
+    if not address:
+        return None if size else (_digest(b""), storage_key(tensor))
+    reader = _readers.get(size)
+    if reader is None:
+        reader = _reader(size)
+    return _digest(reader(address)), storage_key(tensor) if tensor.storage_offset() else address
 
 
 def digest_memory(address: int, size: int) -> int:
     """Return the XXH3-64 digest of `size` bytes at `address`."""
     if not address:
         return _empty(size)
-    reader = _readers.get(size)
-    if reader is None:
-        reader = _readers[size] = (ctypes.c_char * size).from_address
-    return _digest(reader(address))
+    return _digest((_readers.get(size) or _reader(size))(address))
+
+
+def _reader(size: int) -> Callable[[int], ctypes.Array[ctypes.c_char]]:
+    reader = _readers[size] = (ctypes.c_char * size).from_address
+    return reader
 
 
 def _empty(size: int) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from pytest_torchlens.capture.arrays import Arrays
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.constants import is_foreign
@@ -25,6 +26,7 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
@@ -91,7 +93,8 @@ class Ledger:
         self._opening: list[Any] = []
         self._writes: dict[int, WriteLog] = {}
         self._retention = retention
-        self._exposed: dict[int, tuple[Tensor, str]] = {}
+        self._arrays = Arrays(self._array_changed)
+        self._memory: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.slots = 0
         self.parameters_too = False
         """Whether parameters get a fingerprint: they are large, and their version counters tell of most writes."""
@@ -122,8 +125,9 @@ class Ledger:
 
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
-        if self._exposed:
-            self._look_for_write(tensor)
+        if self._arrays:
+            with unnoticed():
+                self._arrays.look(storage_key(tensor))
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
             with unnoticed():
@@ -158,8 +162,10 @@ class Ledger:
             self._note_owner(entry)
         if self._keep is not None:
             self._keep(value, tensor, key)
-            if key in self._exposed:
+            if key in self._arrays:
                 self._retention.before_write(key)
+        if (storage := tensor.untyped_storage() if dense is not None else storage_of(tensor)) is not None:
+            self._memory[key] = weakref.ref(storage)
         return value
 
     def follow(self, tensor: Tensor) -> None:
@@ -173,22 +179,15 @@ class Ledger:
         if entry[2] in self._writes:
             self._writes[key] = self._writes.pop(entry[2])
 
-    def expose(self, tensor: Tensor) -> None:
+    def expose(self, tensor: Tensor, array: object = None) -> None:
         """Note that Python got an array over a tensor's memory: who writes to it calls no function of torch."""
         with unnoticed():
             if key := storage_key(tensor):
                 self._retention.before_write(key)
-                self._exposed[key] = tensor, fingerprint(tensor)
+                self._arrays.add(tensor, key, array)
 
-    def _look_for_write(self, tensor: Tensor) -> None:
-        """Record a write through an array, if there was one to the memory of a tensor that is about to be read."""
-        with unnoticed():
-            key = storage_key(tensor)
-            exposed, digest = self._exposed.get(key, (tensor, ""))
-            now = fingerprint(exposed) if digest else ""
-        if now != digest:
-            self._exposed[key] = exposed, now
-            self._record_change(exposed, ARRAY)
+    def _array_changed(self, tensor: Tensor) -> None:
+        self._record_change(tensor, ARRAY)
 
     def look_for_change(self, tensor: Tensor, origin: str) -> None:
         """Record a write by no recorded call to a tensor that is known, if there was one."""
@@ -212,8 +211,8 @@ class Ledger:
 
     def close(self) -> None:
         """Record what was written through arrays since the last reads."""
-        for tensor, _ in list(self._exposed.values()):
-            self._look_for_write(tensor)
+        with unnoticed():
+            self._arrays.look_at_all()
 
     def _new_slot(self) -> int:
         self.slots += 1
@@ -239,8 +238,9 @@ class Ledger:
             value = by_slot.get(entry[1].slot, call.outputs[0])
             key = storage_key(target)
             self._writes.setdefault(key, WriteLog()).add(number, value, Extent.of(target))
-            if key in self._exposed:
-                self.expose(self._exposed[key][0])
+            if key in self._arrays:
+                self._retention.before_write(key)
+                self._arrays.refresh(key)
         call.writes = tuple(slots)
 
     def about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -326,7 +326,7 @@ class Ledger:
         Of an owner that is gone the memory may live on in `tensor`: told by the values in it.
         """
         owner = ref()
-        read = self.read(owner) if owner is not None else last if _holds(tensor, last) else None
+        read = self.read(owner) if owner is not None else last if self._survives_in(tensor, last) else None
         if read is None or last.dtype != tensor.dtype or last.stride is None:
             return None
         if owner is None or type(owner) is not type(tensor):
@@ -336,7 +336,9 @@ class Ledger:
         offset = (tensor.data_ptr() - owner.data_ptr()) // tensor.itemsize + owner.storage_offset()
         return info_of(torch.as_strided), (read, tuple(tensor.shape), tensor.stride(), offset)
 
-
-def _holds(tensor: Tensor, value: Value) -> bool:
-    """Return whether a tensor has the bytes of a value."""
-    return bool(value.digest) and tensor.dtype == value.dtype and fingerprint(tensor) == value.fingerprint
+    def _survives_in(self, tensor: Tensor, value: Value) -> bool:
+        """Return whether a tensor stands on the memory of a value, and not on other memory at the same address."""
+        memory = self._memory.get(storage_key(tensor))
+        if memory is None or memory() is None or not value.digest:
+            return False
+        return tensor.dtype == value.dtype and fingerprint(tensor) == value.fingerprint

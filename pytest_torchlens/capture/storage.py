@@ -6,18 +6,26 @@ import torch
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Return a number shared by all tensors over the same memory, also through numpy; 0 where there is none.
+    """Return a number shared by all tensors over the same memory, also through numpy; 0 where there is none."""
+    storage = storage_of(tensor)
+    try:
+        return 0 if storage is None else storage.data_ptr() or -storage._cdata
+    except RuntimeError:  # of a fake tensor, which has none
+        return 0
 
-    A sparse or jagged tensor stands on the memory of its values.
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return what a tensor stands on, a sparse or jagged one by its values.
+
+    It is the same object as long as the memory lives, whatever tensors there are over it.
     """
     if tensor.layout is not torch.strided:
         values = _values_of(tensor)
-        return 0 if values is None else storage_key(values)
+        return None if values is None else storage_of(values)
     try:
-        storage = tensor.untyped_storage()
-        return storage.data_ptr() or -storage._cdata
+        return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError, ValueError):  # wrapper tensors own no storage
-        return 0
+        return None
 
 
 def is_freed(tensor: torch.Tensor) -> bool:

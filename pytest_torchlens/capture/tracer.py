@@ -217,7 +217,7 @@ class Tracer(TorchFunctionMode):
             second = (self._read_if_seen(arg) for arg in args[1:] if isinstance(arg, Tensor))
             others = tuple(value_of(other) for other in second if other is not None)
             if info.name in _ARRAYS and read is not None:
-                self.ledger.expose(args[0])
+                self.ledger.expose(args[0], result)
             value = None if read is None else value_of(read)
             self.recording.escapes.append(Escape(info.name, value, len(self.calls), plain, self.module, frames, others))
         return result

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.capture.writelog import Reading
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+CPU = torch.device("cpu")
 
 
 class Value:
@@ -61,7 +62,7 @@ class Value:
         self.call = call
         self.position = position
         self.dtype = tensor.dtype
-        self.device = tensor.device
+        self.device = CPU if tensor.is_cpu else tensor.device
         self.requires_grad = requires_grad = tensor.requires_grad
         self.gradfunc = _gradfunc(tensor) if requires_grad else ""
         self._stride: tuple[int, ...] | None = None
