@@ -126,6 +126,7 @@ class TensorReader:
 
     def __init__(self, folder: Path) -> None:
         self._files: dict[str, Path] = {}
+        self._last: tuple[Path, Any] | None = None
         if not folder.is_dir():
             raise TensorFileError(f"{folder} with the activations is not there")
         for file in sorted(folder.iterdir()):
@@ -148,11 +149,16 @@ class TensorReader:
         """Return a tensor."""
         stored = name if name in self._files else name + _COMPLEX
         try:
-            with _opened(self._files[stored]) as file:
-                tensor: torch.Tensor = file.get_tensor(stored)
+            tensor: torch.Tensor = self._opened(self._files[stored]).get_tensor(stored)
             return torch.view_as_complex(tensor) if stored.endswith(_COMPLEX) else tensor
         except (SafetensorError, RuntimeError, KeyError, OSError) as error:
             raise TensorFileError(f"{self._files[stored]} is damaged: its tensor {name!r}: {error}") from None
+
+    def _opened(self, file: Path) -> Any:
+        """Return a file, the last one as it is open: to open one is to read the names of all that is in it."""
+        if self._last is None or self._last[0] != file:
+            self._last = file, _opened(file)
+        return self._last[1]
 
 
 def check_plain_file(file: Path) -> None:

@@ -119,10 +119,6 @@ class ModelHistory(HistoryView):
         again.graph_differences = graph_differences(self.operations, again.operations)
         return again
 
-    def __reduce__(self) -> Any:
-        """Refuse to be pickled or copied with all that hangs on it."""
-        raise TypeError("a history cannot be pickled or copied: history.save(folder) writes it, load(folder) reads it")
-
     # -- the graph ---------------------------------------------------------------------------------------------
 
     @functools.cached_property

@@ -332,6 +332,10 @@ class HistoryView(abc.ABC):
             self.record_without_operations(), operations=tuple(op.plain() for op in self.operations)
         )
 
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled or copied with all that hangs on it."""
+        raise TypeError("a history cannot be pickled or copied: history.save(folder) writes it, load(folder) reads it")
+
     def __iter__(self) -> Iterator[LoggedOperation]:
         """Yield the layers in execution order."""
         return (op for op in self.operations if op.operation_num >= 0)

@@ -218,6 +218,8 @@ def test_copying_and_pickling(history, take):
 def test_what_a_loaded_history_cannot_do(history, tmp_path):
     history.save(tmp_path / "h")
     loaded = tl.load(tmp_path / "h")
+    with pytest.raises(TypeError, match="a history cannot be pickled or copied"):
+        pickle.dumps(loaded)
     for name in ("rerun", "recording", "label", "nodes"):
         with pytest.raises(AttributeError, match=f"a loaded history has no '{name}': that needs the model"):
             getattr(loaded, name)

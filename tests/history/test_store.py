@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 import pytest_torchlens as tl
@@ -165,6 +166,16 @@ def test_names_that_are_no_text_elsewhere(tmp_path):
     history = tl.log_forward_pass(Function(scope["forward"]), torch.ones(1))
     history.save(tmp_path / "h")
     assert tl.load(tmp_path / "h").record() == history.record()
+
+
+def test_reading_all_tensors_opens_each_file_once(history, folder, monkeypatch):
+    opened = []
+    whole = "pytest_torchlens.capture.tensor_files.safe_open"
+    monkeypatch.setattr(whole, lambda file, **options: opened.append(file) or safe_open(file, **options))
+    loaded = tl.load(folder)
+    for _ in range(3):
+        assert all(op.tensor_contents is not None for op in loaded.operations)
+    assert len(opened) == 2  # for the names, and for the tensors
 
 
 def test_a_folder_in_use_is_not_written_over(history, folder):
