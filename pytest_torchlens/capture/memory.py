@@ -76,8 +76,20 @@ def _over_copied_storage(tensor: torch.Tensor, storages: dict[int, torch.Untyped
 
 
 def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
-    """Copy `contents` into `tensor` without autograd's notice; not into or from memory that was freed."""
+    """Copy `contents` into `tensor` without autograd's notice; not into or from memory that was freed.
+
+    Elements that are one in memory are written once.
+    """
     if storage_key(tensor) < 0 or storage_key(contents) < 0:
         return
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        for dim in range(tensor.dim()) if _is_expanded(tensor) else ():
+            if tensor.stride(dim) == 0 and tensor.size(dim) > 1:
+                tensor, contents = tensor.narrow(dim, 0, 1), contents.narrow(dim, 0, 1)
         tensor.copy_(contents)
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    """Return whether a strided tensor has the same memory for several elements, by a step of 0."""
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    return strided and any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True))

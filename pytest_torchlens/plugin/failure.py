@@ -29,6 +29,9 @@ def failure_text(report: ModelReport) -> str:
     if report.verdict is None or report.verdict:
         return ""
     failed = [part for part in report.verdict.parts if not part.status.ok]
+    if not failed:
+        reasons = "; ".join(dict.fromkeys(part.reason for part in report.verdict.parts if part.reason))
+        return f"{report.zoo}:{report.name}: nothing was validated: {reasons or 'no part was run'}"
     names = " and ".join(part.name for part in failed)
     lines = [f"{report.zoo}:{report.name}: validation failed in {names}"]
     for part in failed:

@@ -160,7 +160,31 @@ def _is_base(call: Call, read: Value | Aliased) -> bool:
 def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:
     untouched = {source.value.slot: source.live for source in sources if not source.written}
     written = [source.value for source in sources if source.written]
-    return untouched | dict(zip((value.slot for value in written), copies_of(written), strict=True))
+    copies = zip(written, copies_of(written), strict=True)
+    return untouched | {value.slot: _as_made(copy) if _is_made(value, copy) else copy for value, copy in copies}
+
+
+def _is_made(value: Value, copy: torch.Tensor) -> bool:
+    """Return whether a source that autograd follows was no leaf."""
+    return value.gradfunc not in ("", "NoneType") and not copy.is_inference()
+
+
+def _as_made(copy: torch.Tensor) -> torch.Tensor:
+    """Return a tensor over the same memory that autograd takes for made by a function: it refuses writes to leaves."""
+    with torch.enable_grad():
+        made: torch.Tensor = _Made.apply(copy.detach(), torch.ones((), device="cpu", requires_grad=True))
+    return made
+
+
+class _Made(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 def _last_uses(recording: Recording) -> dict[int, list[int]]:

@@ -1,140 +1,101 @@
-"""What containers, plain objects, arrays and generators hold: noted, and put back."""
+"""What can be reached from a model and its inputs: noted as it is, and put back."""
 
 from __future__ import annotations
 
-import random
-import types
-from collections import UserDict
-from collections import UserList
-from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
-from pytest_torchlens.capture.constants import script_attributes
 from pytest_torchlens.capture.leaves import ATOMS
+from pytest_torchlens.validate import holders
+from pytest_torchlens.validate import stateful
 
-_CONTAINERS = (dict, list, set, deque)
-_GENERATORS: tuple[tuple[type, Any, Any], ...] = (
-    (torch.Generator, torch.Generator.get_state, torch.Generator.set_state),
-    (random.Random, random.Random.getstate, random.Random.setstate),
-    (np.random.Generator, lambda g: g.bit_generator.state, lambda g, state: setattr(g.bit_generator, "state", state)),
-    (np.random.RandomState, np.random.RandomState.get_state, np.random.RandomState.set_state),
-)
+_ATOMS = ATOMS - {type, type(lambda: None), torch.Generator}
+_OF_TORCH = ("", "_parameters", "_buffers", "_modules")
+
+Path = tuple[Any, ...]
+"""The path of what holds a thing, and the name that it has there; of a root, the name alone."""
 
 
 class Contents:
-    """What can be reached from some values, as it is now.
+    """What can be reached from some roots, as it is now.
 
     Parameters
     ----------
-    values
-        Where to begin.  Modules and their like are not entered.
+    roots
+        Where to begin, by names for people: ``{"attribute": model, "input": {0: x}}``.
 
     Attributes
     ----------
     tensors
-        The tensors that were reached; what is in them is not noted.
+        The tensors that were reached, by names for people; what is in them is not noted.
     """
 
-    def __init__(self, values: Any) -> None:
-        self.tensors: list[torch.Tensor] = []
-        self._containers: list[tuple[Any, Any]] = []
-        self._arrays: list[tuple[np.ndarray[Any, Any], Any]] = []
-        self._generators: list[tuple[Any, Any, Any]] = []
+    def __init__(self, roots: dict[str, Any]) -> None:
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        self._holders: list[Callable[[], None]] = []
+        self._stateful: list[tuple[Path, Any, stateful.PutBack]] = []
+        self._used_up: list[tuple[Path, Any, Any]] = []
+        self._kinds: dict[type, tuple[Any, Any]] = {}
         seen: dict[int, Any] = {}
-        ahead = [values]
+        ahead: list[tuple[Path, Any]] = [((name,), root) for name, root in roots.items()]
         while ahead:  # no recursion: what users hold may be linked for long
-            value = ahead.pop()
-            if id(value) not in seen and (type(value) not in ATOMS or isinstance(value, torch.Generator)):
+            path, value = ahead.pop()
+            if type(value) not in _ATOMS and id(value) not in seen:
                 seen[id(value)] = value
-                ahead += self._note(value)
+                ahead += [((path, name), part) for name, part in self._note(path, value)]
 
-    def _note(self, value: Any) -> list[Any]:
-        """Note what a value holds, and return it."""
+    def _note(self, path: Path, value: Any) -> holders.Parts:
+        """Note a value, and return what it holds."""
         if isinstance(value, torch.Tensor):
-            self.tensors.append(value)
-        elif isinstance(value, np.ndarray):
-            if not isinstance(value, np.memmap) and value.flags.writeable:
-                self._arrays.append((value, value.copy()))
-        elif isinstance(value, tuple | frozenset):
-            return list(value)
-        elif isinstance(value, _CONTAINERS):
-            self._containers.append((value, value.copy()))
-            return list(value.values() if isinstance(value, dict) else value)
-        elif not self._note_generator(value):
-            attributes = getattr(value, "__dict__", None)
-            return [attributes] if type(attributes) is dict and _is_data(value) else []
-        return []
-
-    def _note_generator(self, value: Any) -> bool:
-        for kind, get, put in _GENERATORS:
-            if isinstance(value, kind):
-                self._generators.append((value, get(value), put))
-                return True
-        return False
+            self.tensors.append((said(path, value), value))
+            return [("", vars(value))]
+        if stateful.is_used_up(value):
+            self._used_up.append((path, value, stateful.progress(value)))
+            return []
+        kind = type(value)
+        if kind not in self._kinds:
+            self._kinds[kind] = stateful.kinds_of(kind), holders.kinds_of(kind)
+        states, holds = self._kinds[kind]
+        own = (note(value) for note in states)
+        self._stateful += [(path, value, put_back) for put_back in own if put_back is not None]
+        held = [note(value) for note in holds]
+        self._holders += [each.restore for each in held if each.restore is not None]
+        return [part for each in held for part in each.parts]
 
     def restore(self) -> None:
-        """Put back what has changed, in place."""
-        for container, contents in self._containers:
-            if not _same(container, contents):
-                container.clear()
-                container.extend(contents) if isinstance(container, list | deque) else container.update(contents)
-        for array, former in self._arrays:
-            if not np.array_equal(array, former):
-                array[...] = former
-        for generator, state, put in self._generators:
-            put(generator, state)
+        """Make all that holds others hold what it held."""
+        for restore in self._holders:
+            restore()
+
+    def restore_states(self) -> list[str]:
+        """Put back what has a state of its own; return what could not be."""
+        lost = [(path, value) for path, value, put_back in self._stateful if not put_back()]
+        return [said(path, value) for path, value in lost]
+
+    def once(self, root: str) -> list[str]:
+        """Return what was reached from a root and can be read only once."""
+        return [said(path, value) for path, value, _ in self._used_up if _root(path) == root]
+
+    def used_up(self, maybe: bool = False) -> list[str]:
+        """Return what can be read only once and has been read since; with `maybe`, also what may have been."""
+        read = [(path, value, (at, stateful.progress(value))) for path, value, at in self._used_up]
+        return [said(path, value) for path, value, (at, now) in read if at != now or (maybe and at is None)]
 
 
-def _same(container: Any, contents: Any) -> bool:
-    """Return whether a container holds the very same things in the same order; equality may mean anything."""
-    if len(container) != len(contents):
-        return False
-    if isinstance(container, dict) and any(one is not other for one, other in zip(container, contents, strict=True)):
-        return False
-    one, other = (part.values() if isinstance(part, dict) else part for part in (container, contents))
-    return all(item is former for item, former in zip(one, other, strict=True))
+def _root(path: Path) -> Any:
+    while len(path) > 1:
+        path = path[0]
+    return path[0]
 
 
-# locks, threads, queues, loggers: what they hold is theirs
-_MACHINERY = frozenset(["torch", "threading", "concurrent", "logging", "builtins", "_thread", "queue", "weakref", "io"])
-
-
-def _is_data(value: Any) -> bool:
-    """Return whether an object is the user's data, and no module, code or machinery."""
-    if isinstance(value, torch.nn.Module | types.ModuleType | type) or callable(value):
-        return False
-    return isinstance(value, UserDict | UserList) or type(value).__module__.partition(".")[0] not in _MACHINERY
-
-
-class Attributes:
-    """The attributes of all modules of a model, and what can be reached from them and from its inputs.
-
-    Attributes
-    ----------
-    contents
-        What was reached.
-    """
-
-    def __init__(self, model: torch.nn.Module, inputs: Any = ()) -> None:
-        modules = list(model.modules())
-        self._scripted = [(m, script_attributes(m)) for m in modules if isinstance(m, torch.jit.ScriptModule)]
-        self._modes = [(module, module.training) for module, _ in self._scripted if hasattr(module, "training")]
-        python = (module for module in modules if not isinstance(module, torch.jit.ScriptModule))
-        self._python = [(module, type(module), dict(vars(module))) for module in python]
-        self.contents = Contents([inputs, *(attributes for _, _, attributes in self._python)])
-
-    def restore(self) -> None:
-        """Put them back by assignment."""
-        for module, kind, attributes in self._python:
-            module.__class__ = kind
-            vars(module).clear()
-            vars(module).update(attributes)
-        for module, values in self._scripted:
-            for name, value in values:
-                module._c.setattr(name, value)
-        for module, mode in self._modes:
-            module.training = mode
-        self.contents.restore()
+def said(path: Path, value: Any) -> str:
+    """Return a name for people: ``"attribute 'head.cache'"``, and of what kind it is."""
+    names = []
+    root = path
+    while len(root) > 1:
+        root, name = root
+        name = str(name) if isinstance(name, str | int) else type(name).__name__
+        names += [] if name in _OF_TORCH else [name]
+    return f"{root[0]} {'.'.join(reversed(names))!r} ({type(value).__name__})"

@@ -10,12 +10,14 @@ import torch
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.constants import tensors_used
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.storage import storage_key
-from pytest_torchlens.validate.contents import Attributes
+from pytest_torchlens.validate.autograd import Followed
+from pytest_torchlens.validate.contents import Contents
 
 
 class ModelState:
@@ -28,61 +30,85 @@ class ModelState:
     ----------
     model
         The model.
-    inputs
-        Whatever it is called with.
+    args, kwargs
+        What it is called with.
     """
 
-    def __init__(self, model: torch.nn.Module, inputs: Any = ()) -> None:
-        self._attributes = Attributes(model, inputs)
-        parameters = {id(parameter): parameter for parameter in model.parameters() if not is_lazy(parameter)}
-        held = [*model.buffers(), *(t for t in self._attributes.contents.tensors if id(t) not in parameters)]
-        held += [tensor for module in model.modules() if is_opaque(module) for tensor in tensors_used(module)]
-        copied = {id(tensor): tensor for tensor in held if not is_lazy(tensor)}
-        self._memory = [(tensor, tensor.detach()) for tensor in (parameters | copied).values()]
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in copied.values()]
-        self._lazy = [(tensor, type(tensor)) for tensor in (*model.parameters(), *model.buffers()) if is_lazy(tensor)]
-        self._gradients = [(parameter, parameter.grad, _copy(parameter.grad)) for parameter in model.parameters()]
+    def __init__(
+        self, model: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> None:
+        self._contents = Contents({"attribute": model, "input": dict(enumerate(args)) | (kwargs or {})})
+        self.once = self._contents.once("input")
+        """Inputs that can be read but once, by names for people."""
+        opaque = [tensor for module in model.modules() if is_opaque(module) for tensor in tensors_used(module)]
+        tensors = {id(tensor): (name, tensor) for name, tensor in self._contents.tensors}
+        tensors = {id(tensor): ("a tensor", tensor) for tensor in opaque} | tensors
+        self._lazy = [(tensor, type(tensor)) for _, tensor in tensors.values() if is_lazy(tensor)]
+        real = [(name, tensor) for name, tensor in tensors.values() if not is_lazy(tensor)]
+        self._memory = [(tensor, tensor.detach()) for _, tensor in real]
+        copied = {id(tensor) for tensor in opaque}
+        copied |= {id(tensor) for _, tensor in real if not isinstance(tensor, torch.nn.Parameter)}
+        self._tensors = [(tensor, tensor.detach().clone()) for _, tensor in real if id(tensor) in copied]
+        views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # they have the history of what they view
+        self._autograd = [(name, Followed(tensor)) for name, tensor in views_last]
+        self._lost: list[str] = []
+        self._overwritten: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._drawn: dict[int, RandomState] = {}
 
-    def restore(self, recording: Recording | None = None) -> None:
+    def note(self, recording: Recording) -> None:
+        """Note what recorded calls overwrote and drew from, as it was before."""
+        for source in recording.sources:
+            if source.written and source.value.tensor is not None and not is_lazy(source.live):
+                self._overwritten.setdefault(id(source.live), (source.live, source.value.tensor))
+        for call in recording.calls:
+            if call.random is not None:
+                self._drawn.setdefault(id(call.random.generator), call.random)
+
+    def restore(self) -> None:
         """Put all back: by assignment where that is enough, tensors that changed by copying.
 
-        What recorded calls overwrote or drew from is put back with it, if a recording is given.
+        What stands for the same memory twice (an array, and a tensor made from it during the pass) is put back as it
+        was before the pass, in the end.
         """
-        self._attributes.restore()
+        self._contents.restore()
         for tensor, kind in self._lazy:
             tensor.data = torch.empty(0, device=tensor.device)
             tensor.__class__ = kind
         for tensor, former in self._memory:
             if not _same_memory(tensor, former):
                 tensor.data = former
-        if recording is not None:
-            _restore_sources(recording)
+        for _, followed in self._autograd:
+            followed.restore()
+        self._restore_values()
+        for drawn in self._drawn.values():
+            drawn.generator.set_state(drawn.state)
+        self._lost = self._contents.restore_states()
+
+    def _restore_values(self) -> None:
+        for live, former in self._overwritten.values():
+            if not is_lazy(live) and former.shape == live.shape:
+                overwrite(live, former)
         for tensor, contents in self._tensors:
             if fingerprint(tensor) != fingerprint(contents):
                 overwrite(tensor, contents)
-        for parameter, gradient, values in self._gradients:
-            parameter.grad = gradient
-            if gradient is not None and values is not None:
-                overwrite(gradient, values)
 
+    def lost(self, maybe: bool = False) -> list[str]:
+        """Return what was changed and could not be put back, by names for people.
 
-def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.detach().clone()
+        With `maybe`, iterators too of which it cannot be told whether they were read.
+        """
+        histories = [name for name, followed in self._autograd if not followed.is_restored()]
+        return [*self._lost, *self._contents.used_up(maybe), *(f"the history of {name}" for name in histories)]
 
 
 def _same_memory(tensor: torch.Tensor, former: torch.Tensor) -> bool:
-    return tensor.shape == former.shape and storage_key(tensor) == storage_key(former)
+    if tensor.shape != former.shape or storage_key(tensor) != storage_key(former):
+        return False
+    return tensor.layout is not torch.strided or tensor.is_nested or _place(tensor) == _place(former)
 
 
-def _restore_sources(recording: Recording) -> None:
-    """Give sources that recorded calls overwrote their former contents, and generators their former states."""
-    for source in recording.sources:
-        live, former = source.live, source.value.tensor
-        if source.written and former is not None and not is_lazy(live) and former.shape == live.shape:
-            overwrite(live, former)
-    states = {id(call.random.generator): call.random for call in reversed(recording.calls) if call.random is not None}
-    for first in states.values():
-        first.generator.set_state(first.state)
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.storage_offset(), tensor.stride()
 
 
 def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player
-from pytest_torchlens.validate.contents import Attributes
+from pytest_torchlens.validate.contents import Contents
 from pytest_torchlens.validate.noise import is_dense
 
 Outcome = list[torch.Tensor]
@@ -96,14 +96,15 @@ class Trial:
             return overwritten[value.slot]
 
         module = self.call.info.func.module() if isinstance(self.call.info.func, OpaqueModule) else None
-        attributes = Attributes(module) if module is not None else None
+        contents = Contents({"attribute": module}) if module is not None else None
         try:
             returned = self._player.run(self.call, self._player.arguments(self.call, swap))
         except Exception:  # noqa: BLE001 - whatever a function raises at values that it cannot take
             return None
         finally:
-            if attributes is not None:
-                attributes.restore()
+            if contents is not None:
+                contents.restore()
+                contents.restore_states()
         outputs = returned if self.call.returned else tuple([overwritten[value.slot] for value in self.call.outputs])
         return [*outputs, *(overwritten[slot] for slot in self._also_written)]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import difflib
 import time
+from collections.abc import Callable
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
+from typing import TypeVar
 
 import torch
 
@@ -17,7 +20,6 @@ from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import walk
-from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.origins import TensorsBefore
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
@@ -37,6 +39,7 @@ from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import ModelState
 
+_T = TypeVar("_T")
 PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
 
 
@@ -106,7 +109,8 @@ def validate(
         history, verdicts = run.validate(chosen)
     finally:
         run.restore()
-    return Validation(_verdict(verdicts, time.perf_counter() - start, _settings(history.recording)), history)
+    verdict = _verdict(verdicts, time.perf_counter() - start, _settings(history.recording))
+    return Validation(verdict if _has_content(history.recording) else _nothing_checked(verdict), history)
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
@@ -146,11 +150,14 @@ class _Run:
         self.kwargs = kwargs
         self.seed = seed
         self.exhaust = exhaust
-        self._state = ModelState(model, (args, kwargs))
+        self._state = ModelState(model, args, kwargs)
         self._generators = Generators()
         self._inputs = dict([*walk(args), *walk(kwargs)])
-        self._contents = {path: tensor.detach().clone() for path, tensor in self._inputs.items()}
-        self._recording: Recording | None = None
+        self._returned: list[str] = []
+        self._once = ""
+        """Why the model can be run only once; ``""`` where it can be again."""
+        if self._state.once:
+            self._once = f"the model cannot be run again on what can be read once: {', '.join(self._state.once)}"
 
     def validate(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         """Return the history and the verdicts of the parts asked for.
@@ -160,7 +167,7 @@ class _Run:
         """
         history, verdicts = self._validate_once(parts)
         unwatched = tuple(part for part in parts if part != "completeness")
-        if len(unwatched) == len(parts) or all(verdict.status.ok for verdict in verdicts[:-1]):
+        if self._once or len(unwatched) == len(parts) or all(verdict.status.ok for verdict in verdicts[:-1]):
             return history, verdicts
         self.restore()
         history, again = self._validate_once(unwatched)
@@ -169,26 +176,30 @@ class _Run:
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         recording = self._record("completeness" in parts)
-        observed = Observation.of(self.model, self._inputs, recording.output) if "observer" in parts else None
+        observed = Observation.of(self.model, self._inputs, recording.output) if self._observes(parts) else None
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts, doubted = _replay(recording, history, parts, returned)
-        if doubted:
+        if doubted and not self._once:
             verdicts = self._look_closer(parts, doubted)
         if observed is not None:
             verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
+        elif "observer" in parts:
+            verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._once))
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
         if "completeness" in parts:
             verdicts.append(check_completeness(recording, history))
         return history, verdicts
 
+    def _observes(self, parts: tuple[str, ...]) -> bool:
+        return "observer" in parts and not self._once
+
     def _take_output(self, recording: Recording) -> list[str]:
         """Return the fingerprints of what the model returned, let go of it, and put everything back."""
-        returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         recording.output = None
         self.restore()
-        return returned
+        return self._returned
 
     def _look_closer(self, parts: tuple[str, ...], doubted: frozenset[str]) -> list[PartVerdict]:
         """Record and replay again with the values kept of functions that gave others, until no more of them turn up."""
@@ -203,6 +214,8 @@ class _Run:
 
     def _record(self, watch: bool) -> Recording:
         """Record the model, watched if asked for and if it runs so: some of PyTorch refuses to under any watch."""
+        if self._once:
+            return self._record_noting(watch)
         try:
             recording = self._record_once(watch)
         except Exception as error:
@@ -215,20 +228,31 @@ class _Run:
 
     def _record_once(self, watch: bool, keep: Keep = "none") -> Recording:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
-        self._recording = record(self.model, self.args, self.kwargs, thorough=True, **options)
-        return self._recording
+        recording = self._apart(record, self.model, self.args, self.kwargs, thorough=True, **options)
+        self._state.note(recording)
+        self._returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
+        return recording
 
-    def _record_again(self, recording: Recording) -> Recording:
+    def _record_again(self, first: Recording) -> Recording:
         """Record once more, with all tensors noted that there are before, to tell constants from what is made.
 
         What the dispatcher was seen to make for no recorded call is made of Python's own data: `torch.Tensor([1.0])`
         is no function that could be seen, but it asks for memory.
         """
-        watch, unwatched = recording.dispatched is not None, recording.unwatched
+        returned = self._returned
         self.restore()
+        recording = self._record_noting(first.dispatched is not None)
+        recording.unwatched = first.unwatched
+        if len(recording.calls) == len(first.calls):
+            return recording
+        self._returned = returned
+        self._once = self._not_repeating(f"{len(first.calls)} and {len(recording.calls)} operations ran {{}}")
+        return first
+
+    def _record_noting(self, watch: bool) -> Recording:
+        """Record, and note which constants were not there before."""
         before = TensorsBefore()
         recording = self._record_once(watch)
-        recording.unwatched = unwatched
         recording.strangers = before.strangers(recording.sources)
         return recording
 
@@ -238,26 +262,40 @@ class _Run:
         plain = self._plain_run()
         verdict = compare(traced, plain, uninitialised)
         if verdict.status.ok:
-            return verdict
+            return dataclasses.replace(verdict, notes=self._left_otherwise())
         self.restore()
         itself = compare(plain, self._plain_run(), uninitialised)
         if itself.status.ok:
             return verdict
-        reason = "two plain runs from one state differ: the model does not repeat itself"
+        reason = self._not_repeating("two plain runs {} differ")
         return dataclasses.replace(verdict, status=Status.NOT_APPLICABLE, reason=reason, failures=(), num_failures=0)
+
+    def _not_repeating(self, how: str) -> str:
+        """Say that a model does not repeat itself, or what it changed that could not be put back."""
+        self.restore()
+        lost = self._state.lost(maybe=True)
+        if not lost:
+            return f"{how.format('from one state')}: the model does not repeat itself"
+        return f"{how.format('in a row')}, for what the model changes could not be put back: {', '.join(lost)}"
+
+    def _left_otherwise(self) -> tuple[str, ...]:
+        self.restore()
+        return tuple(f"{name} was changed, and could not be put back" for name in self._state.lost())
 
     def _plain_run(self) -> Observation:
         if self.seed is not None:
             seed_all(self.seed)
-        output = call_model(self.model, self.args, self.kwargs, self.exhaust)
+        output = self._apart(call_model, self.model, self.args, self.kwargs, self.exhaust)
         return Observation.of(self.model, self._inputs, output)
+
+    def _apart(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+        """Call a function; settings and context variables that it leaves otherwise are put back."""
+        with ambient.restored(ambient.current()):
+            return contextvars.copy_context().run(function, *args, **kwargs)
 
     def restore(self) -> None:
         """Put the model, the inputs and the generators back as they were."""
-        self._state.restore(self._recording)
-        for path, tensor in self._inputs.items():
-            if fingerprint(tensor) != fingerprint(self._contents[path]):
-                overwrite(tensor, self._contents[path])
+        self._state.restore()
         self._generators.restore()
 
 
@@ -276,6 +314,20 @@ def _uninitialised_outputs(recording: Recording) -> set[str]:
     """Return the paths of outputs that are uninitialised memory as `torch.empty` returned it."""
     values = {path: value_of(output) for path, output in recording.outputs}
     return {path for path, value in values.items() if value.call in recording.uninitialised}
+
+
+def _has_content(recording: Recording) -> bool:
+    return bool(recording.calls or recording.outputs)
+
+
+def _nothing_checked(verdict: Verdict) -> Verdict:
+    """Say of a verdict on a record without operations and outputs that it is none, unless something failed."""
+    if not verdict:
+        return verdict
+    reason = "there was nothing to check: no operation ran, and no tensor was returned"
+    status = Status.NOT_APPLICABLE
+    parts = [dataclasses.replace(part, status=status, reason=part.reason or reason) for part in verdict.parts]
+    return dataclasses.replace(verdict, status=status, parts=tuple(parts))
 
 
 def _best(parts: list[PartVerdict]) -> Status:

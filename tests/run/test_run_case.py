@@ -149,19 +149,20 @@ def test_ctrl_c_and_skips_pass_through(error: BaseException):
         run_case(case(lambda: Fails(error)), RunOptions())
 
 
-def test_forward_runs_in_eval_mode_without_gradients_and_records_fresh_inputs():
-    seen = []
+SEEN = []  # what forward appends to an enclosed list, validation takes out again
 
+
+def test_forward_runs_in_eval_mode_without_gradients_and_records_fresh_inputs():
     class Looks(nn.Module):
         def forward(self, x):
-            seen.append((self.training, torch.is_grad_enabled(), float(x.sum())))
+            SEEN.append((self.training, torch.is_grad_enabled(), float(x.sum())))
             x.zero_()
             return x + 1
 
     report = run_case(case(Looks), RunOptions(validate=True)).report
     assert report.outcome is Outcome.PASSED
-    assert all(not training and not grad for training, grad, _ in seen)
-    assert seen[0][2] == seen[report.forward_runs + 1][2] > 0
+    assert all(not training and not grad for training, grad, _ in SEEN)
+    assert SEEN[0][2] == SEEN[report.forward_runs + 1][2] > 0
 
 
 def test_the_callers_gradient_mode_is_left_as_it_was():

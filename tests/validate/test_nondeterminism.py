@@ -133,4 +133,7 @@ def test_verdicts_survive_json():
 def test_a_verdict_that_does_not_apply_says_why():
     counter = itertools.count()
     verdict = validate(Function(lambda x: x + next(counter)), (X,), parts=["observer"]).verdict
-    assert verdict.words == "not-applicable (two plain runs from one state differ: the model does not repeat itself)"
+    assert verdict.words == (
+        "not-applicable (two plain runs in a row differ, for what the model changes could not be put back: "
+        "attribute 'function.counter' (count))"
+    )

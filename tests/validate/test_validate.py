@@ -301,7 +301,10 @@ def test_a_model_that_does_not_repeat_itself_is_not_judged_by_a_second_run():
     verdict = validate(Function(lambda x: x + next(counter)), (torch.ones(2),)).verdict
     part = verdict.part("observer")
     assert part.status is Status.NOT_APPLICABLE
-    assert part.reason == "two plain runs from one state differ: the model does not repeat itself"
+    assert part.reason == (
+        "two plain runs in a row differ, for what the model changes could not be put back: "
+        "attribute 'function.counter' (range_iterator)"
+    )
     assert verdict.part("replay").status is Status.PASSED
 
 

@@ -1,0 +1,256 @@
+"""Things that hold others: what each kind holds, and how it is put back."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+import weakref
+from collections import OrderedDict
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Collection
+from functools import _lru_cache_wrapper
+from functools import partial
+from functools import partialmethod
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from pytest_torchlens.capture.constants import script_attributes
+
+Slot = tuple[types.MemberDescriptorType, tuple[Any, ...]]
+"""A slot, and what it holds; nothing where it is empty."""
+Parts = list[tuple[Any, Any]]
+"""Names and values of what a thing holds."""
+
+
+class Held(NamedTuple):
+    """What a thing holds now, and a function that makes it hold that again; none where it cannot change."""
+
+    parts: Parts
+    restore: Callable[[], None] | None = None
+
+
+# the methods of these themselves are called: subclasses may load, forbid or count what is asked of them
+
+
+def mapping(value: Any) -> Held:
+    """Items in their order; keys too may hold something."""
+    kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
+    former = dict(kind.items(value))
+    keys = [(key, key) for key in former if type(key) is not str]
+    return Held([*former.items(), *keys], partial(_restore_mapping, kind, value, former))
+
+
+def _restore_mapping(kind: Any, value: Any, former: dict[Any, Any]) -> None:
+    if not _same(kind.items(value), former.items()):
+        kind.clear(value)
+        for key, item in former.items():
+            kind.__setitem__(value, key, item)
+
+
+def _same(now: Collection[tuple[Any, ...]], former: Collection[tuple[Any, ...]]) -> bool:
+    """Return whether the very same things are there in the same order; equality may mean anything."""
+    pairs = zip(now, former, strict=False)
+    return len(now) == len(former) and all(a is b for one, other in pairs for a, b in zip(one, other, strict=True))
+
+
+def sequence(value: Any) -> Held:
+    """Items of a list, a deque or a set, in their order."""
+    kind: Any = next(kind for kind in (list, deque, set) if isinstance(value, kind))
+    former = list(kind.__iter__(value))
+    return Held(list(enumerate(former)), partial(_restore_sequence, kind, value, former))
+
+
+def _restore_sequence(kind: Any, value: Any, former: list[Any]) -> None:
+    now = list(kind.__iter__(value))
+    if len(now) != len(former) or any(item is not other for item, other in zip(now, former, strict=True)):
+        kind.clear(value)
+        (set.update if kind is set else kind.extend)(value, former)
+
+
+def fixed(value: Any) -> Held:
+    """What cannot be changed, but may hold what can."""
+    return Held(list(enumerate(value)))
+
+
+def objects(value: np.ndarray[Any, Any]) -> Held:
+    """What is in an array of objects."""
+    return Held(list(enumerate(value.ravel().tolist())) if value.dtype == object else [])
+
+
+def weak(value: Any) -> Held:
+    """Containers that keep nothing alive: what died meanwhile is not put back."""
+    former = value.copy()
+
+    def restore() -> None:
+        if not _same(_weakly_held(value), _weakly_held(former)):
+            value.clear()
+            value.update(former)
+
+    return Held([("", item) for entry in _weakly_held(value) for item in entry], restore)
+
+
+def _weakly_held(value: Any) -> list[tuple[Any, ...]]:
+    return list(zip(value, strict=False)) if isinstance(value, weakref.WeakSet) else list(value.items())
+
+
+def scripted(value: torch.jit.ScriptModule) -> Held:
+    """Parts of a scripted module, and what its methods assign to it."""
+    parts = [(name, part) for name, part in value.named_modules() if part is not value]
+    former, mode = script_attributes(value), getattr(value, "training", None)
+
+    def restore() -> None:
+        for name, attribute in former:
+            value._c.setattr(name, attribute)
+        if mode is not None:
+            value.training = mode
+
+    return Held([*parts, *value.named_parameters(), *value.named_buffers(), *former], restore)
+
+
+def thing(value: Any) -> Held:
+    """What is in ``__dict__`` and in slots, and the class."""
+    kind, attributes, slots = type(value), getattr(value, "__dict__", None), _slots(value)
+    parts = [("", attributes), ("", kind), *((slot.__name__, item) for slot, contents in slots for item in contents)]
+    return Held(parts, partial(_restore_thing, value, kind, attributes, slots))
+
+
+def _restore_thing(value: Any, kind: type, attributes: Any, slots: list[Slot]) -> None:
+    if type(value) is not kind:
+        object.__setattr__(value, "__class__", kind)
+    if getattr(value, "__dict__", None) is not attributes:
+        object.__setattr__(value, "__dict__", attributes)
+    for slot, former in slots:
+        _put(slot, value, former)
+
+
+def _slots(value: Any) -> list[Slot]:
+    """Return slots with what they hold; nothing for an empty one."""
+    kinds = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
+    slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, types.MemberDescriptorType)]
+    return [(slot, _held_in(slot, value)) for slot in slots]
+
+
+def _held_in(slot: types.MemberDescriptorType, value: Any) -> tuple[Any, ...]:
+    try:
+        return (slot.__get__(value, type(value)),)
+    except AttributeError:
+        return ()
+
+
+def _put(slot: types.MemberDescriptorType, value: Any, former: tuple[Any, ...]) -> None:
+    now = _held_in(slot, value)
+    if former and not (now and now[0] is former[0]):
+        slot.__set__(value, former[0])
+    elif now and not former:
+        slot.__delete__(value)
+
+
+def function(value: Any) -> Held:
+    """Enclosed variables, default arguments and attributes of a function."""
+    if not _is_own(value.__globals__.get("__name__")):
+        return Held([])
+    cells = list(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+    former = [(name, cell, _enclosed(cell)) for name, cell in cells]
+
+    def restore() -> None:
+        for _, cell, contents in former:
+            if contents and cell.cell_contents is not contents[0]:
+                cell.cell_contents = contents[0]
+
+    enclosed = [(name, contents[0]) for name, _, contents in former if contents]
+    return Held([*enclosed, ("", value.__defaults__), ("", value.__kwdefaults__), ("", vars(value))], restore)
+
+
+def _enclosed(cell: types.CellType) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
+_LEADS_TO: dict[type, tuple[str, ...]] = {
+    types.MethodType: ("__self__", "__func__"),
+    types.BuiltinFunctionType: ("__self__",),
+    types.MethodWrapperType: ("__self__",),
+    partial: ("func", "args", "keywords"),
+    partialmethod: ("func", "args", "keywords"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget",),
+    _lru_cache_wrapper: ("__wrapped__",),
+}
+
+
+def wrapper(value: Any) -> Held:
+    """What stands for a function: bound, partial, decorated."""
+    names = next(names for kind, names in _LEADS_TO.items() if isinstance(value, kind))
+    return Held([("", getattr(value, name)) for name in names])
+
+
+def class_(value: Any) -> Held:
+    """Attributes of a class that is neither PyTorch's nor Python's."""
+    if not _is_own(value.__module__):
+        return Held([])
+    former = _class_attributes(value)
+
+    def restore() -> None:
+        for name in _class_attributes(value).keys() - former.keys():
+            type.__delattr__(value, name)
+        for name, attribute in former.items():
+            if vars(value).get(name) is not attribute:
+                type.__setattr__(value, name, attribute)
+
+    return Held([*former.items(), *(("", base) for base in value.__bases__)], restore)
+
+
+def _class_attributes(kind: type) -> dict[str, Any]:
+    return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
+
+
+# locks, threads, loggers, compilers: what they hold is theirs
+_MACHINERY = {"torch", "threading", "concurrent", "logging", "builtins", "_thread", "weakref", "io", "_io", "itertools"}
+_MACHINERY |= {"asyncio", "multiprocessing", "importlib", "inspect", "_queue"}
+_DATA_OF_TORCH = tuple(
+    f"torch.{name}." for name in ("optim", "amp", "distributions", "quasirandom", "nn", "ao", "utils.data")
+)
+
+
+def _is_own(name: Any) -> bool:
+    """Return whether a module of that name is neither PyTorch's nor Python's."""
+    top = str(name).partition(".")[0]
+    return top != "torch" and top not in sys.stdlib_module_names
+
+
+def _is_thing(kind: type) -> bool:
+    """Return whether objects of a class are modules or the user's data, and no code or machinery."""
+    if issubclass(kind, torch.nn.Module):
+        return not issubclass(kind, torch.jit.ScriptModule)
+    if issubclass(kind, threading.local):
+        return True
+    home = f"{kind.__module__}."
+    own = home.partition(".")[0] not in _MACHINERY or home.startswith(_DATA_OF_TORCH)
+    return own and not issubclass(kind, types.ModuleType | type | types.FunctionType)
+
+
+_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], Held]], ...] = (
+    ((dict,), mapping),
+    ((list, deque, set), sequence),
+    ((tuple, frozenset), fixed),
+    ((np.ndarray,), objects),
+    ((weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), weak),
+    ((torch.jit.ScriptModule,), scripted),
+    ((types.FunctionType,), function),
+    (tuple(_LEADS_TO), wrapper),
+    ((type,), class_),
+)
+
+
+def kinds_of(kind: type) -> list[Callable[[Any], Held]]:
+    """Return what notes objects of a class: nothing for what holds nothing."""
+    found = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
+    return [*found, thing] if _is_thing(kind) else found

@@ -1,0 +1,157 @@
+"""Things with a state of their own: arrays, buffers, files, random generators, caches; iterators, used up by use."""
+
+from __future__ import annotations
+
+import array
+import functools
+import inspect
+import io
+import operator
+import queue
+import random
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+PutBack = Callable[[], bool]
+"""Makes a thing as it was; returns whether it now is."""
+
+_LARGEST_MAP = 1 << 28
+_GENERATORS: tuple[tuple[type, Any, Any], ...] = (
+    (torch.Generator, torch.Generator.get_state, torch.Generator.set_state),
+    (random.Random, random.Random.getstate, random.Random.setstate),
+    (np.random.Generator, lambda g: g.bit_generator.state, lambda g, state: setattr(g.bit_generator, "state", state)),
+    (np.random.BitGenerator, lambda g: g.state, lambda g, state: setattr(g, "state", state)),
+    (np.random.RandomState, np.random.RandomState.get_state, np.random.RandomState.set_state),
+)
+
+
+def random_generator(value: Any) -> PutBack:
+    """Where a random generator stands."""
+    get, put = next((get, put) for kind, get, put in _GENERATORS if isinstance(value, kind))
+    return functools.partial(_put_state, value, get(value), put)
+
+
+def _put_state(value: Any, state: Any, put: Any) -> bool:
+    put(value, state)
+    return True
+
+
+def numpy_array(value: Any) -> PutBack | None:
+    """What is in an array; of a large file mapped into memory nothing."""
+    if not value.flags.writeable:
+        return None
+    if isinstance(value, np.memmap) and value.nbytes > _LARGEST_MAP:
+        return None
+    former = value.view(np.ndarray).copy()
+
+    def restore() -> bool:
+        if value.shape != former.shape:
+            value.shape = former.shape
+        np.copyto(value.view(np.ndarray), former)
+        return True
+
+    return restore
+
+
+def raw_bytes(value: Any) -> PutBack | None:
+    """What is in a buffer of Python's."""
+    if not isinstance(value, memoryview):
+        return functools.partial(_refill, value, value[:])
+    if value.readonly or not value.c_contiguous:
+        return None
+    former = value.tobytes()
+
+    def restore() -> bool:
+        value.cast("B")[:] = former
+        return True
+
+    return restore
+
+
+def _refill(value: Any, contents: Any) -> bool:
+    value[:] = contents
+    return True
+
+
+def file(value: Any) -> PutBack | None:
+    """Where a file is to be read next; what is in one in memory.  What was written to others stays written."""
+    if value.closed:
+        return None
+    place, contents = _place(value), value.getvalue() if isinstance(value, _IN_MEMORY) else None
+
+    def restore() -> bool:
+        if isinstance(value, _IN_MEMORY) and not value.closed and value.getvalue() != contents:
+            value.seek(0)
+            value.truncate()
+            value.write(contents)  # type: ignore[arg-type]
+        if _place(value) != place and not value.closed and value.readable():
+            value.seek(place)
+        return _place(value) == place
+
+    return restore
+
+
+_IN_MEMORY = (io.BytesIO, io.StringIO)
+
+
+def _place(value: io.IOBase) -> int:
+    """Return where a file is to be read or written next, -1 where that cannot be told."""
+    try:
+        return value.tell() if value.seekable() else -1
+    except (OSError, ValueError):  # amid an iteration over its lines, or closed
+        return -1
+
+
+def cache(value: Any) -> PutBack:
+    """What a function remembers under `functools.lru_cache`: it can be forgotten, not put back."""
+    former = value.cache_info()
+
+    def restore() -> bool:
+        if value.cache_info().misses != former.misses and not former.currsize:
+            value.cache_clear()
+        return value.cache_info().misses in (0, former.misses)
+
+    return restore
+
+
+_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], PutBack | None]], ...] = (
+    (tuple(kind for kind, _, _ in _GENERATORS), random_generator),
+    ((np.ndarray,), numpy_array),
+    ((bytearray, array.array, memoryview), raw_bytes),
+    ((io.IOBase,), file),
+    ((functools._lru_cache_wrapper,), cache),
+)
+
+
+def kinds_of(kind: type) -> list[Callable[[Any], PutBack | None]]:
+    """Return what notes objects of a class; nothing for those without a state of their own."""
+    return [note for kinds, note in _KINDS if issubclass(kind, kinds)]
+
+
+def is_used_up(value: Any) -> bool:
+    """Return whether reading from a thing takes from it what cannot be put back."""
+    kind = type(value)
+    if kind in (queue.SimpleQueue, types.CoroutineType, types.AsyncGeneratorType):
+        return True
+    if not hasattr(kind, "__next__"):
+        return False
+    if isinstance(value, io.IOBase):
+        return not value.closed and value.readable() and not value.seekable()
+    by_user = isinstance(inspect.getattr_static(kind, "__next__"), types.FunctionType)
+    return not by_user or kind.__module__.startswith("torch.")
+
+
+def progress(value: Any) -> Any:
+    """Return what tells how far an iterator has been read, None where nothing does."""
+    if isinstance(value, types.GeneratorType):
+        return value.gi_frame.f_lasti if value.gi_frame is not None else "finished"
+    if isinstance(value, queue.SimpleQueue):
+        return value.qsize()
+    if type(value).__name__ == "count":
+        return repr(value)
+    left = operator.length_hint(value, -1)
+    return left if left >= 0 else None

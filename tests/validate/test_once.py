@@ -1,0 +1,104 @@
+"""What can be read but once is read once; nothing is said to be proven where nothing was checked."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
+from tests.models import Function
+from tests.models import failures
+
+X = torch.ones(2)
+
+
+class Stream:
+    """An object around what cannot go back."""
+
+    def __init__(self, pipe):
+        self.pipe = pipe
+
+
+ONCE = {
+    "iterator": (lambda: iter([X, X + 1]), "input '0' (list_iterator)"),
+    "generator": (lambda: (X * n for n in range(3)), "input '0' (generator)"),
+    "map": (lambda: map(torch.neg, [X, X]), "input '0' (map)"),
+    "in a dict": (lambda: {"batches": [iter([X, X])]}, "input '0.batches.0' (list_iterator)"),
+    "in an object": (lambda: Stream(iter([X, X])), "input '0.pipe' (list_iterator)"),
+}
+
+
+def total(batches):
+    if isinstance(batches, dict):
+        batches = batches["batches"][0]
+    return sum(batch * 2 for batch in getattr(batches, "pipe", batches))
+
+
+@pytest.mark.parametrize(("build", "name"), ONCE.values(), ids=ONCE)
+def test_the_one_recording_there_can_be_is_judged(build, name):
+    found = validate(Function(total), (build(),))
+    assert failures(found.verdict) == []
+    assert found
+    assert found.verdict.operations_checked > 2
+    part = found.verdict.part("observer")
+    assert part.status is Status.NOT_APPLICABLE
+    assert part.reason == f"the model cannot be run again on what can be read once: {name}"
+    assert found.verdict.part("completeness").status is Status.PASSED
+
+
+def test_a_failure_of_the_one_recording_stands():
+    def bypasses(batches):
+        x = next(batches)
+        with torch._C.DisableTorchFunction():
+            return torch.cos(x)
+
+    verdict = validate(Function(bypasses), (iter([X]),)).verdict
+    assert [failure.operation for failure in verdict.part("completeness").failures] == ["aten::cos"]
+
+
+def test_a_list_is_read_as_often_as_need_be():
+    assert validate(Function(total), ([X, X],)).verdict.part("observer").status is Status.PASSED
+
+
+STEPS = itertools.count()  # not held by the model: nothing tells that it is used
+
+
+def test_of_a_model_that_runs_other_operations_each_time_the_first_recording_is_judged():
+    table = torch.ones(2)
+
+    def forward(x):
+        for _ in range(next(STEPS) + 1):
+            x = x + table
+        return x
+
+    found = validate(Function(forward), (X,))
+    assert found, found.verdict
+    assert len(found.history.recording.calls) == 1
+    part = found.verdict.part("observer")
+    assert part.status is Status.NOT_APPLICABLE
+    assert part.reason == "1 and 2 operations ran from one state: the model does not repeat itself"
+
+
+def generating(x):
+    yield x * 2
+
+
+EMPTY = {"nothing": lambda x: None, "a number": lambda x: 3, "a generator": generating}
+
+
+@pytest.mark.parametrize("forward", EMPTY.values(), ids=EMPTY)
+def test_where_nothing_was_checked_nothing_has_passed(forward):
+    found = validate(Function(forward), (X,))
+    assert not found
+    assert found.verdict.status is Status.NOT_APPLICABLE
+    assert found.verdict.part("replay").reason == (
+        "there was nothing to check: no operation ran, and no tensor was returned"
+    )
+
+
+def test_a_model_that_returns_its_input_is_checked():
+    assert validate(nn.Identity(), (X,))
