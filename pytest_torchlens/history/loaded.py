@@ -10,7 +10,8 @@ import torch
 
 from pytest_torchlens.history.layer import Layer
 from pytest_torchlens.history.live import BackwardPass
-from pytest_torchlens.history.lookup import check_kind
+from pytest_torchlens.history.lookup import checked
+from pytest_torchlens.history.lookup import is_key
 from pytest_torchlens.history.lookup import unknown
 from pytest_torchlens.history.model_history import ModelHistory
 from pytest_torchlens.history.operation import LoggedOperation
@@ -94,7 +95,7 @@ class LoadedHistory(HistoryView):
 
     def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
         """Return what `key` names: a label, a short label, a module address or a place."""
-        check_kind(key)
+        key = checked(key)
         if key not in self._by_key:
             if isinstance(key, int):
                 raise IndexError(f"layer {key} is out of range: {len(self._places)} layers are saved")
@@ -104,7 +105,7 @@ class LoadedHistory(HistoryView):
 
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
-        return isinstance(key, str | int) and key in self._by_key
+        return is_key(key) and checked(key) in self._by_key
 
     def _no_attribute(self, name: str) -> AttributeError:
         """Return the error for a name that is none; some are those of a history just made."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
+from typing import Any
 
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
@@ -20,10 +22,16 @@ class LookupKeyError(KeyError):
 _KEYS = "keys are labels (conv2d_3_7 or conv2d_3), module addresses (features.6) and places (7, -5)"
 
 
-def check_kind(key: object) -> None:
-    """Raise `LookupKeyError` for what can be no key of any history."""
-    if not isinstance(key, str | int) or isinstance(key, bool):
+def is_key(key: object) -> bool:
+    """Return whether something may be a key: text, or a whole number, NumPy's too."""
+    return isinstance(key, str | Integral) and not isinstance(key, bool)
+
+
+def checked(key: Any) -> str | int:
+    """Return a key as text or int; raise `LookupKeyError` for what can be none of any history."""
+    if not is_key(key):
         raise LookupKeyError(f"{key!r:.80} is no key; {_KEYS}")
+    return key if isinstance(key, str) else int(key)
 
 
 def unknown(key: str, keys: Iterable[str]) -> LookupKeyError:
@@ -83,7 +91,7 @@ class Lookup:
         IndexError
             If a place is beyond the saved layers.
         """
-        check_kind(key)
+        key = checked(key)
         if isinstance(key, int):
             if not -len(self._saved) <= key < len(self._saved):
                 raise IndexError(f"layer {key} is out of range: {len(self._saved)} layers are saved")
@@ -100,7 +108,7 @@ class Lookup:
         return [node for node in self._nodes if id(node) in chosen]
 
     def _matching(self, key: str | int) -> list[Node]:
-        if isinstance(key, int) or key in self._by_key:
+        if not isinstance(key, str) or key in self._by_key:
             return self.find(key)
         found = [node for node in self._nodes if key in node.label]
         if not found:

@@ -25,6 +25,8 @@ from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.live import Live
 from pytest_torchlens.history.live import LiveOperation
 from pytest_torchlens.history.lookup import Lookup
+from pytest_torchlens.history.lookup import checked
+from pytest_torchlens.history.lookup import is_key
 from pytest_torchlens.history.loops import group_passes
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation import LoggedOperation
@@ -180,7 +182,7 @@ class ModelHistory(HistoryView):
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
         try:
-            return isinstance(key, str | int) and bool(self._lookup.find(key))
+            return is_key(key) and bool(self._lookup.find(checked(key)))
         except (KeyError, IndexError):
             return False
 

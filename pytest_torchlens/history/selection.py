@@ -9,6 +9,8 @@ import torch
 
 from pytest_torchlens.capture import SavingError
 from pytest_torchlens.history.lookup import LookupKeyError
+from pytest_torchlens.history.lookup import checked
+from pytest_torchlens.history.lookup import is_key
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.query import Query
 
@@ -21,7 +23,7 @@ def keys_and_tests(wanted: LayersToSave) -> tuple[list[str | int], list[Test]]:
     items = wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str | bytes) else [wanted]
     if odd := [hint for item in items if (hint := _why_not(item))]:
         raise LookupKeyError(f"layers_to_save cannot have {odd[0]}")
-    keys = [item for item in items if isinstance(item, str | int)]
+    keys = [checked(item) for item in items if is_key(item)]
     return keys, [item for item in items if isinstance(item, Query) or callable(item)]
 
 
@@ -31,16 +33,12 @@ def _why_not(item: object) -> str:
         return f"{item!r} among others; it stands alone" if item else "'', which is part of every label; say 'all'"
     if isinstance(item, torch.nn.Module):
         return f"the module {type(item).__name__} itself; name it by its address, as in 'features.6'"
-    if isinstance(item, type) or not (_is_key(item) or isinstance(item, Query) or callable(item)):
+    if isinstance(item, type) or not (is_key(item) or isinstance(item, Query) or callable(item)):
         return (
             f"{item!r:.80}: it takes labels, module addresses, places, parts of labels, queries and functions of an "
             "operation"
         )
     return ""
-
-
-def _is_key(item: object) -> bool:
-    return isinstance(item, str | int) and not isinstance(item, bool)
 
 
 def places_that_pass(operations: list[LoggedOperation], tests: list[Test]) -> set[int]:

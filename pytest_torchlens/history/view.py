@@ -17,6 +17,8 @@ from pytest_torchlens.history import tables
 from pytest_torchlens.history.control import lines_by_branch
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import LookupKeyError
+from pytest_torchlens.history.lookup import checked
+from pytest_torchlens.history.lookup import is_key
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.query import query
 from pytest_torchlens.history.summary import summary
@@ -221,7 +223,7 @@ class HistoryView(abc.ABC):
         return self.walks.path(self._labels_of(start), self._labels_of(end))
 
     def _labels_of(self, which: Which) -> tuple[str, ...]:
-        found = self[which] if isinstance(which, str | int) else which
+        found: Any = self[checked(which)] if is_key(which) else which
         passes = getattr(found, "passes", (found,))
         if not all(isinstance(op, LoggedOperation) for op in passes):
             raise LookupKeyError(f"{which!r} is no key, operation or layer")

@@ -7,6 +7,7 @@ import functools
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -154,6 +155,16 @@ def test_a_function_that_raises_is_named_with_the_operation():
 def test_what_can_be_no_key(history, key):
     with pytest.raises(tl.LookupKeyError, match=r"is no key; keys are labels"):
         history[key]
+
+
+def test_places_may_be_numpys(history, tmp_path):
+    history.save(tmp_path / "h")
+    for asked in (history, tl.load(tmp_path / "h")):
+        for place in np.arange(-4, 4):
+            assert asked[place].label == asked[int(place)].label
+            assert place in asked
+            assert asked.ancestors(place) == asked.ancestors(int(place))
+    assert tl.log_forward_pass(Watched(), X, layers_to_save=[*np.arange(2)]).layer_labels == history.layer_list[:2]
 
 
 @pytest.mark.parametrize(
