@@ -1,4 +1,4 @@
-"""Draw docs/gallery/*.svg and write docs/gallery.md: `python docs/make_gallery.py [NAME ...]`; needs torchvision."""
+"""Draw docs/gallery/*.svg and write docs/gallery.md: `python docs/make_gallery.py [NAME ...|page]`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import gallery_models as models
 import torch
 from gallery_text import HEAD
 from gallery_text import SEEN
+from generate_fields import fields
 from torch import nn
 
 import pytest_torchlens as tl
@@ -132,7 +134,16 @@ def draw(name: str) -> None:
 
 def page() -> str:
     """Return the page."""
-    return "\n".join([HEAD, *(_section(name, figure) for name, figure in FIGURES.items())])
+    return "\n".join([HEAD, *(_section(name, figure) for name, figure in FIGURES.items()), *_options()])
+
+
+def _options() -> Iterator[str]:
+    yield "## Options\n\nOf `history.draw`, `history.draw_difference`, `show_model_graph` and `--lens-graph`.\n"
+    yield "| option | what it does |\n|---|---|"
+    yield from (
+        f"| `{name}` | {line} |" for name, line in fields(tl.DrawOptions) if name not in ("colours", "is_rolled")
+    )
+    yield ""
 
 
 def _section(name: str, figure: Figure) -> str:
@@ -145,5 +156,6 @@ def _section(name: str, figure: Figure) -> str:
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name in sys.argv[1:] or FIGURES:
-        draw(name)
+        if name != "page":
+            draw(name)
     PAGE.write_text(page(), encoding="utf-8")

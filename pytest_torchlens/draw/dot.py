@@ -63,6 +63,7 @@ def scene_source(
 ) -> str:
     """Return the drawing of a scene as DOT; parameters are those of `dot_source`."""
     picture = compose(scene, options, gradients if options.gradients else frozenset())
+    options = picture.options
     look = Look(options, Words(scene, options), picture, metric(options.color_by, scene.operations))
     return _Writer(picture, look, link).write(has_marks=bool(scene.marks))
 

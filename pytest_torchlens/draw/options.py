@@ -66,8 +66,8 @@ class DrawOptions:
     """Whether equal modules in a row (``layer.0`` … ``layer.11``) are drawn once, with ``× 12``.  None (default) does
     it where there would be more than `max_nodes` nodes."""
     max_nodes: int | None = 600
-    """Above this number of nodes modules are drawn as one node each, the innermost first, until the rest fits; the
-    title says so.  None sets no limit."""
+    """Above this number of nodes equal modules in a row are drawn once, then modules as one node each, the innermost
+    first, then all passes of a layer as one, until the rest fits; the title says so.  None sets no limit."""
 
     def __post_init__(self) -> None:
         """Check all that can be checked without a model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -70,12 +71,15 @@ class Picture:
 
     nodes: tuple[Node, ...]
     arrows: tuple[Arrow, ...]
+    options: DrawOptions
+    """What was asked for; rolled where only so the picture is small enough."""
     gradients: tuple[tuple[Node, Node], ...] = ()
     """Ends of the arrows of the backward pass."""
     level: int | None = None
     """Level from which on modules are drawn as one node because there were too many nodes."""
     runs: Mapping[str, Path] = field(default_factory=dict)
     """By module call that is drawn: all equal calls that it stands for, where there are several."""
+    rolled_to_fit: bool = False
     num_left_out: int = 0
     """Operations that are not in the picture at all, because even collapsed there were too many."""
     num_in_full: int = 0
@@ -100,18 +104,21 @@ def compose(scene: Scene, options: DrawOptions, gradients: frozenset[str] = froz
         If the options name a module that is not there.
     """
     composer = _Composer(scene, options)
-    composer.fit()
+    if not composer.fit() and not options.is_rolled and any(op.pass_num > 1 for op in scene.operations):
+        rolled = compose(scene, dataclasses.replace(options, vis_opt="rolled"), gradients)
+        return dataclasses.replace(rolled, rolled_to_fit=True)
     nodes = composer.nodes()
     most = options.max_nodes or len(nodes)
     shown = nodes[:most]
     return Picture(
         tuple(shown),
         tuple(composer.arrows(shown)),
+        options,
         tuple(composer.gradients(shown, gradients)),
         composer.level,
         composer.repeats.runs,
-        sum(len(node.operations) for node in nodes[most:]),
-        len(composer.scene.operations),
+        num_left_out=sum(len(node.operations) for node in nodes[most:]),
+        num_in_full=len(composer.scene.operations),
     )
 
 
@@ -140,18 +147,21 @@ class _Composer:
         loud = {call for path in differing for call in path}
         return frozenset(call for path in paths.values() for call in path[self.start :] if call not in loud)
 
-    def fit(self) -> None:
-        """Make the picture small enough, by as little as will do."""
-        most = self.options.max_nodes
-        if most is None or self._num_nodes() <= most:
-            return
+    def fit(self) -> bool:
+        """Make the picture small enough, by as little as will do; return whether it is."""
+        if self._fits():
+            return True
         if self.options.repeats is None:
             self.repeats = find_repeats(self.scene, self.around)
         deepest = max(map(len, self.around.paths.values()), default=0)
         for level in range(deepest, self.start, -1):
-            if self._num_nodes() <= most:
-                return
+            if self._fits():
+                return True
             self.level = level - self.start
+        return self._fits()
+
+    def _fits(self) -> bool:
+        return self.options.max_nodes is None or self._num_nodes() <= self.options.max_nodes
 
     def nodes(self) -> list[Node]:
         """Return the nodes in order of their first operation."""

@@ -201,6 +201,8 @@ def _once(operations: Iterable[Operation]) -> Iterable[Operation]:
 def _limits(picture: Picture) -> Iterable[str]:
     """Say what the picture does not show."""
     in_full = f"({counted(picture.num_in_full, 'node')} in full)"
+    if picture.rolled_to_fit:
+        yield f"all passes of a layer are drawn as one node {in_full}"
     if picture.runs:
         yield f"of equal modules in a row one is drawn, × their number {in_full}"
     if picture.level is not None:

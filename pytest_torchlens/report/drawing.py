@@ -69,13 +69,14 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
     """
     if report.history is None:
         return report
+    path = page_path(report)
     options = DrawOptions(max_nodes=max_nodes)
-    dot = dot_source(report.history, options, link=lambda operation: f"#{row_id(operation)}")
+    dot = dot_source(report.history, options, link=lambda operation: f"{path.name}#{row_id(operation)}")
     try:
         svg = render(dot)
     except DrawingUnavailable as error:
         return replace(report, graph="", notes=(*report.notes, str(error)))
-    path = page_path(report).with_suffix(".svg")
+    path = path.with_suffix(".svg")
     write_file(folder / path, svg)
     return replace(report, graph=str(path))
 
@@ -115,4 +116,4 @@ def _to_html(element: ET.Element) -> None:
         element.insert(0, title)
     if target is not None:
         # The table of layers is the way for the keyboard: a graph has hundreds of links.
-        element.attrib |= {"href": target, "tabindex": "-1"}
+        element.attrib |= {"href": f"#{target.partition('#')[2]}", "tabindex": "-1"}

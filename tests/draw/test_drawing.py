@@ -10,8 +10,12 @@ import torch
 from torch import nn
 
 import pytest_torchlens as tl
+from pytest_torchlens.draw import DrawOptions
+from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import engine
+from pytest_torchlens.draw import render
 from tests.draw.parsed import read_back
+from tests.draw.samples import transformer
 from tests.models import DemoNetwork
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -122,3 +126,13 @@ def test_svg_of_each_engine_parses(history, tmp_path, monkeypatch, program, opti
     for said in ("5x5 torch.float32 on cpu, 100 B", "params: fc.weight 5x5, fc.bias x5", "module: fc"):
         assert said in hint
     assert re.search(r"models\.py:\d+, in forward", hint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", programs())
+def test_three_thousand_operations_are_drawn(monkeypatch, program):
+    monkeypatch.setenv("PYTEST_LENS_DOT", program)
+    record = transformer(167)
+    svg = render(dot_source(record, DrawOptions(max_nodes=None)), timeout=600)
+    nodes = [group for group in ET.fromstring(svg).iter(f"{SVG}g") if group.get("class", "").startswith("node")]  # noqa: S314
+    assert len(nodes) == len(record.operations) > 3000

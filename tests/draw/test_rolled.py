@@ -75,6 +75,13 @@ def test_a_layer_that_feeds_itself_has_an_arrow_to_itself():
     assert ("op-cos_1_1", "op-cos_1_1", ["In 2", "Out 1"]) in drawn.arrows
 
 
+def test_a_loop_too_long_to_draw_is_rolled_before_anything_is_left_out():
+    drawn = parse(recurrent(30), max_nodes=20)
+    assert list(drawn.nodes) == ["op-input_1_0", "op-linear_1_1", "op-add_1_2", "op-mul_1_3", "op-output_1_4"]
+    assert drawn.lines("op-add_1_2")[0] == "add_1_2 (x30)"
+    assert drawn.title[-1] == "all passes of a layer are drawn as one node (92 nodes in full)"
+
+
 def cell(passes=3):
     """Return a model that calls a module of two operations over and over."""
     net = Sketch("Net")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
+
 import pytest
 
 from pytest_torchlens.records import ModelReport
@@ -8,6 +10,8 @@ from pytest_torchlens.report import save_drawing
 from pytest_torchlens.report.drawing import inline_drawing
 from tests.report.html_page import Page
 from tests.report.samples import passed
+
+XLINK = "{http://www.w3.org/1999/xlink}href"
 
 
 def test_the_drawing_lies_beside_the_page(tmp_path):
@@ -31,7 +35,9 @@ def test_without_graphviz_the_report_says_why(tmp_path, monkeypatch):
 
 def test_the_inline_drawing_links_to_rows_and_keeps_its_ids(tmp_path):
     report = save_drawing(passed(), tmp_path)
-    drawing = inline_drawing((tmp_path / report.graph).read_bytes())
+    alone = (tmp_path / report.graph).read_bytes()
+    assert {"alexnet.html#row-conv2d_1_1"} <= {link.get(XLINK) for link in ET.fromstring(alone).iter()}  # noqa: S314
+    drawing = inline_drawing(alone)
     page = Page(drawing.svg)
     assert {"op-conv2d_1_1", "module-features"} <= drawing.ids
     assert "#row-conv2d_1_1" in page.values("a", "href")
