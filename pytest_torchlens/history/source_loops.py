@@ -45,7 +45,7 @@ def loop_records(recording: Recording, nodes: list[Node], records: Iterable[Esca
         LoopRecord(
             source_line=around.lines[loop],
             layers=tuple(found),
-            num_passes=max((passes[loop, False] or passes[loop, True]).values()),
+            num_passes=max(passes[loop, False].values(), default=max(passes[loop, True].values(), default=1) - 1),
             decided_by=tuple(dict.fromkeys(decided.get(loop, ()))),
         )
         for loop, found in layers.items()

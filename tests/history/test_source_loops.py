@@ -77,6 +77,7 @@ class Counts(nn.Module):
 def test_the_question_of_a_while_is_no_pass_of_its_body():
     layers = ("sum_1_1", "lt_1_2", "add_1_3")
     assert loops_of(Counts(7), torch.zeros(1, 2)) == [(1, layers, 4)]
+    assert loops_of(Counts(1), torch.zeros(1, 2)) == [(1, ("sum_1_1", "lt_1_2"), 1)]
     assert loops_of(Counts(-1), torch.zeros(1, 2)) == []
 
 
