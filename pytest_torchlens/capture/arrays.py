@@ -82,3 +82,8 @@ class Arrays:
                 exposures.remove(exposure)
             if not exposures:
                 del self._over[key]
+
+
+def is_copy(array: object) -> bool:
+    """Return whether an array has memory of its own, as one that was converted to another type."""
+    return isinstance(array, np.ndarray) and array.flags.owndata

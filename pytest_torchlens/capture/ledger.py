@@ -11,6 +11,7 @@ import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from pytest_torchlens.capture.arrays import Arrays
+from pytest_torchlens.capture.arrays import is_copy
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.constants import is_foreign
@@ -182,7 +183,7 @@ class Ledger:
     def expose(self, tensor: Tensor, array: object = None) -> None:
         """Note that Python got an array over a tensor's memory: who writes to it calls no function of torch."""
         with unnoticed():
-            if key := storage_key(tensor):
+            if (key := storage_key(tensor)) and not is_copy(array):
                 self._retention.before_write(key)
                 self._arrays.add(tensor, key, array)
 
