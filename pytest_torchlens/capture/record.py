@@ -6,7 +6,6 @@ import contextlib
 import random
 import time
 import weakref
-from collections import Counter
 from collections.abc import AsyncGenerator
 from collections.abc import Coroutine
 from collections.abc import Generator
@@ -23,14 +22,13 @@ from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import everything
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import walk
-from pytest_torchlens.capture.ledger import Named
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
+from pytest_torchlens.capture.registered import Registered
 from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.capture.saving import Saving
 from pytest_torchlens.capture.saving import SavingOf
-from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.watch import Watch
@@ -89,14 +87,16 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     check_model(model)
     _check_seed(seed)
     _check_thread(model)
-    recording = _new_recording(model, seed)
+    registered = Registered.of(model)
+    recording = _new_recording(model, registered, seed)
     retention = _retention(recording, keep)
-    tracer = Tracer(recording, retention, keep != "none", _named_tensors(model), _addresses(model))
+    addresses = {id(module): address for address, module in registered.modules.items()}
+    tracer = Tracer(recording, retention, keep != "none", registered.tensors, addresses)
     with torch._C.DisableTorchFunctionSubclass():
-        inputs = _inputs(model, args, kwargs)
+        inputs = _inputs(registered, args, kwargs)
         for path, tensor in inputs:
             tracer.ledger.add_source(tensor, "input", path)
-        for tensor, kind, name in _sharing_memory(_named_tensors(model), [tensor for _, tensor in inputs]):
+        for tensor, kind, name in registered.sharing_memory([tensor for _, tensor in inputs]):
             tracer.ledger.add_source(tensor, kind, name)
     if seed is not None:
         seed_all(seed)
@@ -185,10 +185,10 @@ def _check_thread(model: torch.nn.Module) -> None:
         )
 
 
-def _new_recording(model: torch.nn.Module, seed: int | None) -> Recording:
+def _new_recording(model: torch.nn.Module, registered: Registered, seed: int | None) -> Recording:
     return Recording(
         model_name=type(model).__name__,
-        modules={name: type(module).__name__ for name, module in model.named_modules()},
+        modules={name: type(module).__name__ for name, module in registered.modules.items()},
         model=weakref.ref(model),
         seed=seed,
     )
@@ -196,40 +196,19 @@ def _new_recording(model: torch.nn.Module, seed: int | None) -> Recording:
 
 def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
     """Note the parameters that there are after the pass: forward may make some."""
-    for name, parameter in model.named_parameters():
-        recording.parameters[name] = torch.Size() if is_lazy(parameter) else parameter.shape
-        recording.parameter_bytes += 0 if is_lazy(parameter) else parameter.nbytes
+    for name, parameter in Registered.of(model).parameters():
+        lazy = is_lazy(parameter)
+        recording.parameters[name] = torch.Size() if lazy else parameter.shape
+        recording.parameter_bytes += 0 if lazy else parameter.nbytes
         if parameter.requires_grad:
             recording.trainable.append(name)
 
 
-def _named_tensors(model: torch.nn.Module) -> Named:
-    named = {id(buffer): (buffer, "buffer", name) for name, buffer in model.named_buffers()}
-    return named | {id(param): (param, "parameter", name) for name, param in model.named_parameters()}
-
-
-def _sharing_memory(named: Named, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, str, str]]:
-    """Return parameters and buffers over memory of others: a write to one shows in all, read before or not."""
-    tensors = [tensor for tensor, _, _ in named.values() if not is_lazy(tensor)]
-    uses = Counter(map(storage_key, [*inputs, *tensors]))
-    return [entry for entry in named.values() if not is_lazy(entry[0]) and _is_shared(entry[0], uses)]
-
-
-def _is_shared(tensor: torch.Tensor, uses: Counter[int]) -> bool:
-    key = storage_key(tensor)
-    return key != 0 and uses[key] > 1
-
-
-def _addresses(model: torch.nn.Module) -> dict[int, str]:
-    return {id(module): name for name, module in model.named_modules()}
-
-
-def _inputs(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
+def _inputs(registered: Registered, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
     """Return each input tensor once, with its path."""
-    named = _named_tensors(model)
     seen: dict[int, tuple[str, torch.Tensor]] = {}
     for path, tensor in [*walk(args), *walk(kwargs)]:
-        if id(tensor) not in named:
+        if id(tensor) not in registered.tensors:
             seen.setdefault(id(tensor), (path, tensor))
     return list(seen.values())
 
