@@ -85,9 +85,7 @@ class Ledger:
         self._recording = recording
         self._keep = retention.keep_made if keep else None
         self._named = named
-        # no cycle: what is recorded must die with the recording
-        self._record_view = weakref.WeakMethod(record_view)
-        self._record_write = weakref.WeakMethod(record_write)
+        self.report_to(record_view, record_write)
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
         self._named_memory: dict[int, Tensor] | None = None
@@ -99,6 +97,14 @@ class Ledger:
         self.slots = 0
         self.parameters_too = False
         """Whether parameters get a fingerprint: they are large, and their version counters tell of most writes."""
+
+    def report_to(
+        self, record_view: Callable[[View, Tensor], None], record_write: Callable[[Tensor, Tensor], None]
+    ) -> None:
+        """Call these from now on where a view or a write turns up."""
+        # no cycle: what is recorded must die with the recording
+        self._record_view = weakref.WeakMethod(record_view)
+        self._record_write = weakref.WeakMethod(record_write)
 
     def template(self, arg: Any) -> Any:
         """Return an argument with its value in place of each tensor."""

@@ -112,6 +112,32 @@ def test_threads_that_run_at_once_keep_their_module_stacks_apart():
     assert {op.layer_type for op in history if history["sub_1"].layer_label in op.child_layers} == {"relu"}
 
 
+class Aliasing(nn.Module):
+    def forward(self, x):
+        y = x * 1
+        return torch.from_numpy(y.numpy()) + 1
+
+
+class AliasingInAThread(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Aliasing()
+
+    def forward(self, x):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(self.inner, x).result()
+
+
+def test_views_found_by_their_memory_belong_to_the_module_that_read_them():
+    with torch.no_grad():
+        calls = record(AliasingInAThread(), (torch.ones(3),)).calls
+    assert [(call.info.layer_type, call.module.address) for call in calls] == [
+        ("mul", "inner"),
+        ("as_strided", "inner"),
+        ("add", "inner"),
+    ]
+
+
 def test_a_thread_that_outlives_the_pass_is_not_recorded_any_more():
     go, results = threading.Event(), []
 
