@@ -11,6 +11,7 @@ from typing import Any
 from typing import NamedTuple
 
 import torch
+from torch.utils import _device
 
 _C = torch._C
 _any_autocast = _C._is_any_autocast_enabled
@@ -54,9 +55,9 @@ _SETTINGS = (
 
 
 def current() -> Key:
-    """Return the settings in force in this thread: gradients, inference mode, autocast, then those of the process."""
+    """Return the settings in force: gradients, inference mode, autocast, default device, then those of the process."""
     autocast = _autocast() if _any_autocast() else None
-    return (_grad(), _inference(), autocast, *(_value(setting) for setting in _SETTINGS))
+    return (_grad(), _inference(), autocast, _device.CURRENT_DEVICE, *(_value(setting) for setting in _SETTINGS))
 
 
 def _value(setting: Setting) -> Any:
@@ -76,9 +77,10 @@ def _autocast() -> tuple[Any, ...]:
 
 def in_words(key: Key) -> dict[str, str]:
     """Return settings by name, as text: ``{"default dtype": "float32", "threads": "4", ...}``."""
-    grad, inference, autocast, *rest = key
+    grad, inference, autocast, device, *rest = key
     casts = ", ".join(f"{device} {_word(dtype)}" for device, dtype, _ in autocast or ())
     words = {"gradients": _word(grad), "inference mode": _word(inference), "autocast": casts or "off"}
+    words |= {"default device": str(device or "cpu")}
     return words | {setting.name: _word(value) for setting, value in zip(_SETTINGS, rest, strict=True)}
 
 
@@ -102,7 +104,8 @@ class AmbientTable:
         Unless `every` setting is asked for, those that few functions heed (attention backends, matmul precision)
         are looked at only when another has changed.
         """
-        quick = _grad(), _inference(), _dtype(), _deterministic(), _any_autocast(), _threads(), _onednn()
+        device = _device.CURRENT_DEVICE
+        quick = _grad(), _inference(), _dtype(), _deterministic(), _any_autocast(), _threads(), _onednn(), device
         if every or quick != self._quick or quick[4]:
             self._quick = quick
             key = current()
@@ -115,10 +118,12 @@ class AmbientTable:
 @contextlib.contextmanager
 def restored(key: Key) -> Iterator[None]:
     """Put recorded settings in force, and the present ones back at the end."""
-    grad, inference, autocast, *rest = key
+    grad, inference, autocast, device, *rest = key
     before = current()
     with contextlib.ExitStack() as stack:
-        stack.callback(_set_all, before[3:])
+        stack.callback(_set_all, before[4:])
+        if device is not None and device != before[3]:
+            stack.enter_context(device)
         if inference != before[1]:
             stack.enter_context(torch.inference_mode(inference))
         stack.enter_context(torch.set_grad_enabled(grad))

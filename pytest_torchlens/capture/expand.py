@@ -39,7 +39,9 @@ def body_of(func: types.FunctionType) -> Callable[..., Any]:
     """Return a function that runs the body of `func`, or of what it decorates, without asking for overrides."""
     body = _bodies.get(func)
     if body is None:
-        body = _bodies[func] = _unguarded(func)
+        body = _unguarded(func)
+        if func.__closure__ is None:  # else the body may hold the function, which then never goes
+            _bodies[func] = body
     return body
 
 

@@ -33,7 +33,17 @@ def deterministic(warn_only):
         torch.use_deterministic_algorithms(False)
 
 
+@contextlib.contextmanager
+def default_device(name):
+    torch.set_default_device(name)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
 SETTINGS = {
+    "default device": (lambda: default_device("meta"), torch.get_default_device, torch.device("meta")),
     "threads": (lambda: threads(3), torch.get_num_threads, 3),
     "oneDNN": (lambda: torch.backends.mkldnn.flags(enabled=False), lambda: torch.backends.mkldnn.enabled, False),
     "cuDNN": (lambda: torch.backends.cudnn.flags(enabled=False), lambda: torch.backends.cudnn.enabled, False),
