@@ -124,12 +124,13 @@ FIGURES = {
 
 
 def draw(name: str) -> None:
-    """Draw one figure, without the paths of this machine."""
+    """Draw one figure, without the paths and times of this machine."""
     path = FOLDER / f"{name}.svg"
     torch.manual_seed(0)
     FIGURES[name].draw(path)
     text = path.read_text(encoding="utf-8").replace(f"{DOCS}/", "")
-    path.write_text(re.sub(r"[^\s\";]*/site(-|&#45;)packages/", "", text), encoding="utf-8")
+    text = re.sub(r"[^\s\";]*/site(-|&#45;)packages/", "", text)
+    path.write_text(re.sub(r"&#10;time: [^&\"]*", "", text), encoding="utf-8")
 
 
 def page() -> str:

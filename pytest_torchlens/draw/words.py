@@ -75,7 +75,9 @@ class Words:
 
     def _of_operation(self, node: Node) -> list[str]:
         op = node.shown
-        lines = [with_passes(op.layer_label if self._options.is_rolled else op.label, node.num_passes), tensor_line(op)]
+        name = op.layer_label if self._options.is_rolled else op.label
+        tensors = dict.fromkeys(map(tensor_line, node.operations))
+        lines = [with_passes(name, node.num_passes), " … ".join(list(tensors)[:: max(1, len(tensors) - 1)])]
         if shapes := op.parent_param_shapes:
             lines.append("params: " + _listed(map(shape_text, shapes)))
         answers = [answer for passed in node.operations for answer in self._answers[passed.label]]

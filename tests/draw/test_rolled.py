@@ -75,6 +75,17 @@ def test_a_layer_that_feeds_itself_has_an_arrow_to_itself():
     assert ("op-cos_1_1", "op-cos_1_1", ["In 2", "Out 1"]) in drawn.arrows
 
 
+def test_a_layer_whose_shape_differs_from_pass_to_pass_says_from_what_to_what():
+    net = Sketch("Net")
+    x = net.op("input")
+    for number in (1, 2, 3):
+        fields = {"layer_label": "cat_1_1", "layer_label_w_pass": f"cat_1_1:{number}", "pass_num": number}
+        net.op("cat", layer_passes_total=3, edges=(Edge(x, "0"),), shape=(number, 4), **fields)
+        x = f"cat_1_1:{number}"
+    drawn = parse(replace_children(net), vis_opt="rolled")
+    assert drawn.lines("op-cat_1_1") == ["cat_1_1 (x3)", "1x4 (16 B) … 3x4 (48 B)"]
+
+
 def test_a_loop_too_long_to_draw_is_rolled_before_anything_is_left_out():
     drawn = parse(recurrent(30), max_nodes=20)
     assert list(drawn.nodes) == ["op-input_1_0", "op-linear_1_1", "op-add_1_2", "op-mul_1_3", "op-output_1_4"]
