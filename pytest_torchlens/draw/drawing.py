@@ -70,7 +70,8 @@ def draw_difference(
     path
         As in `draw`.
     options
-        What is shown, and how.  Modules without a difference are drawn as one node each, if no depth is asked for.
+        What is shown, and how.  Modules that are the same, or new or gone as a whole, are drawn as one node
+        each, if no depth is asked for.
 
     Raises
     ------

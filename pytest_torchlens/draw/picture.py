@@ -140,12 +140,16 @@ class _Composer:
         self.alike = self._calls_alike() if scene.marks and options.vis_nesting_depth is None else frozenset[str]()
 
     def _calls_alike(self) -> frozenset[str]:
-        """Return the module calls with no difference inside."""
+        """Return the module calls with no difference inside, and those that are new, or gone, as a whole."""
         paths = self.around.paths
-        differing = [paths[op.label] for op in self.scene.operations if self.scene.marks.get(op.label)]
-        differing += [common([paths[flow.tail], paths[flow.head]]) for flow in self.scene.flows if flow.mark]
-        loud = {call for path in differing for call in path}
-        return frozenset(call for path in paths.values() for call in path[self.start :] if call not in loud)
+        marks: dict[str, set[Mark]] = defaultdict(set)
+        for op in self.scene.operations:
+            for call in paths[op.label][self.start :]:
+                marks[call].add(self.scene.marks.get(op.label, ""))
+        for flow in self.scene.flows:
+            for call in common([paths[flow.tail], paths[flow.head]])[self.start :] if flow.mark else ():
+                marks[call].add(flow.mark)
+        return frozenset(call for call, found in marks.items() if len(found) == 1 and found != {"changed"})
 
     def fit(self) -> bool:
         """Make the picture small enough, by as little as will do; return whether it is."""

@@ -124,8 +124,8 @@ class Words:
         if node.module is not None:
             operations = node.operations
             size, seconds = sum(op.tensor_fsize for op in operations), sum(op.func_time_elapsed for op in operations)
-            what = f"{counted(len(operations), 'operation')}, {byte_size(size)}, {duration(seconds)}"
-            return [node.module, self._module(node.module).module_type, what]
+            what = f"{counted(len(operations), 'operation')}, {byte_size(size)}"
+            return [node.module, self._module(node.module).module_type, what, f"time: {duration(seconds)}"]
         return [line for line in self._metadata(node) if line]
 
     def _metadata(self, node: Node) -> Iterable[str]:

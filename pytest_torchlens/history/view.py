@@ -288,7 +288,7 @@ class HistoryView(abc.ABC):
         """Draw this forward pass and an earlier one as one graph, and return the drawing's path.
 
         What was added has a ``+``, what was removed a ``−``, what changed a ``~`` and a line that says how.  Modules
-        without a difference are drawn as one node each, unless a depth is asked for.
+        that are the same, or new or gone as a whole, are drawn as one node each, unless a depth is asked for.
 
         Parameters
         ----------

@@ -62,6 +62,13 @@ def test_modules_without_a_difference_are_one_node_unless_a_depth_is_asked_for()
     assert "module-same" in compare(before, after, vis_nesting_depth=9).boxes
 
 
+def test_a_module_that_is_new_or_gone_as_a_whole_is_one_node():
+    drawn = compare(pass_of("relu", "tanh"), pass_of())
+    assert drawn.lines("module-block")[0] == "− @block"
+    assert drawn.edges["op-input_1_0", "module-block"]["class"] == "removed"
+    assert compare(pass_of(), pass_of("relu", "tanh")).lines("module-block")[0] == "+ @block"
+
+
 def test_a_module_drawn_as_one_node_is_changed_if_anything_in_it_is():
     drawn = compare(pass_of("relu", "cos"), pass_of("gelu", "cos"), vis_nesting_depth=1)
     assert drawn.lines("module-block")[0] == "~ @block"
