@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
+from pytest_torchlens.capture.extents import Extent
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value
@@ -43,36 +46,70 @@ class Retention:
 
 def copies_of(values: list[Value], in_graph: bool = False) -> list[torch.Tensor]:
     """Return copies of the kept tensors; those over the same memory are again aliases of each other."""
-    storages: dict[int, torch.UntypedStorage] = {}
+    pieces = _pieces(values)
     with torch.set_grad_enabled(in_graph):
-        return [_copy(value, storages, in_graph) for value in values]
+        return [_copy(value, pieces, in_graph) for value in values]
 
 
-def _copy(value: Value, storages: dict[int, torch.UntypedStorage], in_graph: bool) -> torch.Tensor:
+def _copy(value: Value, pieces: dict[int, _Piece], in_graph: bool) -> torch.Tensor:
     if value.tensor is None:
         raise ValueError("a value that is not kept cannot be copied")
     if in_graph and value.tensor.grad_fn is not None:
         return value.tensor.clone()
-    copy = _over_copied_storage(value.tensor.detach(), storages)
+    tensor = value.tensor.detach()
+    copy = pieces[storage_key(tensor)].copied(tensor) if _has_plain_memory(tensor) else tensor.clone()
     return copy.requires_grad_() if value.requires_grad and value.tensor.requires_grad else copy
 
 
-def _over_copied_storage(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    key = storage_key(tensor)
-    strided = tensor.layout is torch.strided and not tensor.is_nested
-    if (
-        not strided
-        or type(tensor) not in PLAIN
-        or tensor.is_conj()
-        or tensor.is_neg()
-        or tensor.is_quantized
-        or not key
-    ):
-        return tensor.clone()
-    if key not in storages:
-        storages[key] = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
-    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return empty.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())
+def _has_plain_memory(tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_nested or type(tensor) not in PLAIN or tensor.is_quantized:
+        return False
+    return not (tensor.is_conj() or tensor.is_neg()) and tensor.numel() > 0 and storage_key(tensor) != 0
+
+
+class _Piece:
+    """The bytes of one memory that are copied, and their copy."""
+
+    def __init__(self) -> None:
+        self._first, self._last, self._whole = sys.maxsize, 0, False
+        self._storage: torch.UntypedStorage | None = None
+
+    def include(self, tensor: torch.Tensor, whole: bool) -> None:
+        """Have a tensor's bytes copied too, or all there are."""
+        extent = Extent.of(tensor)
+        if whole or extent is None:
+            self._whole = True
+        else:
+            start = tensor.untyped_storage().data_ptr()
+            self._first = min(self._first, (extent.start - start) // _ALIGNMENT * _ALIGNMENT)
+            self._last = max(self._last, extent.stop - start)
+
+    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor's copy over the copied memory."""
+        first = 0 if self._whole else self._first
+        if self._storage is None:
+            storage = tensor.untyped_storage()
+            self._storage = storage.clone() if self._whole else _part(storage, first, self._last)  # type: ignore[no-untyped-call]
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        offset = tensor.storage_offset() - first // tensor.itemsize
+        return empty.set_(self._storage, offset, tensor.shape, tensor.stride())
+
+
+_ALIGNMENT = 64  # bytes: kernels may compute otherwise on memory that is aligned otherwise
+
+
+def _part(storage: torch.UntypedStorage, first: int, last: int) -> torch.UntypedStorage:
+    every = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return every[first:last].clone().untyped_storage()
+
+
+def _pieces(values: list[Value]) -> dict[int, _Piece]:
+    """Return what to copy of each memory: all that a source stands on, for the replay may look beyond its bounds."""
+    pieces: dict[int, _Piece] = {}
+    for value in values:
+        if value.tensor is not None and _has_plain_memory(value.tensor):
+            pieces.setdefault(storage_key(value.tensor), _Piece()).include(value.tensor, whole=value.call < 0)
+    return pieces
 
 
 def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture import writelog
 from pytest_torchlens.capture.extents import Extent
@@ -176,3 +177,37 @@ def test_a_view_that_is_recorded_with_a_write_to_other_bytes_is_found_by_the_rep
         view.args = (whole.args[0], *view.args[1:])
         replay = {part.name: part for part in check_recording(recording, ModelHistory(recording))}["replay"]
     assert [failure.operation for failure in replay.failures] == ["getitem_3_6"]
+
+
+def test_what_is_kept_of_views_is_their_size_and_not_that_of_their_base():
+    def forward(x):
+        t = torch.zeros(100, 1000) + x
+        for row in range(100):
+            t[row].add_(row)
+        return t + 0
+
+    with torch.no_grad():
+        recording = record(Function(forward), (torch.ones(1),), keep="all")
+    kept = [value.tensor for call in recording.calls for value in call.outputs]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    assert sum(storages.values()) < 1.25 * sum(tensor.nbytes for tensor in kept)  # the last row holds the base
+    saved = [call.outputs[0] for call in recording.calls if call.info.name == "add_"]
+    assert [value.tensor.mean().item() for value in saved] == [1.0 + row for row in range(100)]
+    assert all(fingerprint(value.tensor) == value.fingerprint for value in saved)
+
+
+def test_kept_views_of_one_memory_stay_aliases_of_each_other():
+    def forward(x):
+        t = x * 1
+        t.add_(1)
+        first, rest, none = t[:40], t[35:].view(5, 13), t[100:]
+        t.mul_(0)
+        return first + 0, rest + 0, none
+
+    with torch.no_grad():
+        recording = record(Function(forward), (torch.arange(100.0),), keep="all")
+    kept = [call.outputs[0] for call in recording.calls]
+    assert all(fingerprint(value.tensor) == value.fingerprint for value in kept)
+    first, rest = (value.tensor for value in kept if tuple(value.shape) in ((40,), (5, 13)) and value.call < 5)
+    assert first[35:].data_ptr() == rest.data_ptr()
+    assert rest.is_contiguous()
