@@ -92,7 +92,8 @@ class _Writer:
         for tail, head in self.picture.gradients:
             graph.edge(tail.id, head.id, **look.gradient())
         if look.options.legend:
-            table = legend(look.theme, compares=has_marks, gradients=bool(self.picture.gradients))
+            writes = any(arrow.through_write for arrow in self.picture.arrows)
+            table = legend(look.theme, compares=has_marks, gradients=bool(self.picture.gradients), writes=writes)
             graph.node("legend", id="legend", shape="plain", tooltip="legend", label=table)
         return str(graph.source)
 

@@ -8,7 +8,7 @@ from pytest_torchlens.draw.theme import Theme
 from pytest_torchlens.draw.theme import ink_on
 
 
-def legend(theme: Theme, *, compares: bool, gradients: bool) -> str:
+def legend(theme: Theme, *, compares: bool, gradients: bool, writes: bool) -> str:
     """Return a table of the visual code in Graphviz's HTML.
 
     Parameters
@@ -19,13 +19,15 @@ def legend(theme: Theme, *, compares: bool, gradients: bool) -> str:
         Whether the picture shows in what two passes differ.
     gradients
         Whether it shows where gradients flowed.
+    writes
+        Whether it has arrows of writes.
     """
-    rows = "".join(_rows(theme, compares, gradients))
+    rows = "".join(_rows(theme, compares, gradients, writes))
     look = f'BORDER="1" COLOR="{theme.box}" CELLBORDER="0" CELLSPACING="4"'
     return f"<<TABLE {look}><TR><TD><B>Legend</B></TD></TR>{rows}</TABLE>>"
 
 
-def _rows(theme: Theme, compares: bool, gradients: bool) -> Iterator[str]:
+def _rows(theme: Theme, compares: bool, gradients: bool, writes: bool) -> Iterator[str]:
     yield _row(theme, theme.input, "input of the model")
     yield _row(theme, theme.output, "output of the model")
     yield _row(theme, theme.params, "has trainable parameters")
@@ -35,6 +37,8 @@ def _rows(theme: Theme, compares: bool, gradients: bool) -> Iterator[str]:
     yield _row(theme, theme.plain, "dashed: tensor made inside the model", style="dashed")
     yield _row(theme, theme.buffer, "buffer or constant")
     yield _row(theme, theme.bool, "truth value that was asked for; IF: what leads to it")
+    if writes:
+        yield _row(theme, theme.background, "dotted arrow: written into another's tensor", style="dotted")
     if gradients:
         yield _row(theme, theme.background, "blue arrow: gradient", line=theme.gradient)
     if compares:

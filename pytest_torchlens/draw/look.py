@@ -109,6 +109,8 @@ class Look:
         if self.options.direction == "up":
             lines.reverse()
         attributes = {"label": f"<{'<BR/>'.join(lines)}>"} if lines else {}
+        if arrow.through_write:
+            attributes["style"] = "dotted"
         if arrow.mark:
             attributes |= {"color": mixed((getattr(self.theme, arrow.mark), self.theme.text), 0.25), "penwidth": "2.5"}
             attributes |= {"style": "dashed" if arrow.mark == "removed" else "solid", "class": arrow.mark}

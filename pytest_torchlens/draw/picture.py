@@ -61,6 +61,8 @@ class Arrow:
     """``"Out 1-2"`` where only some passes of the tail send something."""
     in_label: str = ""
     mark: Mark = ""
+    through_write: bool = False
+    """Whether the tail wrote, in place, into the tensor that another made."""
     starts_condition: bool = False
     """Whether it leads from what serves the outputs into what serves a condition alone."""
 
@@ -194,18 +196,19 @@ class _Composer:
         got = self._pass_label("In", owner[head], [head for _, _, head in flows])
         starts = self.by_label[head].in_cond_branch and not self.by_label[tail].in_cond_branch
         starts = starts and owner[head].module is None
-        return Arrow(owner[tail], owner[head], (flow.argument,), sent, got, flow.mark, starts)
+        return Arrow(owner[tail], owner[head], (flow.argument,), sent, got, flow.mark, flow.through_write, starts)
 
     @staticmethod
     def _by_ends(arrows: Iterable[Arrow]) -> Iterator[Arrow]:
         """Join the arguments of arrows that differ in nothing else."""
-        alike: dict[tuple[str, ...], list[Arrow]] = defaultdict(list)
+        alike: dict[tuple[object, ...], list[Arrow]] = defaultdict(list)
         for arrow in arrows:
-            alike[arrow.tail.id, arrow.head.id, arrow.out_label, arrow.in_label, arrow.mark].append(arrow)
+            passes = arrow.out_label, arrow.in_label
+            alike[arrow.tail.id, arrow.head.id, passes, arrow.mark, arrow.through_write].append(arrow)
         for first, *others in alike.values():
             arguments = first.arguments + tuple(name for other in others for name in other.arguments)
             starts = any(arrow.starts_condition for arrow in (first, *others))
-            yield Arrow(first.tail, first.head, arguments, first.out_label, first.in_label, first.mark, starts)
+            yield dataclasses.replace(first, arguments=arguments, starts_condition=starts)
 
     def gradients(self, nodes: list[Node], reached: frozenset[str]) -> Iterator[tuple[Node, Node]]:
         """Yield the ends of an arrow for each pair of nodes that a gradient went between."""

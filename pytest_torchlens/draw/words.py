@@ -117,7 +117,8 @@ class Words:
         """Return where the values go in, if the order of the tensors matters to the operation."""
         if arrow.head.module or not _order_matters(arrow.head.shown):
             return ""
-        return ", ".join(map(_argument, dict.fromkeys(arrow.arguments)))
+        said = ", ".join(map(_argument, dict.fromkeys(arrow.arguments)))
+        return f"{said}, written" if arrow.through_write else said
 
     def hint(self, node: Node) -> list[str]:
         """Return all that is known of a node, for when the pointer rests on it."""
@@ -215,7 +216,8 @@ def _limits(picture: Picture) -> Iterable[str]:
 
 def _order_matters(operation: Operation) -> bool:
     scaled = any(argument.startswith("alpha=") for argument in operation.func_keyword_args_non_tensor)
-    return len(operation.edges) > 1 and (scaled or operation.layer_type not in _COMMUTATIVE)
+    several = len({(edge.argument, edge.through_write) for edge in operation.edges}) > 1
+    return several and (scaled or operation.layer_type not in _COMMUTATIVE)
 
 
 def _argument(place: str) -> str:

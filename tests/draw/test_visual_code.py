@@ -167,6 +167,18 @@ def test_keywords_lists_and_one_tensor_twice(places, label):
     assert parse(net.record()).says("op-input_2_0", "op-where_1_2") == [label]
 
 
+def test_a_write_into_the_tensor_of_another_is_dotted():
+    net = Sketch("Net")
+    x = net.op("zeros", initialized_inside_model=True)
+    wrote = net.op("add", x, net.op("input"))
+    net.op("cos", x, wrote, edges=(Edge(x, "0"), Edge(wrote, "0", through_write=True)))
+    drawn = parse(net.record(), legend=True)
+    assert drawn.edges["op-add_1_2", "op-cos_1_3"]["style"] == "dotted"
+    assert drawn.says("op-add_1_2", "op-cos_1_3") == ["arg 0, written"]
+    assert "style" not in drawn.edges["op-zeros_1_0", "op-cos_1_3"]
+    assert "dotted arrow: written into another's tensor" in drawn.lines("legend")
+
+
 def test_boxes_of_modules_are_nested_with_address_and_class():
     net = Sketch("Net")
     for address, kind in (("outer", "Outer"), ("outer.inner", "Inner")):
