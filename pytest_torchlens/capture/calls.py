@@ -274,6 +274,8 @@ class Recording:
     """What ran, or will run, out of sight."""
     strangers: list[Source] = field(default_factory=list)
     """Constants that were made during the pass and out of sight."""
+    threaded: bool = False
+    """Whether threads that forward started were recorded too: module calls may then overlap."""
     unrecorded_threads: list[str] = field(default_factory=list)
     """Threads that an operation started."""
     started: float = 0.0

@@ -185,7 +185,7 @@ class Saving(Retention):
 
 
 class SavingOf(Retention):
-    """Keeps the activations of some functions alone.
+    """Keeps copies of the activations of some functions alone: whatever happens to the model, they stay.
 
     Parameters
     ----------
@@ -203,4 +203,5 @@ class SavingOf(Retention):
     def keep_made(self, value: Value, tensor: torch.Tensor, key: int) -> None:
         """Keep what a call made if its function is one of them."""
         if self._calls[value.call].info.name in self._names:
-            self.keep(value, tensor, key)
+            with torch._C.DisableTorchFunction():
+                value.tensor = tensor.detach().clone()

@@ -40,6 +40,7 @@ class SharedTracer(Tracer):
 
     def share(self) -> None:
         """Make the lock, and the list of tracers that share the recording."""
+        self.recording.threaded = True
         self.lock = threading.RLock()
         self._drawing = threading.RLock()
         self._twins: list[SharedTracer] = []

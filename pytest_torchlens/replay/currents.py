@@ -41,6 +41,10 @@ class Currents:
         """Return which of the two a call read that may have given a view of `base`: of a view, what is in that."""
         return output if self._writes and storage_key(output) == storage_key(base) else base
 
+    def was_written(self, tensor: torch.Tensor) -> bool:
+        """Return whether a call is recorded that overwrote a tensor's memory."""
+        return storage_key(tensor) in self._writes
+
     def _later_writes(self, tensor: torch.Tensor, since: int) -> list[Value]:
         log = self._writes.get(storage_key(tensor)) if self._writes else None
         return [] if log is None or log.latest <= since else log.since(since, Extent.of(tensor))

@@ -70,6 +70,10 @@ class Player:
         """Return the tensor that is in a slot now."""
         return self._tensors[slot]
 
+    def was_written(self, slot: int) -> bool:
+        """Return whether a call so far was recorded to overwrite the memory of the tensor that is in a slot."""
+        return self._currents.was_written(self._tensors[slot])
+
     def has(self, slot: int) -> bool:
         """Return whether there is a tensor in a slot now."""
         return slot in self._tensors

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
 
+import torch
+
 from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import shape_of
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
@@ -17,7 +22,8 @@ from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.validate.score import Score
 
-Finding = tuple[Node, str]
+Finding = tuple[Node | int, str]
+"""A node, or the number of a call, and what is wrong with it."""
 
 
 def check_invariants(history: ModelHistory) -> PartVerdict:
@@ -25,14 +31,15 @@ def check_invariants(history: ModelHistory) -> PartVerdict:
     score = Score("invariants", "facts")
     for check in _CHECKS:
         score.checked += len(history.nodes)
-        for node, message in check(history):
+        for place, message in check(history):
+            number = place if isinstance(place, int) else place.number
             score.fail(
                 Failure(
-                    operation=node.label,
+                    operation=history.label(place) if isinstance(place, int) else place.label,
                     message=message,
                     cause="the history was changed after it was made, or this is a fault of pytest-torchlens",
                     advice="make the history again; if it stays, please report the model",
-                    source_line=history.source_line(node.number) if node.number >= 0 else "",
+                    source_line=history.source_line(number) if 0 <= number < len(history.recording.calls) else "",
                 )
             )
     return score.verdict()
@@ -87,7 +94,7 @@ def _edges(history: ModelHistory) -> Iterator[Finding]:
 
 
 def _arguments(history: ModelHistory) -> Iterator[Finding]:
-    """The parents of an operation are what its call was given."""
+    """The parents and parameters of an operation are what its call was given, and nothing else."""
     for node in history.nodes:
         if node.call is None:
             continue
@@ -97,6 +104,61 @@ def _arguments(history: ModelHistory) -> Iterator[Finding]:
         known = parents + len(node.parameters)
         if known != len(given):
             yield node, f"its call was given {len(given)} tensors, but {known} parents and parameters are listed"
+        elif not slots <= (taken := {value_of(read).slot for _, read in given}):
+            yield node, f"its parameters {_names(node, taken)} are not among the tensors that its call was given"
+        by_path = {path: value_of(read).slot for path, read in given}
+        for parent, path, write in node.parents:
+            if not write and by_path.get(path) != parent.value.slot:
+                yield node, f"its parent {parent.label} is not what its call was given as argument {path}"
+
+
+def _names(node: Node, taken: set[int]) -> str:
+    return ", ".join(source.name for source in node.parameters if source.value.slot not in taken)
+
+
+def _calls(history: ModelHistory) -> Iterator[Finding]:
+    """Each call made the values that say so, in its place in the order, and is said to write what it overwrote."""
+    made: set[int] = {source.value.slot for source in history.recording.sources}
+    for number, call in enumerate(history.recording.calls):
+        strays = [value for value in call.outputs if value.call != number]
+        if strays:  # of calls that are missing, or stand twice, or elsewhere, the first
+            first = min(number, strays[0].call)
+            yield (
+                first,
+                f"a call that was number {strays[0].call + 1} stands at place {number + 1} in the order of calls",
+            )
+            return
+        for position, value in enumerate(call.outputs):
+            if value.position != position:
+                yield number, f"its output {position} says that it was output {value.position}"
+            elif value.slot in made and value.slot not in call.writes:
+                yield number, "its result is a tensor from before, but it is not said to overwrite it"
+        made.update(value.slot for value in call.outputs)
+    calls = history.recording.calls
+    for node in history.nodes:
+        if node.kind == "operation" and (node.number >= len(calls) or node.value not in calls[node.number].outputs):
+            yield node, "no recorded call made it"
+
+
+def _sources(history: ModelHistory) -> Iterator[Finding]:
+    """Parameters and buffers are those of the model, under their own addresses."""
+    model = history.recording.model()
+    if model is None:
+        return
+    named: dict[str, dict[str, torch.Tensor]] = {
+        "parameter": dict(model.named_parameters()),
+        "buffer": dict(model.named_buffers()),
+    }
+    for source in history.recording.sources:
+        held = named.get(source.kind, {}).get(source.name)
+        if source.kind in named and held is not None and held is not source.live and not source.written:
+            reader = _first_reader(history, source.value.slot)
+            yield reader, f"the {source.kind} {source.name!r} that it reads is not the one that the model has there"
+
+
+def _first_reader(history: ModelHistory, slot: int) -> int:
+    calls = enumerate(history.recording.calls)
+    return next((number for number, call in calls if any(value_of(read).slot == slot for _, read in edges_in(call))), 0)
 
 
 def _tensors(history: ModelHistory) -> Iterator[Finding]:
@@ -108,13 +170,23 @@ def _tensors(history: ModelHistory) -> Iterator[Finding]:
 
 
 def _modules(history: ModelHistory) -> Iterator[Finding]:
-    """Module calls around an operation are registered, and ran while it did."""
-    for node in history.nodes:
-        if node.call is None or node.call.module is None:
-            continue
-        for call in node.call.module.stack():
-            if not call.first <= node.number < max(call.last, call.first + 1):
-                yield node, f"it is said to run in module {call.label!r}, which had ended or not begun"
+    """Module calls around an operation ran while it did, and it ran in the innermost of them."""
+    inner: dict[int, list[ModuleCall]] = {}
+    for entered in history.recording.module_calls:
+        inner.setdefault(id(entered.parent), []).append(entered)
+    for number, call in enumerate(history.recording.calls):
+        for module in call.module.stack() if call.module is not None else ():
+            if not module.first <= number < max(module.last, module.first + 1):
+                yield number, f"it is said to run in module {module.label!r}, which had ended or not begun"
+        within = _call_at(number, inner.get(id(call.module), [])) if call.module is not None else None
+        if within is not None and call.module is not None and not history.recording.threaded:
+            yield number, f"it is said to run in module {call.module.label!r}, but ran in {within.label!r} inside"
+
+
+def _call_at(number: int, siblings: list[ModuleCall]) -> ModuleCall | None:
+    """Return the module call, of some that follow each other, during which call `number` ran."""
+    place = bisect.bisect_right(siblings, number, key=lambda call: call.first) - 1
+    return siblings[place] if place >= 0 and number < siblings[place].last else None
 
 
 def _lookups(history: ModelHistory) -> Iterator[Finding]:
@@ -134,6 +206,8 @@ _CHECKS: tuple[Callable[[ModelHistory], Iterator[Finding]], ...] = (
     _passes,
     _edges,
     _arguments,
+    _calls,
+    _sources,
     _tensors,
     _modules,
     _lookups,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
+from collections.abc import Iterator
 
 import torch
 
@@ -13,10 +15,25 @@ from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.perturbation import Perturbation
 from pytest_torchlens.validate.replay_check import ReplayCheck
 from pytest_torchlens.validate.score import Where
+from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import arguments_of
 from pytest_torchlens.validate.trial import originals_of
 from pytest_torchlens.validate.trial import outcome_of
+
+
+@contextlib.contextmanager
+def _other_random_numbers() -> Iterator[None]:
+    """Let what draws without a recorded state draw other numbers than it did."""
+    before = Generators()
+    torch.manual_seed(_ELSEWHERE)
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+_ELSEWHERE = 0x5EED
 
 
 class Replay:
@@ -52,7 +69,7 @@ class Replay:
     def verdicts(self, returned: list[str]) -> list[PartVerdict]:
         """Replay, and return the parts' verdicts; `returned` has the fingerprints of what the model returned."""
         self._check.sources()
-        with Player(self._recording) as player:
+        with _other_random_numbers(), Player(self._recording) as player:
             complete = all(self._step(player, number, call) for number, call in enumerate(self._recording.calls))
             if complete:
                 self._check.outputs(player, returned)
@@ -73,6 +90,7 @@ class Replay:
             returned = player.run(call, player.arguments(call))
             outputs = player.outputs(call, returned)
             player.fill_memory(number, outputs)
+            self._check.writes(number, call, player, returned)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
             self._check.raised(number, error)
             return False

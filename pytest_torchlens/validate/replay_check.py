@@ -7,8 +7,9 @@ import torch
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.values import shape_of
+from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
@@ -86,15 +87,25 @@ class ReplayCheck:
             cause = "an edge, or a write through shared memory, is missing or wrong in the record"
             self._fail(number, message, f"it was overwritten in place by {names}" if names else cause)
 
+    def writes(self, number: int, call: Call, player: Player, returned: tuple[torch.Tensor, ...]) -> None:
+        """Report results that are said to be tensors that were overwritten, and are not."""
+        for value, tensor in zip(call.outputs, returned, strict=False):
+            if value.slot in call.writes and player.has(value.slot) and not _same_tensor(tensor, player.at(value.slot)):
+                message = "it is recorded to overwrite a tensor, but gave one with memory of its own"
+                self._fail(number, message, "another function is recorded than the one that ran")
+
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> bool:
         """Return whether the values are as recorded; what is otherwise wrong is reported here."""
         if call.info.uninitialised:
             self._uninitialised += 1
             return True
         self._score.checked += 1
-        found, recorded = _kind(tensor.dtype, shape_of(tensor)), _kind(value.dtype, value.shape)
+        found = _facts(Value(value.slot, value.call, value.position, tensor))
+        recorded = _facts(value)
         if found != recorded:
-            self._fail(number, f"the replay gave {found} where {recorded} was recorded")
+            wrong = [name for name in recorded if found[name] != recorded[name]]
+            gave, had = (", ".join(f"{facts[name]}" for name in wrong) for facts in (found, recorded))
+            self._fail(number, f"the replay gave {' and '.join(wrong)} {gave} where {had} was recorded")
             return True
         recorded_print = value.fingerprint
         if not recorded_print:
@@ -131,11 +142,23 @@ class ReplayCheck:
     def final_states(self, player: Player) -> None:
         """Compare buffers, parameters and inputs that were overwritten with what the forward pass left in them."""
         for source in self._recording.sources:
-            if source.final:  # what was freed since cannot be looked at
-                self._score.checked += 1
-                if fingerprint(player.at(source.value.slot)) != source.final:
-                    message = f"{source.kind} {source.name!r} is left with other values by the replayed graph"
-                    self._score.fail(Failure(message=message, cause="a write to it was not recorded"))
+            if not source.final:  # what was freed since cannot be looked at
+                continue
+            self._score.checked += 1
+            slot, name = source.value.slot, f"{source.kind} {source.name!r}"
+            if fingerprint(player.at(slot)) != source.final:
+                message = f"{name} is left with other values by the replayed graph"
+                self._fail(self._last_user(slot), message, "a write to it was not recorded, or not as it was")
+            elif source.final != source.value.fingerprint and not player.was_written(slot):
+                message = f"{name} was overwritten, but of no operation is it recorded that it did so"
+                self._fail(self._last_user(slot), message, "what the operation overwrites was lost from the record")
+
+    def _last_user(self, slot: int) -> int:
+        """Return the number of the last call that was recorded to overwrite a slot, else of the last to read it."""
+        calls = list(enumerate(self._recording.calls))
+        writers = [number for number, call in calls if slot in call.writes]
+        readers = (number for number, call in calls if any(value_of(read).slot == slot for _, read in edges_in(call)))
+        return writers[-1] if writers else max(readers, default=-1)
 
     def raised(self, number: int, error: Exception) -> None:
         """Note that call `number` could not be run again."""
@@ -143,7 +166,7 @@ class ReplayCheck:
         self._fail(number, f"running it again raised {in_short(error)}")
 
     def _fail(self, number: int, message: str, cause: str = "", values: str = "") -> None:
-        if number < 0:
+        if not 0 <= number < len(self._recording.calls):
             self._score.fail(Failure(message=message, cause=cause))
             return
         self._score.fail(
@@ -163,6 +186,10 @@ class ReplayCheck:
         return self._score.verdict(exempt={name: count for name, count in exempt.items() if count})
 
 
+def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one is other or storage_key(one) == storage_key(other)
+
+
 def _settle(value: Value, tensor: torch.Tensor) -> bool:
     """Put the recorded values in place of replayed ones that are within tolerance of them; False if they are not."""
     if value.tensor is None or not is_close(tensor, value.tensor):
@@ -170,6 +197,17 @@ def _settle(value: Value, tensor: torch.Tensor) -> bool:
     with torch.no_grad():
         tensor.detach().copy_(value.tensor)
     return True
+
+
+def _facts(value: Value) -> dict[str, object]:
+    """Return what is recorded of a tensor beside its values."""
+    return {
+        "a tensor": _kind(value.dtype, value.shape),
+        "device": value.device,
+        "bytes": value.nbytes,
+        "strides": value.stride,
+        "requires_grad": value.requires_grad,
+    }
 
 
 def _kind(dtype: torch.dtype, shape: torch.Size) -> str:
