@@ -118,7 +118,7 @@ def _names(node: Node, taken: set[int]) -> str:
 
 def _calls(history: ModelHistory) -> Iterator[Finding]:
     """Each call made the values that say so, in its place in the order, and is said to write what it overwrote."""
-    made: set[int] = {source.value.slot for source in history.recording.sources}
+    held = {source.value.slot: source.value.fingerprint for source in history.recording.sources}
     for number, call in enumerate(history.recording.calls):
         strays = [value for value in call.outputs if value.call != number]
         if strays:  # of calls that are missing, or stand twice, or elsewhere, the first
@@ -131,9 +131,13 @@ def _calls(history: ModelHistory) -> Iterator[Finding]:
         for position, value in enumerate(call.outputs):
             if value.position != position:
                 yield number, f"its output {position} says that it was output {value.position}"
-            elif value.slot in made and value.slot not in call.writes:
+            elif (
+                call.info.writer is not None
+                and value.slot not in call.writes
+                and held.get(value.slot, value.fingerprint) != value.fingerprint
+            ):
                 yield number, "its result is a tensor from before, but it is not said to overwrite it"
-        made.update(value.slot for value in call.outputs)
+        held.update((value.slot, value.fingerprint) for value in call.outputs)
     calls = history.recording.calls
     for node in history.nodes:
         if node.kind == "operation" and (node.number >= len(calls) or node.value not in calls[node.number].outputs):

@@ -23,10 +23,8 @@ from pytest_torchlens.validate.trial import outcome_of
 
 
 @contextlib.contextmanager
-def _other_random_numbers() -> Iterator[None]:
-    """Let what draws without a recorded state draw other numbers than it did."""
+def _generators_left_alone() -> Iterator[None]:
     before = Generators()
-    torch.manual_seed(_ELSEWHERE)
     try:
         yield
     finally:
@@ -69,7 +67,7 @@ class Replay:
     def verdicts(self, returned: list[str]) -> list[PartVerdict]:
         """Replay, and return the parts' verdicts; `returned` has the fingerprints of what the model returned."""
         self._check.sources()
-        with _other_random_numbers(), Player(self._recording) as player:
+        with _generators_left_alone(), Player(self._recording) as player:
             complete = all(self._step(player, number, call) for number, call in enumerate(self._recording.calls))
             if complete:
                 self._check.outputs(player, returned)
@@ -87,6 +85,8 @@ class Replay:
                 self._perturbation.before(player, call, corner=not doubtful)
             in_doubt = self._perturbation is not None and bool(self._perturbation.open)
             originals = originals_of(player, call) if doubtful or in_doubt else {}
+            if call.info.draws and call.random is None:  # what draws without a recorded state is to draw other numbers
+                torch.manual_seed(_ELSEWHERE)
             returned = player.run(call, player.arguments(call))
             outputs = player.outputs(call, returned)
             player.fill_memory(number, outputs)

@@ -32,6 +32,7 @@ class ReplayCheck:
         self._score = Score("replay", "activations")
         self._uninitialised = 0
         self._unfingerprinted = 0
+        self._flagged: set[int] = set()
         self.doubted: set[str] = set()
         """Names of functions that gave other values than recorded."""
 
@@ -102,6 +103,10 @@ class ReplayCheck:
         self._score.checked += 1
         found = _facts(Value(value.slot, value.call, value.position, tensor))
         recorded = _facts(value)
+        if call.info.name == "as_subclass":  # to a parameter, whose flag its class sets
+            self._flagged.add(value.slot)
+        if value.slot in self._flagged:
+            found["requires_grad"] = recorded["requires_grad"]
         if found != recorded:
             wrong = [name for name in recorded if found[name] != recorded[name]]
             gave, had = (", ".join(f"{facts[name]}" for name in wrong) for facts in (found, recorded))

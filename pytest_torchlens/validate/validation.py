@@ -182,12 +182,12 @@ class _Run:
         verdicts, doubted = _replay(recording, history, parts, returned)
         if doubted and not self._once:
             verdicts = self._look_closer(parts, doubted)
-        if observed is not None:
+        if "invariants" in parts:
+            verdicts.append(check_invariants(history))
+        if observed is not None:  # last of those that compare with the model, which it runs
             verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
         elif "observer" in parts:
             verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._once))
-        if "invariants" in parts:
-            verdicts.append(check_invariants(history))
         if "completeness" in parts:
             verdicts.append(check_completeness(recording, history))
         return history, verdicts
