@@ -66,7 +66,7 @@ class Patient:
         recording = record(self.model, (self.x,), keep="all", seed=0, thorough=True)
         for value in (value for call in recording.calls for value in call.outputs if value.tensor is not None):
             value.tensor = value.tensor.detach().clone()  # it may be a buffer, which is put back now
-        self.state.restore(recording)
+        self.state.restore()
         return recording, ModelHistory(recording)
 
     def found(self, kind, number):
