@@ -21,8 +21,8 @@ from pytest_torchlens.validate.state import ModelState
 from tests.models import DemoNetwork
 from tests.models import RecurrentNetwork
 from tests.models import SmallConvNet
-from tests.validate.damage import KINDS
 from tests.validate.damage import Scene
+from tests.validate.damage_to_state import KINDS
 
 
 class Residual(nn.Module):
