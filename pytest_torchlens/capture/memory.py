@@ -107,8 +107,9 @@ def _pieces(values: list[Value]) -> dict[int, _Piece]:
     """Return what to copy of each memory: all that a source stands on, for the replay may look beyond its bounds."""
     pieces: dict[int, _Piece] = {}
     for value in values:
-        if value.tensor is not None and _has_plain_memory(value.tensor):
-            pieces.setdefault(storage_key(value.tensor), _Piece()).include(value.tensor, whole=value.call < 0)
+        tensor = None if value.tensor is None else value.tensor.detach()
+        if tensor is not None and _has_plain_memory(tensor):
+            pieces.setdefault(storage_key(tensor), _Piece()).include(tensor, whole=value.call < 0)
     return pieces
 
 
