@@ -114,20 +114,18 @@ def _pieces(values: list[Value]) -> dict[int, _Piece]:
 
 
 def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
-    """Copy `contents` into `tensor` without autograd's notice; not into or from memory that was freed.
-
-    Elements that are one in memory are written once.
-    """
+    """Copy `contents` into `tensor` without autograd's notice; not into or from memory that was freed."""
     if storage_key(tensor) < 0 or storage_key(contents) < 0:
         return
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        for dim in range(tensor.dim()) if _is_expanded(tensor) else ():
-            if tensor.stride(dim) == 0 and tensor.size(dim) > 1:
-                tensor, contents = tensor.narrow(dim, 0, 1), contents.narrow(dim, 0, 1)
-        tensor.copy_(contents)
+        try:
+            tensor.copy_(contents)
+        except RuntimeError:  # elements that are one in memory
+            _scatter(tensor, contents)
 
 
-def _is_expanded(tensor: torch.Tensor) -> bool:
-    """Return whether a strided tensor has the same memory for several elements, by a step of 0."""
-    strided = tensor.layout is torch.strided and not tensor.is_nested
-    return strided and any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True))
+def _scatter(tensor: torch.Tensor, contents: torch.Tensor) -> None:
+    """Write element by element to where each lies in memory."""
+    reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    places = torch.arange(reach, device=tensor.device).as_strided(tensor.shape, tensor.stride())
+    tensor.as_strided((reach,), (1,))[places.flatten()] = contents.flatten()

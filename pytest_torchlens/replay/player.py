@@ -23,6 +23,7 @@ from pytest_torchlens.capture.leaves import Opened
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import copies_of
+from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay.currents import Currents
 
@@ -124,9 +125,8 @@ class Player:
 
     def fill_memory(self, number: int, outputs: tuple[torch.Tensor, ...]) -> None:
         """Give uninitialised memory that call `number` returned the contents that it had when recorded."""
-        with torch.no_grad():
-            for output, contents in zip(outputs, self.recording.uninitialised.get(number, ()), strict=False):
-                output.copy_(contents)
+        for output, contents in zip(outputs, self.recording.uninitialised.get(number, ()), strict=False):
+            overwrite(output, contents)
 
     def store(self, number: int, call: Call, returned: tuple[torch.Tensor, ...]) -> None:
         """Keep what call `number` returned for later calls, and free what is not used again."""

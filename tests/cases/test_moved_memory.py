@@ -1,6 +1,8 @@
-"""Memory that is elsewhere after a call: its aliases went with it."""
+"""Memory that is elsewhere after a call, whose aliases went with it, and memory that overlaps itself."""
 
 from __future__ import annotations
+
+import torch
 
 from tests.cases.programs import Programs
 from tests.cases.programs import check
@@ -46,6 +48,23 @@ def memory_grown(x):
     y[2:] = 7
     first.add_(1)
     return y * 2
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    emptystrided_1
+    asstrided_1: emptystrided_1
+    copy_1: asstrided_1 input_1
+    add_1: emptystrided_1 ~copy_1
+    output_1: add_1
+    """,
+    mode="no_grad",
+)
+def memory_that_overlaps_itself(x):
+    rows = torch.empty_strided((5, 2), (1, 1))
+    rows.as_strided((6,), (1,)).copy_(x)
+    return rows + 1
 
 
 @PROGRAMS.parametrize()
