@@ -7,6 +7,7 @@ import random
 import time
 import weakref
 from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from collections.abc import Coroutine
 from collections.abc import Generator
 from typing import Any
@@ -50,6 +51,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     watch: bool = False,
     thorough: bool = False,
     exhaust: bool = False,
+    begun: Callable[[Recording], object] | None = None,
 ) -> Recording:
     """Call ``model(*args, **kwargs)`` once, as it stands, and record every operation.
 
@@ -73,6 +75,8 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     exhaust
         Whether to run a generator that the model returns to its end and record it, a list of what it yields standing
         for it.  It is handed on as it is otherwise, and `Recording.unseen` says so.
+    begun
+        Called with the recording before the model is: what there is of it outlives an exception of the model's.
 
     Raises
     ------
@@ -100,6 +104,8 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
             tracer.ledger.add_source(tensor, kind, name)
     if seed is not None:
         seed_all(seed)
+    if begun is not None:
+        begun(recording)
     recording.started = time.time()
     start = time.perf_counter()
     watcher = tracer.watch = Watch(tracer) if watch else None

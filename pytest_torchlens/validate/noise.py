@@ -8,6 +8,7 @@ import torch
 
 from pytest_torchlens.capture.values import PLAIN
 
+_SMALLEST = 127  # the largest number of the smallest integers
 _BLOCK = 1 << 20  # drawn numbers; larger tables repeat them
 
 
@@ -67,8 +68,10 @@ class Noise:
             yield _written(tensor, self._table(tensor))
             yield torch.zeros_like(tensor)
             yield torch.full_like(tensor, 3)
-        else:
-            yield from self.variants(tensor)
+            return
+        if is_dense(tensor) and tensor.numel() and tensor.dtype is not torch.bool and not tensor.is_complex():
+            yield _written(tensor, torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % _SMALLEST)
+        yield from self.variants(tensor)
 
     def _floats(self, tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
         table = self._table(tensor)

@@ -33,7 +33,8 @@ class Perturbation:
     def __init__(self, recording: Recording, where: Where) -> None:
         self._noise = Noise()
         self._where = where
-        self._parameters = {id(source.value) for source in recording.sources if source.kind == "parameter"}
+        self._parameters = _values(recording, "parameter")
+        self._held = _values(recording, "parameter", "buffer")
         self._exempt: Counter[str] = Counter()
         self._explainer = Explainer(self._noise)
         self._score = Score("perturbation", "edges")
@@ -52,9 +53,13 @@ class Perturbation:
             self.open = [place for place in self.open if not self._reacts(trial, [place])]
 
     def after(self, number: int, trial: Trial) -> None:
-        """Perturb each parent that is still in doubt; parameters go together, for one more run in all."""
+        """Perturb each parent that is still in doubt; parameters go together, for one more run in all.
+
+        So do the buffers of code whose inside is not seen, which is a whole model at times.
+        """
         moved = landed(trial, self.open)
-        parameters = [place for place in self.open if id(trial.edges[place][1]) in self._parameters]
+        together = self._held if trial.call.info.opaque else self._parameters
+        parameters = [place for place in self.open if id(trial.edges[place][1]) in together]
         others = [[place] for place in self.open if place not in moved and place not in parameters]
         for places in others + ([parameters] if parameters else []):
             if not self._reacts(trial, places):
@@ -90,3 +95,7 @@ class Perturbation:
         if complete or not verdict.status.ok:
             return verdict
         return dataclasses.replace(verdict, status=Status.NOT_RUN, reason="the replay did not come to the end")
+
+
+def _values(recording: Recording, *kinds: str) -> set[int]:
+    return {id(source.value) for source in recording.sources if source.kind in kinds}

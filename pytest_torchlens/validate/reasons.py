@@ -43,6 +43,8 @@ class Explainer:
         named = next((name for name, holds in _FACTS.items() if holds(trial, place)), None)
         if named is not None or is_gentle(trial.call):
             return named
+        if trial.call.info.opaque:
+            return "inside not seen"
         experiments = (
             *(self._hidden, self._single, self._extreme),
             *(self._covered, self._by_number, self._not_finite),
@@ -146,9 +148,8 @@ class Explainer:
 
     def _unknowable(self, trial: Trial, place: int) -> str | None:
         tensor = trial.tensors[place].detach()
-        if not is_dense(tensor) and next(self._noise.variants(tensor), None) is None:
-            return "no noise for this kind of tensor"
-        return "inside not seen" if trial.call.info.opaque else None
+        noisy = is_dense(tensor) or next(self._noise.variants(tensor), None) is not None
+        return None if noisy else "no noise for this kind of tensor"
 
 
 def _cause(trial: Trial, place: int, at: int) -> str:
@@ -222,9 +223,16 @@ def _shape_only(trial: Trial, place: int) -> bool:
         return False
     if argument in ("1", "other"):
         return info.layer_type in _SHAPE_OF_SECOND
+    if argument == "_random_samples":
+        return _two_windows(trial, trial.tensors[place].shape[-1])
     return argument in ("0", "input", "self") and (
         info.layer_type in _SHAPE_OF_FIRST or info.uninitialised or _settled_by_dtype(info.layer_type, trial, place)
     )
+
+
+def _two_windows(trial: Trial, dimensions: int) -> bool:
+    """Fractional pooling (Graham 2014) fixes the first and the last window; the samples move those between."""
+    return all(size <= 2 for output in trial.reference or () for size in output.shape[-dimensions:])  # noqa: PLR2004
 
 
 _SHAPE_OF_FIRST = SHAPE_OF_FIRST | {"fill"}  # the function: the method is told by what it overwrites

@@ -228,8 +228,14 @@ class _Run:
 
     def _record_once(self, watch: bool, keep: Keep = "none") -> Recording:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
-        recording = self._apart(record, self.model, self.args, self.kwargs, thorough=True, **options)
-        self._state.note(recording)
+        begun: list[Recording] = []  # what was overwritten is to be put back also if the model raises
+        try:
+            recording = self._apart(
+                record, self.model, self.args, self.kwargs, thorough=True, begun=begun.append, **options
+            )
+        finally:
+            for one in begun:
+                self._state.note(one)
         self._returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         return recording
 

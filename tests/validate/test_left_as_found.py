@@ -199,3 +199,21 @@ def test_a_parameter_written_unannounced_fails_with_its_name():
     assert part.failures[0].message == (
         "parameter 'weight' changed during the forward pass, but no recorded operation wrote to it"
     )
+
+
+class Raises(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.mul_(0.5)
+        raise LookupError("at the end")
+
+
+def test_a_model_that_raises_keeps_its_parameters():
+    model = Raises()
+    with pytest.raises(LookupError, match="at the end"):
+        validate(model, (torch.ones(2),))
+    assert model.weight.tolist() == [1.0, 1.0]
