@@ -10,7 +10,7 @@ from functools import cache
 from pytest_torchlens.draw.options import NestingDepth
 from pytest_torchlens.draw.options import OptionError
 from pytest_torchlens.draw.surroundings import Path
-from pytest_torchlens.draw.text import address_of
+from pytest_torchlens.records import address_of
 from pytest_torchlens.records import nearest
 
 

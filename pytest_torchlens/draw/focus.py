@@ -8,7 +8,7 @@ from pytest_torchlens.draw.options import OptionError
 from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.surroundings import Path
 from pytest_torchlens.draw.surroundings import Surroundings
-from pytest_torchlens.draw.text import address_of
+from pytest_torchlens.records import address_of
 from pytest_torchlens.records import nearest
 
 

@@ -21,11 +21,11 @@ from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.surroundings import Path
 from pytest_torchlens.draw.surroundings import Surroundings
 from pytest_torchlens.draw.surroundings import common
-from pytest_torchlens.draw.text import address_of
 from pytest_torchlens.draw.text import layer_id
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import node_id
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import address_of
 from pytest_torchlens.records import pass_label
 
 

@@ -14,8 +14,8 @@ from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.surroundings import Path
 from pytest_torchlens.draw.surroundings import Surroundings
 from pytest_torchlens.draw.surroundings import is_source
-from pytest_torchlens.draw.text import address_of
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import address_of
 
 _LONGEST_PERIOD = 4
 """Blocks may alternate, as those of a Swin transformer do."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from pytest_torchlens.records import Operation
 
 _LONGEST_NAME = 80
@@ -61,11 +59,6 @@ def layer_id(operation: Operation) -> str:
 def module_id(call: str) -> str:
     """Return the id of a module call (``"features"``, ``"cell:2"``) in the drawing."""
     return "module-" + id_part(call)
-
-
-def address_of(call: str, known: Container[str]) -> str:
-    """Return the address in a module call's name, ``"cell"`` or ``"cell:2"``; an address may hold a colon."""
-    return call if call in known else call.rpartition(":")[0] or call
 
 
 def id_part(text: str) -> str:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.options import OptionError
-from pytest_torchlens.draw.text import address_of
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import torch
 
 from pytest_torchlens.history.layer import Layer
 from pytest_torchlens.history.live import BackwardPass
-from pytest_torchlens.history.lookup import checked
-from pytest_torchlens.history.lookup import is_key
-from pytest_torchlens.history.lookup import unknown
+from pytest_torchlens.history.lookup import Lookup
+from pytest_torchlens.history.lookup import Named
 from pytest_torchlens.history.model_history import ModelHistory
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.operation import fields_by_name
@@ -22,6 +21,7 @@ from pytest_torchlens.history.store import path_of
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import address_of
 
 
 def load(path: Path | str) -> LoadedHistory:
@@ -83,29 +83,30 @@ class LoadedHistory(HistoryView):
         return {place: label for place, label in places.items() if place >= 0}
 
     @functools.cached_property
-    def _by_key(self) -> dict[str | int, list[LoggedOperation]]:
-        found: dict[str | int, list[LoggedOperation]] = {}
-        for op in self.operations:
-            passing = {op.layer_label, op.layer_label_short, *(name.partition(":")[0] for name in op.modules_exited)}
-            for key in {*op.lookup_keys, f"{op.layer_label_short}:{op.pass_num}"}:
-                found[key] = [op]
-            for shared in passing - {*op.lookup_keys}:
-                found.setdefault(shared, []).append(op)
-        return {key: ops for key, ops in found.items() if len({op.layer_label for op in ops}) == 1}
+    def _lookup(self) -> Lookup[LoggedOperation]:
+        by_label = {op.label: op for op in self.operations}
+        return Lookup(map(self._named, self.operations), [by_label[label] for label in self.layer_labels])
+
+    @functools.cached_property
+    def _addresses(self) -> set[str]:
+        return {module.address for module in self._stored.saved.history.modules}
+
+    def _named(self, op: LoggedOperation) -> Named[LoggedOperation]:
+        modules = tuple(address_of(call, self._addresses) for call in op.modules_exited)
+        calls = [
+            call if call != module else f"{call}:1" for call, module in zip(op.modules_exited, modules, strict=True)
+        ]
+        own = (*([op.buffer_address] if op.buffer_address else []), *calls)
+        return Named(op, op.layer_label, op.layer_label_short, op.pass_num, op.label, own, modules)
 
     def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
         """Return what `key` names: a label, a short label, a module address or a place."""
-        key = checked(key)
-        if key not in self._by_key:
-            if isinstance(key, int):
-                raise IndexError(f"layer {key} is out of range: {len(self._places)} layers are saved")
-            raise unknown(key, [name for name in self._by_key if isinstance(name, str)])
-        found = self._by_key[key]
+        found = self._lookup.find(key)
         return found[0] if len(found) == 1 else Layer(tuple(found), lambda: self.rolled_edges)
 
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
-        return is_key(key) and checked(key) in self._by_key
+        return key in self._lookup
 
     def _no_attribute(self, name: str) -> AttributeError:
         """Return the error for a name that is none; some are those of a history just made."""

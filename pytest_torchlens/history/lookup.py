@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
+from typing import Generic
+from typing import TypeVar
 
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.records import close
+
+Thing = TypeVar("Thing")
 
 
 class LookupKeyError(KeyError):
@@ -39,50 +44,81 @@ def unknown(key: str, keys: Iterable[str]) -> LookupKeyError:
     return LookupKeyError(f"no layer {key!r}; {close(key, keys) or _KEYS}")
 
 
-class Lookup:
-    """Keys of the nodes; places count over `saved`, as a list's do.
+@dataclass(frozen=True, eq=False)
+class Named(Generic[Thing]):
+    """A node, or an operation read from disk, with what it goes by.
 
-    A key names one node, or all passes of one layer.
+    Attributes
+    ----------
+    layer, short, pass_num, label
+        Labels of its layer, its pass, and its own label: with the pass where its layer has several.
+    own
+        Other names of it alone: a buffer's address, module calls that it came out of.
+    modules
+        Addresses of the modules that it came out of.
     """
 
-    def __init__(self, nodes: list[Node], saved: list[Node], modules: Modules) -> None:
-        self._nodes = nodes
+    thing: Thing
+    layer: str
+    short: str
+    pass_num: int
+    label: str
+    own: tuple[str, ...]
+    modules: tuple[str, ...]
+
+    @property
+    def labels(self) -> set[str]:
+        """Return its labels, and its layer's."""
+        return {self.layer, f"{self.layer}:{self.pass_num}"}
+
+    @property
+    def names_of_one(self) -> set[str]:
+        """Return what names it and no other pass of its layer."""
+        return {f"{self.short}:{self.pass_num}", *self.own}
+
+
+def named_node(node: Node) -> Named[Node]:
+    """Return a node with its names."""
+    short = f"{node.layer_type}_{node.layer_type_num}"
+    buffer = [node.source.name] if node.kind == "buffer" and node.source is not None else []
+    calls, modules = [call.label for call in node.exited], tuple(call.address for call in node.exited)
+    return Named(node, node.layer_label, short, node.pass_num, node.label, (*buffer, *calls), modules)
+
+
+class Lookup(Generic[Thing]):
+    """Keys of what a graph has, in execution order; places count over `saved`, as a list's do.
+
+    A key names one thing, or all passes of one layer.  A label names what has it, whatever else goes by the same name.
+    """
+
+    def __init__(self, things: Iterable[Named[Thing]], saved: Sequence[Thing]) -> None:
         self._saved = saved
-        self._by_key: dict[str, list[Node]] = {}
-        self._several: dict[str, list[str]] = {}
-        for node in nodes:
-            short = f"{node.layer_type}_{node.layer_type_num}"
-            for key in (node.label_w_pass, f"{short}:{node.pass_num}"):
-                self._by_key[key] = [node]
-            for key in (node.layer_label, short):
-                self._by_key[key] = node.passes
-            if node.kind == "buffer" and node.source is not None:
-                self._enter(node.source.name, [node])
-        for node in nodes:
-            for call in node.exited:
-                self._enter(call.label, [node])
-        for address, found in self._exits(nodes).items():
-            self._enter(address, found)
-        self._modules = modules
+        self._labels: dict[str, list[Named[Thing]]] = {}
+        self._others: dict[str, list[Named[Thing]]] = {}
+        self._of_one: set[str] = set()
+        for named in things:
+            for label in named.labels:
+                self._labels.setdefault(label, []).append(named)
+            for other in {named.short, *named.modules} | named.names_of_one:
+                self._others.setdefault(other, []).append(named)
+            self._of_one |= named.names_of_one
 
-    def _exits(self, nodes: list[Node]) -> dict[str, list[Node]]:
-        """Return for each module address the nodes that came out of it."""
-        found: dict[str, dict[int, Node]] = {}
-        for node in nodes:
-            for call in node.exited:
-                found.setdefault(call.address, {})[id(node)] = node
-        return {address: list(exits.values()) for address, exits in found.items()}
+    def _by_key(self, key: str) -> list[Named[Thing]]:
+        return self._labels.get(key) or self._others.get(key, [])
 
-    def _enter(self, key: str, found: list[Node]) -> None:
-        former = [node for node in self._by_key.get(key, []) if all(node is not other for other in found)]
-        if former or any(node.passes is not found[0].passes for node in found):
-            several = self._several.setdefault(key, [node.label for node in former])
-            several += [node.label for node in found]
-        else:
-            self._by_key[key] = found
+    def _several(self, key: str) -> list[str]:
+        """Return the labels of what `key` stands for, where that is too much."""
+        found = self._by_key(key)
+        one = key in self._of_one and key not in self._labels
+        is_clear = len(found) == 1 or (not one and len({named.layer for named in found}) == 1)
+        return [] if is_clear else [named.label for named in found]
 
-    def find(self, key: str | int) -> list[Node]:
-        """Return the node that `key` names, or the passes of the layer that it names.
+    @property
+    def _keys(self) -> dict[str, object]:
+        return {**self._labels, **self._others}
+
+    def find(self, key: str | int) -> list[Thing]:
+        """Return the thing that `key` names, or the passes of the layer that it names.
 
         Raises
         ------
@@ -96,33 +132,37 @@ class Lookup:
             if not -len(self._saved) <= key < len(self._saved):
                 raise IndexError(f"layer {key} is out of range: {len(self._saved)} layers are saved")
             return [self._saved[key]]
-        if key in self._several:
-            raise LookupKeyError(f"{key!r} stands for several layers; name one of {', '.join(self._several[key])}")
-        if key not in self._by_key:
-            raise unknown(key, self._by_key)
-        return self._by_key[key]
-
-    def select(self, keys: Iterable[str | int]) -> list[Node]:
-        """Return the nodes that `keys` name, in execution order; text that is no key selects labels that contain it."""
-        chosen = {id(node) for key in keys for node in self._matching(key)}
-        return [node for node in self._nodes if id(node) in chosen]
-
-    def _matching(self, key: str | int) -> list[Node]:
-        if not isinstance(key, str) or key in self._by_key:
-            return self.find(key)
-        found = [node for node in self._nodes if key in node.label]
+        found = self._by_key(key)
         if not found:
-            hint = close(key, ["all", "none", *self._by_key]) or _KEYS
-            raise LookupKeyError(f"no layer has {key!r} in its label; {hint}")
-        return found
+            raise unknown(key, self._keys)
+        if several := self._several(key):
+            raise LookupKeyError(f"{key!r} stands for several layers; name one of {', '.join(several)}")
+        return [named.thing for named in found]
 
-    def keys_of(self, node: Node, place: int | None) -> tuple[str | int, ...]:
-        """Return the keys that find a node: places first, then names in alphabetical order."""
-        names = {node.label, node.label_w_pass}
-        for call in node.exited:
-            names |= {key for key in (call.address, call.label) if self._by_key.get(key) == [node]}
-        if node.kind == "buffer" and node.source is not None:
-            names.add(node.source.name)
+    def __contains__(self, key: object) -> bool:
+        """Return whether `key` names one thing or layer."""
+        try:
+            return is_key(key) and bool(self.find(checked(key)))
+        except (LookupKeyError, IndexError):
+            return False
+
+    def matching(self, key: str | int) -> list[Thing]:
+        """Return all that `key` stands for, several layers too; text that is no key: all with it in their labels."""
+        if not isinstance(key, str):
+            return self.find(key)
+        everything = (named for layer in self._labels.values() for named in layer)
+        found = self._by_key(key) or [named for named in everything if key in named.label]
+        if not found:
+            hint = close(key, ["all", "none", *self._keys]) or _KEYS
+            raise LookupKeyError(f"no layer has {key!r} in its label; {hint}")
+        return [named.thing for named in found]
+
+    def keys_of(self, named: Named[Thing], place: int | None) -> tuple[str | int, ...]:
+        """Return the keys that find a thing: places first, then names in alphabetical order."""
+        names = {key for key in (*named.own, *named.modules) if self._names_only(key, named.thing)}
         places = () if place is None else (place - len(self._saved), place)
-        several = set(self._several)
-        return (*places, *sorted(names - several))
+        return (*places, *sorted({named.label, f"{named.layer}:{named.pass_num}"} | names))
+
+    def _names_only(self, key: str, thing: Thing) -> bool:
+        found = self._by_key(key)
+        return len(found) == 1 and found[0].thing is thing

@@ -25,8 +25,7 @@ from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.live import Live
 from pytest_torchlens.history.live import LiveOperation
 from pytest_torchlens.history.lookup import Lookup
-from pytest_torchlens.history.lookup import checked
-from pytest_torchlens.history.lookup import is_key
+from pytest_torchlens.history.lookup import named_node
 from pytest_torchlens.history.loops import group_passes
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation import LoggedOperation
@@ -150,9 +149,9 @@ class ModelHistory(HistoryView):
         return saved
 
     def _selected(self, wanted: LayersToSave) -> list[Node]:
-        every = Lookup(self.nodes, self._layers, self._modules)
+        every = Lookup(map(named_node, self.nodes), self._layers)
         keys, tests = keys_and_tests(wanted)
-        chosen = {id(node) for node in every.select(keys)}
+        chosen = {id(node) for key in keys for node in every.matching(key)}
         if tests:
             drafts = [self._make(node, ()) for node in self.nodes]
             chosen |= {id(self.nodes[place]) for place in places_that_pass(drafts, tests)}
@@ -163,8 +162,8 @@ class ModelHistory(HistoryView):
         return Live(self.recording, self.nodes, self._options.saving)
 
     @functools.cached_property
-    def _lookup(self) -> Lookup:
-        return Lookup(self.nodes, self._saved or self._layers, self._modules)
+    def _lookup(self) -> Lookup[Node]:
+        return Lookup(map(named_node, self.nodes), self._saved or self._layers)
 
     # -- layers ------------------------------------------------------------------------------------------------
 
@@ -181,10 +180,7 @@ class ModelHistory(HistoryView):
 
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
-        try:
-            return is_key(key) and bool(self._lookup.find(checked(key)))
-        except (KeyError, IndexError):
-            return False
+        return key in self._lookup
 
     @functools.cached_property
     def operations(self) -> list[LoggedOperation]:
@@ -198,7 +194,7 @@ class ModelHistory(HistoryView):
     def _operation(self, node: Node) -> LoggedOperation:
         made = self._made.get(id(node))
         if made is None:
-            keys = self._lookup.keys_of(node, self._places.get(id(node)))
+            keys = self._lookup.keys_of(named_node(node), self._places.get(id(node)))
             made = self._made[id(node)] = self._make(node, keys)
         return made
 

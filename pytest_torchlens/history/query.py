@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class Query:
     func
         Layer type (``"conv2d"``, ``"*pool*"``) or the function's name.
     module
-        Address of a module around it: ``"layer3.*"``.
+        Address of a module around it (``"layer3.*"``), or one call of it (``"cell:2"``).
     label
         The layer's label: ``"conv2d_1*"``.
     followed_by, preceded_by
@@ -85,13 +86,17 @@ class Query:
         )
 
     def _stands_in(self, op: LoggedOperation, by_label: ByLabel) -> bool:
-        calls = [call.partition(":")[0] for call in op.containing_module_origin_nested]
+        calls = op.containing_module_origin_nested
+        addresses = [_NUMBER.sub("", call) for call in calls]
         return (
-            _one_like(calls, self.module)
+            _one_like([*calls, *addresses], self.module)
             and _next_to(self.followed_by, op.child_layers, by_label)
             and _next_to(self.preceded_by, op.parent_layers, by_label)
         )
 
+
+_NUMBER = re.compile(r":\d+$")
+"""Of a module's call; an address may have colons of its own."""
 
 _KINDS: dict[str, Any] = {
     "followed_by": str | Query,

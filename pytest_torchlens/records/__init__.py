@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_torchlens.records.address import address_of
 from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
@@ -57,6 +58,7 @@ __all__ = [
     "Stage",
     "Status",
     "Verdict",
+    "address_of",
     "align",
     "byte_size",
     "close",

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from pytest_torchlens.records.address import address_of
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import Operation
@@ -110,12 +111,13 @@ def _addresses(history: HistoryRecord) -> set[str]:
 
 def _keyed(history: HistoryRecord) -> dict[Hashable, Operation]:
     """Return the operations by what is the same in another pass: function, module, line, and for how many-th time."""
+    known = _addresses(history)
     times: Counter[Hashable] = Counter()
     found: dict[Hashable, Operation] = {}
     for op in history.operations:
         around = op.containing_module_origin_nested
         where = (op.layer_type, op.source_line, op.iterable_output_index, op.buffer_address)
-        key: Hashable = (where, tuple(call.partition(":")[0] for call in around))
+        key: Hashable = (where, tuple(address_of(call, known) for call in around))
         times[key] += 1
         found[key, times[key]] = op
     return found

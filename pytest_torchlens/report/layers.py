@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import node_id
-from pytest_torchlens.draw.text import address_of
+from pytest_torchlens.records import address_of
 from pytest_torchlens.report.drawing import row_id
 
 if TYPE_CHECKING:
