@@ -104,14 +104,25 @@ def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[E
 
 
 def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Return by file the lines that conditions led to, and those that none did."""
-    taken: dict[str, set[int]] = defaultdict(set)
-    left: dict[str, set[int]] = defaultdict(set)
+    """Return by file the lines that conditions led to, and those that none did.
+
+    The innermost branch that a line is in decides: one that was gone into at least once.
+    """
+    branches: dict[str, dict[tuple[int, ...], bool]] = defaultdict(dict)
     for record in records:
         filename = record.source_line.rpartition(", in ")[0].rpartition(":")[0]
-        for lines, into in ((record.lines_taken, taken), (record.lines_not_taken, left)):
+        for lines, is_taken in ((record.lines_taken, True), (record.lines_not_taken, False)):
             if lines:
-                into[filename].update(range(lines[0], lines[1] + 1))
-    never = {filename: sorted(lines - taken[filename]) for filename, lines in left.items()}
-    went = {filename: sorted(lines) for filename, lines in taken.items() if lines}
-    return went, {filename: lines for filename, lines in never.items() if lines}
+                branches[filename][lines] = is_taken or branches[filename].get(lines, False)
+    decided = {filename: _by_innermost(found) for filename, found in branches.items()}
+    taken = {filename: sorted(line for line, went in lines.items() if went) for filename, lines in decided.items()}
+    left = {filename: sorted(line for line, went in lines.items() if not went) for filename, lines in decided.items()}
+    return {f: lines for f, lines in taken.items() if lines}, {f: lines for f, lines in left.items() if lines}
+
+
+def _by_innermost(branches: dict[tuple[int, ...], bool]) -> dict[int, bool]:
+    """Return whether each line was gone into; the largest branches come first, the smaller ones overrule them."""
+    lines: dict[int, bool] = {}
+    for (first, last), is_taken in sorted(branches.items(), key=lambda item: (item[0][0] - item[0][1], item[1])):
+        lines.update(dict.fromkeys(range(first, last + 1), is_taken))
+    return lines

@@ -107,7 +107,7 @@ def _later(filename: str, top: ast.expr) -> dict[str, Any] | None:
     condition = next((part for part in _expressions_around(top) if decided_by(part) is not None), None)
     above = decided_by(condition) if condition is not None else None
     if condition is None or above is None:
-        uses = _uses(top, set())
+        uses = _uses(top)
         condition, above = next(((use, by) for use in uses if (by := decided_by(use)) is not None), (None, None))
     if condition is None or above is None:
         return None
@@ -122,19 +122,37 @@ def _expressions_around(node: ast.expr) -> Iterator[ast.expr]:
             yield part
 
 
-def _uses(value: ast.expr, seen: set[str]) -> Iterator[ast.expr]:
+def _uses(value: ast.expr) -> Iterator[ast.expr]:
     """Yield what is made, as far as `carry` goes, of the names that a value was given, and of those made from them."""
+    function = next((above for above in ancestors(value) if isinstance(above, ast.FunctionDef)), None)
+    reads = _reads_by_name(function) if function is not None else {}
+    waiting, seen = [value], set[str]()
+    while waiting:
+        new = _named(waiting.pop(0)) - seen
+        seen |= new
+        for read in (read for name in sorted(new) for read in reads.get(name, ())):
+            use, _ = carry(read, Unknown.UNREAD)
+            yield use
+            waiting.append(use)
+
+
+@functools.lru_cache(maxsize=64)
+def _reads_by_name(function: ast.FunctionDef) -> dict[str, list[ast.Name]]:
+    found: dict[str, list[ast.Name]] = {}
+    for name in ast.walk(function):
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
+            found.setdefault(name.id, []).append(name)
+    return found
+
+
+def _named(value: ast.expr) -> set[str]:
+    """Return the names that a value is given, in it and by the assignment that it is the value of."""
     statement = parent_of(value)
     named = {part.target.id for part in ast.walk(value) if isinstance(part, ast.NamedExpr)}
     if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is value:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         named |= {target.id for target in targets if isinstance(target, ast.Name)}
-    function = next((above for above in ancestors(value) if isinstance(above, ast.FunctionDef)), None)
-    for name in ast.walk(function) if function is not None and named - seen else ():
-        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load) and name.id in named - seen:
-            use, _ = carry(name, Unknown.UNREAD)
-            yield use
-            yield from _uses(use, seen | named)
+    return named
 
 
 def _is_returned(node: ast.expr) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable
 from collections.abc import Iterator
 from typing import Any
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
-from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
@@ -109,15 +109,17 @@ def _key(arg: Any) -> Hashable:
 class Weights:
     """The parameters that operations work on: their own, and those behind operations that read nothing else.
 
-    A weight that is normalised or transposed before each use is the same weight each time.
+    A weight that is normalised or transposed before each use is the same weight each time.  Where nothing descends from
+    an input, as in a generator, all operations are layers: none makes a weight.
     """
 
     def __init__(self, nodes: list[Node]) -> None:
         self._interned = Interned()
         self._made: dict[int, int] = {}
-        self._ids: dict[int, int] = {}
+        self._own = _OwnParameters(nodes).of
         self._layers = {self._layer(node) for node in nodes if node.from_input and node.parameters}
-        for node in nodes:
+        generates = not any(node.from_input and node.kind == "operation" for node in nodes)
+        for node in () if generates else nodes:
             if not node.from_input and node.call is not None and self._is_made(node):
                 rest = tuple(id(parent.source) for parent, _, _ in node.parents if parent.source is not None)
                 made = node.call.info.layer_type, node.value.position, self.of(node), rest, arguments_key(node.call)
@@ -142,13 +144,50 @@ class Weights:
         return known and some and (_overwrites_its_weight(node) or self._layer(node) not in self._layers)
 
     def _layer(self, node: Node) -> Hashable:
-        return node.call and node.call.info.layer_type, node.value.position, self._own(node)
+        return _function(node), self._own(node)
 
-    def _own(self, node: Node) -> tuple[int, ...]:
-        return tuple(map(self._number, node.parameters))
 
-    def _number(self, source: Source) -> int:
-        return self._ids.setdefault(id(source), len(self._ids))
+class _OwnParameters:
+    """The parameters of operations as numbers, without those that stand where another pass reads a tensor.
+
+    A learned first state is no weight of the cell that it is given to.
+    """
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._ids: dict[int, int] = {}
+        self._users: dict[Hashable, dict[tuple[tuple[int, ...], frozenset[str]], None]] = defaultdict(dict)
+        self._known: dict[Hashable, tuple[int, ...]] = {}
+        for node in nodes:
+            for number in (own := self._all(node)):
+                self._users[_function(node), number][own, _read_at(node)] = None
+
+    def of(self, node: Node) -> tuple[int, ...]:
+        own, places = self._all(node), _read_at(node)
+        if len(own) < 2:  # noqa: PLR2004 - another pass has some of them
+            return own
+        key = _function(node), own, places
+        if key not in self._known:
+            self._known[key] = min(self._in_other_passes(_function(node), own, places), key=len, default=own)
+        return self._known[key]
+
+    def _in_other_passes(
+        self, function: Hashable, own: tuple[int, ...], places: frozenset[str]
+    ) -> Iterator[tuple[int, ...]]:
+        for other, read in dict.fromkeys(user for number in own for user in self._users[function, number]):
+            fewer = len(own) - len(other)
+            if set(other) < set(own) and places < read and len(read) - len(places) == fewer:
+                yield other
+
+    def _all(self, node: Node) -> tuple[int, ...]:
+        return tuple([self._ids.setdefault(id(source), len(self._ids)) for source in node.parameters])
+
+
+def _function(node: Node) -> Hashable:
+    return node.call and node.call.info.layer_type, node.value.position
+
+
+def _read_at(node: Node) -> frozenset[str]:
+    return frozenset([path for _, path, _ in node.parents])
 
 
 def _overwrites_its_weight(node: Node) -> bool:

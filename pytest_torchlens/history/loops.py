@@ -25,8 +25,8 @@ from pytest_torchlens.history.sameness import Operations
 def group_passes(nodes: list[Node]) -> list[list[Node]]:
     """Return the layers of several passes, each a list of nodes in execution order.
 
-    Only operations whose values descend from an input count: a loop that fills a constant makes no model recurrent,
-    but the first pass of a recurrent layer may work on a constant state.
+    Without parameters only operations whose values descend from an input count: a loop that fills a constant makes no
+    model recurrent, but the first pass of a loop may work on a constant state.
     """
     ops = Operations(nodes)
     groups, detours = Groups(len(ops)), Detours(ops)
@@ -45,7 +45,7 @@ def _on_same_parameters(ops: Operations, groups: Groups) -> list[int]:
     for number, weights in enumerate(ops.weights):
         if weights:
             users[ops.key[number]].append(number)
-    layers = [numbers for numbers in users.values() if len(numbers) > 1 and any(ops.counts[i] for i in numbers)]
+    layers = [numbers for numbers in users.values() if len(numbers) > 1]
     for numbers in layers:
         groups.join(numbers)
     return [groups.of(numbers[0]) for numbers in layers]

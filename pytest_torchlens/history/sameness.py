@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 from pytest_torchlens.history.graph import Node
@@ -83,9 +84,7 @@ class Operations:
         self.place.append(place)
         if self._at.setdefault(place, kind) != kind:
             self.shared_places.add(place)
-        links = [
-            (interned["in", path, write], self._number.get(id(parent), -1)) for parent, path, write in node.parents
-        ]
+        links = [(interned["in", path, write], self._number.get(id(parent), -1)) for parent, path, write in _read(node)]
         self.parents.append([link for link in links if link[1] >= 0])
         self.children.append([])
         for where, parent in self.parents[-1]:
@@ -105,6 +104,17 @@ class Operations:
                 key = (key, node.value.shape, arguments_key(node.call))
             found = self._alike[number] = self._interned["alike", key]
         return found
+
+
+def _read(node: Node) -> Iterator[tuple[Node, str, bool]]:
+    """Yield the parents of a node; one that a number is added to or multiplied with at either place.
+
+    PyTorch calls ``0 + x`` and ``x + 0`` alike, and what sums up begins with a number.
+    """
+    yield from node.parents
+    either_way = node.call is not None and node.call.info.layer_type in ("add", "mul") and not node.parameters
+    if either_way and all(path == "0" for _, path, _ in node.parents):
+        yield from ((parent, "1", write) for parent, _, write in node.parents)
 
 
 class Groups:

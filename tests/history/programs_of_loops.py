@@ -263,3 +263,35 @@ def a_loop_between_equal_steps(x):
     for _ in range(2):
         y = torch.cos(y)
     return torch.cos(y + 1)
+
+
+SUMMED_UP = "mul_1:1 sin_1:1 add_1:1 mul_1:2 sin_1:2 add_1:2 mul_1:3 sin_1:3 add_1:3"
+
+
+@PROGRAMS.add(SUMMED_UP)
+def sum_of_a_generator(x):
+    return sum(torch.sin(x * i) for i in range(3))
+
+
+@PROGRAMS.add(SUMMED_UP)
+def sum_from_zero_on(x):
+    total = 0
+    for i in range(3):
+        total = total + torch.sin(x * i)
+    return total
+
+
+@PROGRAMS.add(SUMMED_UP)
+def sum_from_zero_on_with_the_new_first(x):
+    total = 0
+    for i in range(3):
+        total = torch.sin(x * i) + total
+    return total
+
+
+@PROGRAMS.add("mul_1:1 sin_1:1 mul_2:1 mul_1:2 sin_1:2 mul_2:2 mul_1:3 sin_1:3 mul_2:3")
+def product_from_one_on(x):
+    product = 1
+    for i in range(3):
+        product = product * torch.sin(x * i)
+    return product

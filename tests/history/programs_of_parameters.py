@@ -289,3 +289,53 @@ class NoiseInEveryPass(OneLinear):
         for _ in range(2):
             x = self.fc(x) + torch.rand(4)
         return x
+
+
+class Generator(nn.Module):
+    """Nothing that it computes descends from its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.RNNCell(4, 4)
+        self.start, self.state = nn.Parameter(torch.ones(1, 4)), nn.Parameter(torch.ones(1, 4))
+
+
+@PROGRAMS.add("zeros_1 rnntanhcell_1:1 rnntanhcell_1:2 rnntanhcell_1:3")
+class FromZerosAndALearnedToken(Generator):
+    def forward(self, x):
+        h, y = torch.zeros(1, 4), self.start
+        for _ in range(3):
+            h = y = self.cell(y, h)
+        return y
+
+
+@PROGRAMS.add("rnntanhcell_1:1 rnntanhcell_1:2 rnntanhcell_1:3")
+class FromLearnedTokensAlone(Generator):
+    def forward(self, x):
+        h, y = self.state, self.start
+        for _ in range(3):
+            h = y = self.cell(y, h)
+        return y
+
+
+@PROGRAMS.add("zeros_1 rnntanhcell_1:1 rnntanhcell_1:2 add_1")
+class BesideWhatDescendsFromTheInput(Generator):
+    def forward(self, x):
+        h, y = torch.zeros(1, 4), self.start
+        for _ in range(2):
+            h = y = self.cell(y, h)
+        return x + y
+
+
+@PROGRAMS.add(
+    "unbind_1 unbind_2 rnntanhcell_1:1 rnntanhcell_1:2",
+    lambda: (torch.rand(2, 1, 4),),
+)
+class LearnedFirstState(Generator):
+    """The state that the first pass is given is no weight of its layer."""
+
+    def forward(self, x):
+        h = self.state
+        for step in x.unbind(0):
+            h = self.cell(step, h)
+        return h
