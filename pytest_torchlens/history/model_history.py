@@ -117,7 +117,7 @@ class ModelHistory(HistoryView):
             save_gradients=save_gradients,
         )
         again = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
-        again.graph_differences = graph_differences(self.operations, again.operations)
+        again.graph_differences = graph_differences(self.operations, again.operations, self.recording.modules)
         return again
 
     # -- the graph ---------------------------------------------------------------------------------------------

@@ -72,3 +72,80 @@ def test_rerun_without_its_model():
     history = tl.log_forward_pass(Deciding(), torch.ones(1, 2))
     with pytest.raises(ReferenceError, match="Deciding is gone"):
         history.rerun(torch.ones(1, 2))
+
+
+def differences(forward, first, second, *modules):
+    model = Stages(forward, *modules)
+    return tl.log_forward_pass(model, first).rerun(second).graph_differences
+
+
+class Stages(nn.Module):
+    """A model whose forward is given its modules."""
+
+    def __init__(self, forward, *modules):
+        super().__init__()
+        self.stages = nn.ModuleList(modules)
+        self.own = forward
+
+    def forward(self, x):
+        return self.own(x, *self.stages)
+
+
+X = torch.ones(1, 2)
+
+
+def inserted(x):
+    y = torch.sin(x)
+    z = torch.cos(y)
+    if x.sum() > 0:
+        z = torch.exp(z)
+    z = torch.tanh(z)
+    return y + z + x
+
+
+def read_elsewhere(x):
+    a, b = torch.sin(x), torch.cos(x)
+    return (a if x.sum() > 0 else b).tanh() + a + b
+
+
+def one_more(x):
+    a, b = torch.sin(x), torch.cos(x)
+    return torch.stack([a, b, a] if x.sum() > 0 else [a, b]).sum() + a
+
+
+def steps(x, cell):
+    for _ in range(3 if x.sum() > 0 else 1):
+        x = cell(x)
+    return x.abs()
+
+
+@pytest.mark.parametrize(
+    ("forward", "modules", "one_way", "back"),
+    [
+        pytest.param(inserted, [], "exp_1_5 came in", "exp_1_5 did not run", id="inserted"),
+        pytest.param(
+            read_elsewhere,
+            [],
+            "tanh_1_5 read sin_1_1 in place of cos_1_2",
+            "tanh_1_5 read cos_1_2 in place of sin_1_1",
+            id="other-parent",
+        ),
+        pytest.param(
+            one_more, [], "stack_1_5 read sin_1_1, too", "stack_1_5 did not read sin_1_1", id="one-more-argument"
+        ),
+        pytest.param(
+            lambda x, a, b: (a if x.sum() > 0 else b)(x),
+            [nn.Linear(2, 2), nn.Linear(2, 2)],
+            "linear_1_3 ran in place of linear_1_3",
+            "linear_1_3 ran in place of linear_1_3",
+            id="other-module",
+        ),
+        pytest.param(
+            steps, [nn.Tanh()], "tanh_1_3:2, tanh_1_3:3 came in", "tanh_1_3:2, tanh_1_3:3 did not run", id="more-steps"
+        ),
+    ],
+)
+def test_each_difference_is_told_once(forward, modules, one_way, back):
+    assert differences(forward, -X, X, *modules) == (one_way,)
+    assert differences(forward, X, -X, *modules) == (back,)
+    assert differences(forward, X, 2 * X, *modules) == ()
