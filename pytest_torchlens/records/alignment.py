@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
+from pytest_torchlens.records.common import common_places
 from pytest_torchlens.records.operation import Operation
 
 
@@ -191,8 +191,8 @@ def _blocks(first: list[Hashable], second: list[Hashable]) -> Iterator[tuple[int
         end += 1
     yield 0, 0, start
     middle = first[start : len(first) - end], second[start : len(second) - end]
-    for block in SequenceMatcher(None, *middle, autojunk=False).get_matching_blocks():
-        yield start + block.a, start + block.b, block.size
+    for early, late in common_places(*middle):
+        yield start + early, start + late, 1
     yield len(first) - end, len(second) - end, end
 
 
