@@ -27,7 +27,7 @@ _Places = tuple[int, int]
 def _way(ours: list[int], theirs: list[int], left: int, right: int) -> tuple[list[_Places], _Places]:
     """Return the places of equal items on the best way from a pair of places on, and where it ends.
 
-    ``reach[k]`` is the furthest place in `ours` on the diagonal of the ways that left out `k` more of ours than of theirs.
+    ``reach[k]`` is the furthest place in `ours` of the ways that left out `k` more of ours than of theirs.
     """
     reach = {1: left}
     steps: list[dict[int, int]] = []
