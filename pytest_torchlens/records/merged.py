@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from pytest_torchlens.records.address import address_of
 from pytest_torchlens.records.history import HistoryRecord
+from pytest_torchlens.records.in_step import in_step
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import Operation
 
@@ -70,10 +70,14 @@ def _some(labels: tuple[str, ...]) -> str:
     return f"{len(labels)} ({named})" if labels else "0"
 
 
+_Pair = tuple[Operation | None, Operation | None]
+
+
 def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
     """Return two passes of one model as one graph.
 
-    Operations are the same where the same line of code ran the same function in the same module for the same time.
+    Operations are the same where the same line of code ran the same function in the same module, in the same pass of
+    the loop around it.
 
     Raises
     ------
@@ -82,26 +86,23 @@ def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
     """
     if first.model_name != second.model_name or _addresses(first) != _addresses(second):
         raise ValueError(f"cannot merge passes of different models: {first.model_name} and {second.model_name}")
-    ours, theirs = _keyed(first), _keyed(second)
-    order = _interleaved(list(ours), list(theirs))
-    place = {key: number for number, key in enumerate(order)}
-    edges: dict[Hashable, dict[tuple[int, Edge], None]] = {key: {} for key in order}
-    for side in (ours, theirs):
-        numbers = {op.label: place[key] for key, op in side.items()}
-        for key, op in side.items():
-            for edge in op.edges:
-                plain = Edge("", edge.argument, edge.through_write)
-                edges[key][numbers[edge.parent], plain] = None
-    return MergedGraph(
-        tuple(
-            MergedOperation(
-                ours[key].label if key in ours else "",
-                theirs[key].label if key in theirs else "",
-                ours[key] if key in ours else theirs[key],
-                tuple(edges[key]),
-            )
-            for key in order
-        )
+    pairs = _with_sources(_paired(first, second), _sources(first, second))
+    sides = zip(*pairs, strict=True)
+    places = [{op.label: number for number, op in enumerate(side) if op is not None} for side in sides]
+    return MergedGraph(tuple(_merged(pair, places) for pair in pairs))
+
+
+def _merged(pair: _Pair, places: list[dict[str, int]]) -> MergedOperation:
+    first, second = pair
+    edges = [
+        (numbers[edge.parent], Edge("", edge.argument, edge.through_write))
+        for op, numbers in zip(pair, places, strict=True)
+        for edge in (op.edges if op is not None else ())
+    ]
+    operation = first or second
+    assert operation is not None  # noqa: S101 - a pair has one at least
+    return MergedOperation(
+        first.label if first else "", second.label if second else "", operation, tuple(dict.fromkeys(edges))
     )
 
 
@@ -109,31 +110,53 @@ def _addresses(history: HistoryRecord) -> set[str]:
     return {module.address for module in history.modules}
 
 
-def _keyed(history: HistoryRecord) -> dict[Hashable, Operation]:
-    """Return the operations by what is the same in another pass: function, module, line, and for how many-th time."""
-    known = _addresses(history)
-    times: Counter[Hashable] = Counter()
-    found: dict[Hashable, Operation] = {}
-    for op in history.operations:
-        around = op.containing_module_origin_nested
-        where = (op.layer_type, op.source_line, op.iterable_output_index, op.buffer_address)
-        key: Hashable = (where, tuple(address_of(call, known) for call in around))
-        times[key] += 1
-        found[key, times[key]] = op
-    return found
+def _paired(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
+    """Return the operations of both that are no sources, in one order."""
+    sides = [[op for op in history.operations if not _is_source(op)] for history in (first, second)]
+
+    def is_loop(side: int, earlier: int, later: int) -> bool:
+        return sides[side][earlier].layer_label == sides[side][later].layer_label
+
+    ours, theirs = sides
+    return [
+        (ours[one] if one >= 0 else None, theirs[other] if other >= 0 else None)
+        for one, other in in_step(list(map(_key, ours)), list(map(_key, theirs)), is_loop)
+    ]
 
 
-def _interleaved(ours: list[Hashable], theirs: list[Hashable]) -> list[Hashable]:
-    """Return all keys: ours in order, theirs after the last of ours that came before them."""
-    known = set(ours)
-    after: dict[Hashable, list[Hashable]] = {}
-    last: Hashable = None
-    for key in theirs:
-        if key in known:
-            last = key
-        else:
-            after.setdefault(last, []).append(key)
-    order = list(after.get(None, []))
-    for key in ours:
-        order += [key, *after.get(key, [])]
+def _key(op: Operation) -> Hashable:
+    """Return what is the same in another pass."""
+    around = tuple(call.partition(":")[0] for call in op.containing_module_origin_nested)
+    return op.layer_type, op.source_line, op.iterable_output_index, op.buffer_address, op.constant_origin, around
+
+
+def _is_source(op: Operation) -> bool:
+    return op.is_input_layer or op.is_buffer_layer or op.is_constant
+
+
+def _sources(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
+    """Return inputs, buffers and constants of both, the n-th of a kind with the n-th."""
+    found: tuple[dict[Hashable, Operation], ...] = ({}, {})
+    for history, sources in zip((first, second), found, strict=True):
+        times: Counter[Hashable] = Counter()
+        for op in filter(_is_source, history.operations):
+            times[_key(op)] += 1
+            sources[_key(op), times[_key(op)]] = op
+    ours, theirs = found
+    return [(ours.get(key), theirs.get(key)) for key in ours | theirs]
+
+
+def _with_sources(pairs: list[_Pair], sources: list[_Pair]) -> list[_Pair]:
+    """Return pairs with the inputs before all of them, and each other source before what reads it first."""
+    by_label = [{op.label: pair for pair in sources if (op := pair[side]) is not None} for side in (0, 1)]
+    order = [pair for pair in sources if any(op is not None and op.is_input_layer for op in pair)]
+    known = set(map(id, order))
+    for pair in pairs:
+        for op, read in zip(pair, by_label, strict=True):
+            for label in (edge.parent for edge in op.edges) if op is not None else ():
+                source = read.get(label)
+                if source is not None and id(source) not in known:
+                    known.add(id(source))
+                    order.append(source)
+        order.append(pair)
     return order
