@@ -84,7 +84,7 @@ def _record(escape: Escape, asked: Node | None, decisions: _Decisions) -> Escape
 def _asked_without_source(escape: Escape) -> bool:
     """Return whether the code that asked was made by ``exec`` or the like."""
     asking = next((code for code, _ in frames(escape) if is_model_code(code) or code.co_filename.startswith("<")), None)
-    return asking is not None and asking.co_filename.startswith("<")
+    return asking is not None and not is_model_code(asking)
 
 
 def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> None:

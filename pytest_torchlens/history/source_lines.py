@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import linecache
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from pytest_torchlens.capture.calls import Frames
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
-_NOT_THE_MODEL = (_TORCH, _OURS, contextlib.__file__, functools.__file__, "<")
+_NOT_THE_MODEL = (_TORCH, _OURS, contextlib.__file__, functools.__file__)
 
 
 def source_line(call: Call) -> str:
@@ -57,7 +58,13 @@ def _own(recorded: Frames) -> Iterator[tuple[CodeType, int]]:
 
 def is_model_code(code: CodeType) -> bool:
     """Return whether code is the model's (or a library's other than PyTorch)."""
-    return not code.co_filename.startswith(_NOT_THE_MODEL)
+    name = code.co_filename
+    return has_source(name) if name.startswith("<") else not name.startswith(_NOT_THE_MODEL)
+
+
+def has_source(filename: str) -> bool:
+    """Return whether what is no file has source that is known, as a cell of IPython has; one by ``exec`` has none."""
+    return filename.endswith(">") and filename in linecache.cache
 
 
 def describe(code: CodeType, at: int) -> str:
