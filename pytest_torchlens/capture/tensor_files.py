@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from types import MappingProxyType
@@ -94,6 +95,11 @@ class TensorWriter:
             self._files += 1
             self._pending, self._bytes = {}, 0
 
+    def discard(self) -> None:
+        """Take away what was written: what could not be finished must not be in the way of another try."""
+        for number in range(self._files + 1):  # the last may be cut off
+            (self.folder / f"activations-{number:05d}.safetensors").unlink(missing_ok=True)
+
     def keep_only(self, wanted: set[str]) -> None:
         """Take all other tensors out of the files, and away files that are empty then."""
         self.names &= wanted
@@ -125,6 +131,7 @@ class TensorReader:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._files: dict[str, Path] = {}
         self._last: tuple[Path, Any] | None = None
         if not folder.is_dir():
@@ -140,7 +147,7 @@ class TensorReader:
                             raise TensorFileError(f"{here} and {there} both have a tensor {plain!r} in {folder}")
                     self._files[name] = file
 
-    @property
+    @functools.cached_property
     def names(self) -> MappingProxyType[str, Path]:
         """Names of the tensors, and the files that have them."""
         return MappingProxyType({name.removesuffix(_COMPLEX): file for name, file in self._files.items()})
@@ -148,11 +155,14 @@ class TensorReader:
     def read(self, name: str) -> torch.Tensor:
         """Return a tensor."""
         stored = name if name in self._files else name + _COMPLEX
+        file = self._files.get(stored)
+        if file is None:
+            raise TensorFileError(f"{self._folder} has no tensor {name!r}: a file was taken away")
         try:
-            tensor: torch.Tensor = self._opened(self._files[stored]).get_tensor(stored)
+            tensor: torch.Tensor = self._opened(file).get_tensor(stored)
             return torch.view_as_complex(tensor) if stored.endswith(_COMPLEX) else tensor
-        except (SafetensorError, RuntimeError, KeyError, OSError) as error:
-            raise TensorFileError(f"{self._files[stored]} is damaged: its tensor {name!r}: {error}") from None
+        except (SafetensorError, RuntimeError, OSError) as error:
+            raise TensorFileError(f"{file} is damaged: its tensor {name!r}: {error}") from None
 
     def _opened(self, file: Path) -> Any:
         """Return a file, the last one as it is open: to open one is to read the names of all that is in it."""

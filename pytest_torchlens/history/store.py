@@ -63,17 +63,19 @@ class SavedHistory:
 
 def save(history: HistoryView, path: Path | str) -> None:
     """Write a history with its tensors into a folder, which is made if need be and has to be empty."""
-    folder = path_of(path)
+    folder, writer = path_of(path), None
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise HistoryFileError(f"{folder} is there already; save into a new or empty folder")
-        saved = _saved(history, _write_tensors(history, TensorWriter(folder)))
+        writer = TensorWriter(folder)
+        saved = _saved(history, _write_tensors(history, writer))
         content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
         (folder / _FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    except OSError as error:
-        raise HistoryFileError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
-    except TensorFileError as error:
-        raise HistoryFileError(str(error)) from None
+    except (OSError, TensorFileError) as error:
+        if writer is not None:
+            writer.discard()
+            (folder / _FILE).unlink(missing_ok=True)
+        raise HistoryFileError(_in_words(error, folder)) from None
     if saved.left_out:
         told = ", ".join(f"{name} ({why})" for name, why in list(saved.left_out.items())[:_FEW])
         more = len(saved.left_out) - _FEW
@@ -85,6 +87,12 @@ def save(history: HistoryView, path: Path | str) -> None:
 
 
 _FEW = 5
+
+
+def _in_words(error: OSError | TensorFileError, folder: Path) -> str:
+    if isinstance(error, TensorFileError):
+        return str(error)
+    return f"{error.filename or folder} cannot be written: {error.strerror}"
 
 
 def path_of(path: object) -> Path:

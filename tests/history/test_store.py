@@ -181,3 +181,24 @@ def test_reading_all_tensors_opens_each_file_once(history, folder, monkeypatch):
 def test_a_folder_in_use_is_not_written_over(history, folder):
     with pytest.raises(tl.HistoryFileError, match="is there already; save into a new or empty folder"):
         history.save(folder)
+
+
+def test_a_save_that_failed_can_be_tried_again(history, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pytest_torchlens.history.store.json.dumps", full)
+        with pytest.raises(tl.HistoryFileError, match="cannot be written: No space left on device"):
+            history.save(tmp_path / "h")
+    history.save(tmp_path / "h")
+    assert list(tl.load(tmp_path / "h").layer_list) == history.layer_list
+
+
+def test_files_taken_away_are_said_to_be(tmp_path):
+    model = Function(lambda x: torch.complex(x, x) * 2)
+    history = tl.log_forward_pass(model, torch.ones(3), save_options=tl.SaveOptions(stream_to=tmp_path / "s"))
+    for file in (tmp_path / "s").iterdir():
+        file.unlink()
+    with pytest.raises(ValueError, match=r"has no tensor .*: a file was taken away"):
+        assert history["mul_1"].tensor_contents is None  # it raises
