@@ -16,6 +16,7 @@ from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
+from pytest_torchlens.capture.tensor_files import why_no_path
 from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.capture.values import Value
 
@@ -86,6 +87,10 @@ def _is_truth(value: object) -> bool:
     return isinstance(value, bool)
 
 
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | Path) and value != "" and not why_no_path(value)
+
+
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "detach": (_is_truth, "True or False"),
     "gradients": (_is_truth, "True or False"),
@@ -94,7 +99,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None or (isinstance(value, torch.dtype) and value.is_floating_point),
         "a floating-point type, as torch.float16",
     ),
-    "stream_to": (lambda value: isinstance(value, str | Path | None) and value != "", "the path of a folder"),
+    "stream_to": (lambda value: value is None or _is_path(value), "the path of a folder"),
 }
 
 

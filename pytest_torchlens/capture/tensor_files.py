@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from pathlib import Path
 from types import MappingProxyType
@@ -44,6 +45,17 @@ def why_not_storable(tensor: torch.Tensor) -> str:
     return "" if tensor.dtype in _DTYPES or tensor.is_complex() else str(tensor.dtype)
 
 
+def why_no_path(path: Path | str) -> str:
+    """Return why a text can be no path; nothing where it can."""
+    if "\0" in str(path):
+        return "it has a null character"
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        return f"{error.object[error.start : error.end]!r} is no character"
+    return ""
+
+
 class TensorWriter:
     """Writes tensors into files of some 64 MiB each, so that no more than that is held in memory.
 
@@ -71,8 +83,8 @@ class TensorWriter:
         self._bytes = 0
         self._files = 0
 
-    def write(self, name: str, tensor: torch.Tensor) -> None:
-        """Take a copy of a tensor's contents, detached and on the CPU."""
+    def write(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Take a copy of a tensor's contents, detached and on the CPU, and return it as it is written."""
         with torch.no_grad():
             plain = tensor.detach().resolve_conj().resolve_neg()
             if plain.is_complex():
@@ -83,6 +95,7 @@ class TensorWriter:
         self._bytes += copy.nbytes
         if self._bytes >= _LIMIT:
             self.flush()
+        return copy
 
     def flush(self) -> None:
         """Write what is held in memory."""

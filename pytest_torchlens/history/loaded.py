@@ -60,7 +60,7 @@ class LoadedHistory(HistoryView):
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Activations (by label) and gradients (``"gradient 1 of LABEL"``) not on disk, each with the reason."""
+        """Activations (by label) and gradients (``"gradient 1 LABEL"``) not on disk, each with the reason."""
         return dict(self._stored.saved.left_out or {})
 
     @property

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.tensor_files import TensorFileError
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.capture.tensor_files import check_plain_file
+from pytest_torchlens.capture.tensor_files import why_no_path
 from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.problems import problems_of
@@ -59,6 +61,8 @@ class SavedHistory:
     backward_passes: tuple[BackwardPass, ...] = ()
     left_out: dict[str, str] | None = None
     """Tensors that safetensors has no place for (sparse, nested, quantized), by name, and why."""
+    digests: dict[str, str] | None = None
+    """Type, shape and fingerprint of each tensor in the files, by name."""
 
 
 def save(history: HistoryView, path: Path | str) -> None:
@@ -68,7 +72,7 @@ def save(history: HistoryView, path: Path | str) -> None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise HistoryFileError(f"{folder} is there already; save into a new or empty folder")
         writer = TensorWriter(folder)
-        saved = _saved(history, _write_tensors(history, writer))
+        saved = _saved(history, *_write_tensors(history, writer))
         content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
         (folder / _FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
     except (OSError, TensorFileError) as error:
@@ -102,13 +106,17 @@ def path_of(path: object) -> Path:
     ------
     TypeError
         If it is none.
+    HistoryFileError
+        If it has a character that no path has.
     """
     if isinstance(path, str | Path) and path != "":
+        if why := why_no_path(path):
+            raise HistoryFileError(f"{str(path)!r:.80} is no path: {why}")
         return Path(path)
     raise TypeError(f"{path!r:.80} is no path; histories are saved in folders, as 'run-1'")
 
 
-def _saved(history: HistoryView, left_out: dict[str, str]) -> SavedHistory:
+def _saved(history: HistoryView, left_out: dict[str, str], digests: dict[str, str]) -> SavedHistory:
     stacks = {op.label: [_frame(frame) for frame in op.func_call_stack] for op in history.operations}
     places = {frame: place for place, frame in enumerate({frame: 0 for stack in stacks.values() for frame in stack})}
     return SavedHistory(
@@ -117,6 +125,7 @@ def _saved(history: HistoryView, left_out: dict[str, str]) -> SavedHistory:
         stacks={label: tuple(places[frame] for frame in stack) for label, stack in stacks.items() if stack},
         backward_passes=tuple(history.backward_passes),
         left_out=left_out or None,
+        digests=digests or None,
     )
 
 
@@ -124,16 +133,21 @@ def _frame(frame: StackFrame) -> SavedFrame:
     return SavedFrame(frame["call_fname"], frame["call_linenum"], frame["function"], tuple(frame["code_context"]))
 
 
-def _write_tensors(history: HistoryView, writer: TensorWriter) -> dict[str, str]:
-    """Write all that can be written, and return what cannot, with the reasons."""
-    left_out = {}
+def _write_tensors(history: HistoryView, writer: TensorWriter) -> tuple[dict[str, str], dict[str, str]]:
+    """Write all that can be written; return what cannot, with the reasons, and the digests of what was written."""
+    left_out, digests = {}, {}
     for name, tensor in _tensors(history):
         if why := why_not_storable(tensor):
             left_out[name] = why
         else:
-            writer.write(name, tensor)
+            digests[name] = _digest(writer.write(name, tensor))
     writer.flush()
-    return left_out
+    return left_out, digests
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return f"{plain.dtype} {list(plain.shape)} {fingerprint(plain)}"
 
 
 def _tensors(history: HistoryView) -> Iterator[tuple[str, torch.Tensor]]:
@@ -177,6 +191,9 @@ class Stored:
             there = op.label in self._tensors.names or op.label in (self.saved.left_out or {})
             if op.has_saved_activations and not there:
                 raise HistoryFileError(f"{self._folder}: the tensor of {op.label} is missing")
+        for name in self.saved.digests or {}:
+            if name not in self._tensors.names:
+                raise HistoryFileError(f"{self._folder}: the tensor {name!r} is missing")
 
     def activation(self, label: str) -> torch.Tensor | None:
         """Return an operation's tensor."""
@@ -188,9 +205,13 @@ class Stored:
 
     def _read(self, name: str) -> torch.Tensor:
         try:
-            return self._tensors.read(name)
+            tensor = self._tensors.read(name)
         except TensorFileError as error:
             raise HistoryFileError(str(error)) from None
+        if _digest(tensor) != (self.saved.digests or {}).get(name):
+            file = self._tensors.names[name]
+            raise HistoryFileError(f"{file} is damaged: its tensor {name!r} is not the one that was saved")
+        return tensor
 
 
 def _content(folder: Path) -> dict[str, Any]:
@@ -237,4 +258,15 @@ def _parsed(content: dict[str, Any], folder: Path) -> SavedHistory:
         raise HistoryFileError(f"{folder / _FILE} is damaged: {error}") from None
     for problem in problems_of(saved.history, saved.stacks or {}, len(saved.frames)):
         raise HistoryFileError(f"{folder / _FILE} is damaged: {problem}")
+    labels = {op.label for op in saved.history.operations}
+    named = [_label_in(name) for name in saved.left_out or {}]
+    for label in (*named, *(label for backward in saved.backward_passes for label in backward.layers)):
+        if label not in labels:
+            raise HistoryFileError(f"{folder / _FILE} is damaged: it names {label!r}, which is no operation")
     return saved
+
+
+def _label_in(name: str) -> str:
+    """Return the label in the name of an activation or a gradient."""
+    gradient = _GRADIENT.fullmatch(name)
+    return gradient["label"] if gradient else name

@@ -84,8 +84,8 @@ def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
     ValueError
         If the two are no passes of one model.
     """
-    if first.model_name != second.model_name or _addresses(first) != _addresses(second):
-        raise ValueError(f"cannot merge passes of different models: {first.model_name} and {second.model_name}")
+    if why := "".join(_unlike(first, second)[:1]):
+        raise ValueError(f"cannot merge passes of different models: {why}")
     pairs = _with_sources(_paired(first, second), _sources(first, second))
     sides = zip(*pairs, strict=True)
     places = [{op.label: number for number, op in enumerate(side) if op is not None} for side in sides]
@@ -104,6 +104,26 @@ def _merged(pair: _Pair, places: list[dict[str, int]]) -> MergedOperation:
     return MergedOperation(
         first.label if first else "", second.label if second else "", operation, tuple(dict.fromkeys(edges))
     )
+
+
+def _unlike(first: HistoryRecord, second: HistoryRecord) -> list[str]:
+    """Return what one model has and the other has not: modules, parameters and their shapes."""
+    names = f"{first.model_name} and {second.model_name}"
+    if first.model_name != second.model_name or _addresses(first) != _addresses(second):
+        return [names]
+    ours, theirs = _parts(first), _parts(second)
+    both = [name for name in ours if name in theirs]
+    return [f"{names}, with {ours[x]} and {theirs[x]} at {x!r}" for x in both if ours[x] != theirs[x]]
+
+
+def _parts(history: HistoryRecord) -> dict[str, str]:
+    """Return modules and used parameters by address, each in words."""
+    kinds = {
+        mod.address: mod.module_type.removeprefix("Lazy") for mod in history.modules
+    }  # as it is after its first pass
+    modules = {mod.address: f"{kinds[mod.address]} of {mod.num_params} parameters" for mod in history.modules}
+    shapes = (zip(op.parent_param_addresses, op.parent_param_shapes, strict=True) for op in history.operations)
+    return {name: str(shape) for shape_of in shapes for name, shape in shape_of} | modules
 
 
 def _addresses(history: HistoryRecord) -> set[str]:

@@ -65,6 +65,25 @@ DAMAGE = {
     "branch": (lambda c: c["history"]["escapes"][0].update(lines_taken=[1, 10**17]), "no first and last line"),
     "deep": (lambda c: c["history"]["modules"].extend(nested(300)), "lies in more than 200 others"),
     "not-finite": (lambda c: c["history"].update(elapsed_time_total="endless"), "expected float, found str"),
+    "label": (lambda c: op_of(c, 1).update({"layer_label_w_pass": "zzz:9"}), "label 'zzz:9' should be '.*:1'"),
+    "short-label": (lambda c: op_of(c, 1).update(layer_label_short="relu_7"), "label 'relu_7' should be"),
+    "negative-size": (lambda c: op_of(c, 1).update(tensor_shape=[-2, 2]), r"the shape \(-2, 2\)"),
+    "one-size": (lambda c: op_of(c, 1).update(tensor_shape=[4]), r"the shape \(4,\) with strides"),
+    "bytes": (lambda c: op_of(c, 1).update(tensor_fsize=10**9), "1000000000 bytes, and 16 by its shape"),
+    "calls": (lambda c: c["history"]["modules"][1].update(num_passes=10**9), "called 1000000000 times, and 1 calls"),
+    "call": (lambda c: c["history"]["top_level_module_passes"].append("x:1"), "'x:1' is no call of a module"),
+    "around": (lambda c: op_of(c, 1).update(containing_module_origin_nested=["x"]), "beside 'x', which is no call"),
+    "edges": (lambda c: op_of(c, 1).update(edges=[]), "has edges from none, and input_1_0 as parents"),
+    "children": (lambda c: op_of(c, 0).update(child_layers=[]), "is read by linear_1_1.*has none as children"),
+    "keys": (
+        lambda c: op_of(c, 1)["lookup_keys"].append("input_1_0"),
+        "two operations have the lookup key 'input_1_0'",
+    ),
+    "loop": (lambda c: c["history"].update(loops=[{"source_line": "", "layers": ["x"]}]), "a loop has 'x'"),
+    "escape": (lambda c: c["history"]["escapes"][0].update(operation="x"), "asked of 'x', which is no operation"),
+    "backward": (lambda c: c["backward_passes"][0].update(layers=["x"]), "names 'x', which is no operation"),
+    "left-out": (lambda c: c.update(left_out={"gradient 1 x": "sparse"}), "names 'x', which is no operation"),
+    "digests": (lambda c: c["digests"].update({"gradient 9 linear_1_1": ""}), "'gradient 9 linear_1_1' is missing"),
     "renamed": (lambda c: c["history"]["operations"].pop(), "no operation|not there"),
 }
 
@@ -188,6 +207,33 @@ def test_the_lines_are_those_of_when_it_was_saved(tmp_path):
     assert frame["code_context"][frame["call_linenum"] - 1] == "        return x + 1\n"
 
 
+@pytest.mark.parametrize("gradients", [False, True], ids=["activation", "gradient"])
+def test_a_flipped_bit(copy, gradients):
+    from safetensors.torch import load_file
+    from safetensors.torch import save_file
+
+    file = copy / "activations-00000.safetensors"
+    tensors = load_file(file)
+    name = "gradient 1 linear_1_1" if gradients else "linear_1_1"
+    tensors[name].view(torch.uint8)[0, 0] ^= 1
+    save_file(tensors, file)
+    linear = tl.load(copy)["linear_1"]
+    with pytest.raises(tl.HistoryFileError, match=f"00000.safetensors is damaged: its tensor '{name}' is not the one"):
+        _ = linear.gradients if gradients else linear.tensor_contents
+
+
+def test_tensors_of_another_shape_or_type(copy):
+    from safetensors.torch import load_file
+    from safetensors.torch import save_file
+
+    file = copy / "activations-00000.safetensors"
+    tensors = load_file(file)
+    for other in (tensors["linear_1_1"].reshape(-1), tensors["linear_1_1"].view(torch.int32)):
+        save_file({**tensors, "linear_1_1": other}, file)
+        with pytest.raises(tl.HistoryFileError, match="is not the one that was saved"):
+            _ = tl.load(copy)["linear_1"].tensor_contents
+
+
 def test_complex_tensors_of_a_wrong_shape(copy):
     from safetensors.torch import load_file
     from safetensors.torch import save_file
@@ -206,6 +252,15 @@ def test_what_is_no_path(history, path):
     for use in (history.save, tl.load):
         with pytest.raises(TypeError, match="is no path; histories are saved in folders, as 'run-1'"):
             use(path)
+
+
+@pytest.mark.parametrize(("path", "why"), [("a\0b", "a null character"), ("a\ud800b", "is no character")])
+def test_characters_that_no_path_has(history, path, why):
+    for use in (history.save, tl.load):
+        with pytest.raises(tl.HistoryFileError, match=f"is no path: .*{why}"):
+            use(path)
+    with pytest.raises(TypeError, match=r"stream_to of SaveOptions is .* it takes the path of a folder"):
+        tl.SaveOptions(stream_to=path)
 
 
 def test_a_folder_that_cannot_be_written(history, tmp_path):

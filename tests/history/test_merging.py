@@ -1,0 +1,45 @@
+"""What can be merged: passes of one model, whatever branches they took; and what cannot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import pytest_torchlens as tl
+
+
+def passed(*modules, size=2):
+    return tl.log_forward_pass(nn.Sequential(*modules), torch.ones(1, size))
+
+
+class Scaled(nn.Module):
+    def __init__(self, *shape):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(shape))
+
+    def forward(self, x):
+        return self.scale.sum() * x
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ([nn.Linear(2, 3)], [nn.Linear(2, 5)], r"with \(3, 2\) and \(5, 2\) at '0.weight'"),
+        ([nn.ReLU()], [nn.Tanh()], "ReLU of 0 parameters and Tanh of 0 parameters at '0'"),
+        ([Scaled(2, 3)], [Scaled(3, 2)], r"with \(2, 3\) and \(3, 2\) at '0.scale'"),
+        ([nn.ReLU()], [nn.ReLU(), nn.ReLU()], "Sequential and Sequential"),
+    ],
+)
+def test_passes_of_different_models(first, second, message):
+    with pytest.raises(ValueError, match=f"cannot merge passes of different models: .*{message}"):
+        passed(*first).merge(passed(*second))
+
+
+def test_passes_of_one_model():
+    model = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
+    first = tl.log_forward_pass(model, torch.ones(1, 2))
+    model.requires_grad_(False)
+    again = tl.log_forward_pass(model, torch.ones(4, 2))
+    merged = first.merge(again)
+    assert merged.only_first == merged.only_second == ()
