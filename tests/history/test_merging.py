@@ -42,4 +42,5 @@ def test_passes_of_one_model():
     model.requires_grad_(False)
     again = tl.log_forward_pass(model, torch.ones(4, 2))
     merged = first.merge(again)
-    assert merged.only_first == merged.only_second == ()
+    assert merged.only_second == ()
+    assert [op.operation.layer_type for op in merged.operations if op.in_both] == ["input", "linear", "relu", "output"]
