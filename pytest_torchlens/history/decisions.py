@@ -15,6 +15,7 @@ from pytest_torchlens.history.syntax import called
 from pytest_torchlens.history.syntax import decided_by
 from pytest_torchlens.history.syntax import lines_of
 from pytest_torchlens.history.syntax import parent_of
+from pytest_torchlens.history.syntax import reads_by_name
 from pytest_torchlens.history.syntax import text_of
 
 _WORDS: dict[type, tuple[str, str, str]] = {
@@ -125,7 +126,7 @@ def _expressions_around(node: ast.expr) -> Iterator[ast.expr]:
 def _uses(value: ast.expr) -> Iterator[ast.expr]:
     """Yield what is made, as far as `carry` goes, of the names that a value was given, and of those made from them."""
     function = next((above for above in ancestors(value) if isinstance(above, ast.FunctionDef)), None)
-    reads = _reads_by_name(function) if function is not None else {}
+    reads = reads_by_name(function) if function is not None else {}
     waiting, seen = [value], set[str]()
     while waiting:
         new = _named(waiting.pop(0)) - seen
@@ -134,15 +135,6 @@ def _uses(value: ast.expr) -> Iterator[ast.expr]:
             use, _ = carry(read, Unknown.UNREAD)
             yield use
             waiting.append(use)
-
-
-@functools.lru_cache(maxsize=64)
-def _reads_by_name(function: ast.FunctionDef) -> dict[str, list[ast.Name]]:
-    found: dict[str, list[ast.Name]] = {}
-    for name in ast.walk(function):
-        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
-            found.setdefault(name.id, []).append(name)
-    return found
 
 
 def _named(value: ast.expr) -> set[str]:

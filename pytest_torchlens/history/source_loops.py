@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections import defaultdict
 from collections.abc import Iterable
+from collections.abc import Iterator
 from types import CodeType
 
 from pytest_torchlens.capture import Recording
@@ -14,6 +15,9 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.history.endings import loops_decided_by
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.sizes_of_data import loops_over
+from pytest_torchlens.history.sizes_of_data import sized_by_data
+from pytest_torchlens.history.source_lines import describe
 from pytest_torchlens.history.source_lines import model_frames
 from pytest_torchlens.history.source_lines import model_frames_of
 from pytest_torchlens.history.syntax import ancestors
@@ -33,6 +37,8 @@ _Around = tuple[_Run, bool]
 def loop_records(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> tuple[LoopRecord, ...]:
     """Return the loops of the source that ran layers several times, with what decides when each ends."""
     decided = _decided(recording, records)
+    for loop, said in _decided_by_sizes(nodes):
+        decided[loop].append(said)
     around = _LoopsAround()
     layers: dict[_LoopKey, dict[str, None]] = defaultdict(dict)
     passes: dict[tuple[_LoopKey, bool], Counter[str]] = defaultdict(Counter)
@@ -115,6 +121,19 @@ def _decided(recording: Recording, records: Iterable[EscapeRecord]) -> dict[_Loo
             if not _is_returned(expression):
                 break
     return found
+
+
+def _decided_by_sizes(nodes: list[Node]) -> Iterator[tuple[_LoopKey, str]]:
+    """Yield by loop the values whose size decides how often it runs."""
+    seen: set[tuple[str, int, int]] = set()
+    for node in sized_by_data(nodes):
+        code, at = next(model_frames(node.call), (None, 0)) if node.call is not None else (None, 0)
+        if code is None or (node.layer_label, id(code), at) in seen:
+            continue
+        seen.add((node.layer_label, id(code), at))
+        expression = node_at(code, at)
+        for loop in loops_over(expression) if expression is not None else ():
+            yield _key(code, loop), f"{node.layer_label}, by its size: {describe(code, at)}"
 
 
 def _is_returned(expression: ast.expr) -> bool:

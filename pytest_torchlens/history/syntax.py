@@ -95,6 +95,16 @@ def ancestors(node: ast.AST) -> Iterator[ast.AST]:
         above = parent_of(above)
 
 
+@functools.lru_cache(maxsize=64)
+def reads_by_name(function: ast.FunctionDef) -> dict[str, list[ast.Name]]:
+    """Return by name where a function reads it."""
+    found: dict[str, list[ast.Name]] = {}
+    for name in ast.walk(function):
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
+            found.setdefault(name.id, []).append(name)
+    return found
+
+
 def decided_by(node: ast.AST) -> ast.AST | None:
     """Return the statement, expression or case that a node is the whole condition of."""
     above = parent_of(node)

@@ -81,8 +81,9 @@ class LoopRecord:
         How often its body ran, as far as layers tell: the most passes that it ran of any of them.  One that runs
         several times, being inside another or in a function called twice, counts them all.
     decided_by
-        The values that decide when it ends, each as ``"gt_1_3, asked by while: file:line, in function"``; empty where
-        the number of passes does not depend on data.
+        The values that decide when it ends, each as ``"gt_1_3, asked by while: file:line, in function"``, and those of
+        which it goes over as many rows as data chose: ``"nonzero_1_3, by its size: file:line, in function"``; empty
+        where the number of passes does not depend on data.
     """
 
     source_line: str

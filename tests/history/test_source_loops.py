@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from tests.history.loop_programs import trace
+from tests.models import Function
 
 
 class OneLinear(nn.Module):
@@ -107,3 +109,57 @@ def test_a_loop_over_different_layers_is_none():
     assert loops_of(OneLayerAfterAnother()) == []
     ((line, layers, passes),) = loops_of(TheStackTwice())
     assert (line, len(layers), passes) == (1, 6, 2)
+
+
+def over_rows_of_a_mask(x):
+    total = x[0]
+    for row in x[x[:, 0] > 0]:
+        total = torch.sin(total + row)
+    return total
+
+
+def over_the_number_of_rows(x):
+    total = x[0]
+    for _ in range(x.nonzero().shape[0]):
+        total = torch.sin(torch.cos(total))
+    return total
+
+
+def by_a_name(x):
+    total = x[0]
+    rows = torch.relu(x[x[:, 0] > 0])
+    count = len(rows)
+    for i, _ in enumerate(range(count + 1)):
+        total = torch.sin(total * i)
+    return total
+
+
+def over_columns_of_a_mask(x):
+    total = x[0]
+    rows = x[x[:, 0] > 0]
+    for i in range(rows.shape[1]):
+        total = torch.sin(total * rows[0, i])
+    return total
+
+
+def over_all_rows(x):
+    total = x[0]
+    for row in x:
+        total = torch.sin(total + row)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("function", "decided_by"),
+    [
+        (over_rows_of_a_mask, {"getitem"}),
+        (over_the_number_of_rows, {"nonzero"}),
+        (by_a_name, {"relu"}),
+        (over_columns_of_a_mask, set()),
+        (over_all_rows, set()),
+    ],
+)
+def test_loops_over_as_many_rows_as_data_chose(function, decided_by):
+    (loop,) = trace(Function(function), torch.ones(2, 3)).loops
+    assert {said.partition("_")[0] for said in loop.decided_by if ", by its size: " in said} == decided_by
+    assert loop.depends_on_data is bool(decided_by)
