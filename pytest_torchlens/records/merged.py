@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from pytest_torchlens.records.address import address_of
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.in_step import in_step
 from pytest_torchlens.records.operation import Edge
@@ -118,10 +119,8 @@ def _unlike(first: HistoryRecord, second: HistoryRecord) -> list[str]:
 
 def _parts(history: HistoryRecord) -> dict[str, str]:
     """Return modules and used parameters by address, each in words."""
-    kinds = {
-        mod.address: mod.module_type.removeprefix("Lazy") for mod in history.modules
-    }  # as it is after its first pass
-    modules = {mod.address: f"{kinds[mod.address]} of {mod.num_params} parameters" for mod in history.modules}
+    kinds = {module: module.module_type.removeprefix("Lazy") for module in history.modules}  # as after a first pass
+    modules = {module.address: f"{kind} of {module.num_params} parameters" for module, kind in kinds.items()}
     shapes = (zip(op.parent_param_addresses, op.parent_param_shapes, strict=True) for op in history.operations)
     return {name: str(shape) for shape_of in shapes for name, shape in shape_of} | modules
 
@@ -138,15 +137,17 @@ def _paired(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
         return sides[side][earlier].layer_label == sides[side][later].layer_label
 
     ours, theirs = sides
+    known = _addresses(first)
+    our_keys, their_keys = ([_key(op, known) for op in side] for side in sides)
     return [
         (ours[one] if one >= 0 else None, theirs[other] if other >= 0 else None)
-        for one, other in in_step(list(map(_key, ours)), list(map(_key, theirs)), is_loop)
+        for one, other in in_step(our_keys, their_keys, is_loop)
     ]
 
 
-def _key(op: Operation) -> Hashable:
-    """Return what is the same in another pass."""
-    around = tuple(call.partition(":")[0] for call in op.containing_module_origin_nested)
+def _key(op: Operation, known: set[str]) -> Hashable:
+    """Return what is the same in another pass; `known` has the addresses of the modules."""
+    around = tuple(address_of(call, known) for call in op.containing_module_origin_nested)
     return op.layer_type, op.source_line, op.iterable_output_index, op.buffer_address, op.constant_origin, around
 
 
@@ -160,8 +161,9 @@ def _sources(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
     for history, sources in zip((first, second), found, strict=True):
         times: Counter[Hashable] = Counter()
         for op in filter(_is_source, history.operations):
-            times[_key(op)] += 1
-            sources[_key(op), times[_key(op)]] = op
+            key = _key(op, set())
+            times[key] += 1
+            sources[key, times[key]] = op
     ours, theirs = found
     return [(ours.get(key), theirs.get(key)) for key in ours | theirs]
 

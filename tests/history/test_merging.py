@@ -44,3 +44,21 @@ def test_passes_of_one_model():
     merged = first.merge(again)
     assert merged.only_second == ()
     assert [op.operation.layer_type for op in merged.operations if op.in_both] == ["input", "linear", "relu", "output"]
+
+
+class Chosen(nn.Module):
+    """Calls one of two modules on one line; their addresses have a colon."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.ModuleDict({"a:b": nn.ReLU(), "a:c": nn.ReLU()})
+
+    def forward(self, x):
+        return self.inner["a:b" if x.sum() > 0 else "a:c"](x)
+
+
+def test_modules_whose_addresses_differ_after_a_colon():
+    model = Chosen()
+    first, second = (tl.log_forward_pass(model, torch.full((2,), sign)) for sign in (1.0, -1.0))
+    merged = first.merge(second)
+    assert merged.only_first == merged.only_second == ("relu_1_3",)
