@@ -112,8 +112,8 @@ def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int
     for record in records:
         filename = record.source_line.rpartition(", in ")[0].rpartition(":")[0]
         for lines, is_taken in ((record.lines_taken, True), (record.lines_not_taken, False)):
-            if lines:
-                branches[filename][lines] = is_taken or branches[filename].get(lines, False)
+            for piece in zip(lines[::2], lines[1::2], strict=True):
+                branches[filename][piece] = is_taken or branches[filename].get(piece, False)
     decided = {filename: _by_innermost(found) for filename, found in branches.items()}
     taken = {filename: sorted(line for line, went in lines.items() if went) for filename, lines in decided.items()}
     left = {filename: sorted(line for line, went in lines.items() if not went) for filename, lines in decided.items()}

@@ -94,7 +94,8 @@ def _of_match(filename: str, statement: ast.Match, value: Any) -> dict[str, Any]
             case ast.match_case(pattern=ast.MatchValue(value=ast.Constant(value=other)), guard=None) if value != other:
                 continue
             case ast.match_case(pattern=ast.MatchValue(value=ast.Constant()) | ast.MatchAs(pattern=None), guard=None):
-                return {**found, "branch": "body", "lines_taken": lines_of(case.body)}
+                left = [lines_of(other.body) for other in statement.cases if other is not case]
+                return {**found, "branch": "body", "lines_taken": lines_of(case.body), "lines_not_taken": sum(left, ())}
         break
     return {**found, "branch": ""}
 

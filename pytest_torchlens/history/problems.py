@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import torch
 
@@ -47,7 +48,8 @@ def _pass_problems(operations: tuple[Operation, ...]) -> Iterator[str]:
 def _branch_problems(history: HistoryRecord) -> Iterator[str]:
     for escape in history.escapes:
         for lines in (escape.lines_taken, escape.lines_not_taken):
-            if lines and not (len(lines) == 2 and 1 <= lines[0] <= lines[1] <= _MOST_LINES):  # noqa: PLR2004 - first, last
+            pieces = list(zip_longest(lines[::2], lines[1::2], fillvalue=0))
+            if not all(1 <= first <= last <= _MOST_LINES for first, last in pieces):
                 yield f"a condition has lines {lines[:3]}, which are no first and last line"
 
 

@@ -37,7 +37,8 @@ class EscapeRecord:
         ``"drops"``; ``"undecided"`` where another operand decides, ``""`` where more goes into the condition than this
         value and literals, or it has gone by a name.
     lines_taken, lines_not_taken
-        First and last line of the code that was, and was not, gone into; empty where there is none.
+        First and last line of the code that was, and was not, gone into; empty where there is none.  A ``match`` leaves
+        out one piece for each other case: first, last, first, last.
     """
 
     function: str

@@ -105,3 +105,22 @@ def test_a_value_passed_on_is_followed_once(monkeypatch):
     (escape,) = tl.log_forward_pass(Function(a_value_passed_on), torch.ones(2, 4)).escapes
     assert (escape.statement, escape.condition) == ("conditional expression", "n5 > 0")
     assert len(followed) < 20
+
+
+def a_match_of_three(x):
+    match int(x.sum()):
+        case 0:
+            x = x + 1
+        case 8:
+            x = x + 2
+        case _:
+            x = x + 3
+            x = x + 4
+    return x
+
+
+def test_each_other_case_of_a_match_is_left_out():
+    history = tl.log_forward_pass(Function(a_match_of_three), torch.ones(2, 4))
+    first = a_match_of_three.__code__.co_firstlineno
+    assert history.lines_taken[__file__] == [first + 5]
+    assert history.lines_not_taken[__file__] == [first + line for line in (3, 7, 8)]

@@ -243,3 +243,4 @@ def test_lines_of_a_match():
     (matched,) = trace(a_match).escapes
     first = a_match.__code__.co_firstlineno
     assert matched.lines_taken == (first + 5, first + 5)
+    assert matched.lines_not_taken == (first + 3, first + 3)
