@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
+from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import shape_of
@@ -128,12 +129,13 @@ def _calls(history: ModelHistory) -> Iterator[Finding]:
                 f"a call that was number {strays[0].call + 1} stands at place {number + 1} in the order of calls",
             )
             return
+        aliased = {read.value.slot for _, read in edges_in(call) if isinstance(read, Aliased)}  # others wrote to it
         for position, value in enumerate(call.outputs):
             if value.position != position:
                 yield number, f"its output {position} says that it was output {value.position}"
             elif (
                 call.info.writer is not None
-                and value.slot not in call.writes
+                and value.slot not in aliased.union(call.writes)
                 and held.get(value.slot, value.fingerprint) != value.fingerprint
             ):
                 yield number, "its result is a tensor from before, but it is not said to overwrite it"

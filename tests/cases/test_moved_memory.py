@@ -1,8 +1,9 @@
-"""Memory that is elsewhere after a call, whose aliases went with it, and memory that overlaps itself."""
+"""Memory that is elsewhere after a call, whose aliases went with it, memory that overlaps itself, tensors handed on."""
 
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from tests.cases.programs import Programs
 from tests.cases.programs import check
@@ -65,6 +66,23 @@ def memory_that_overlaps_itself(x):
     rows = torch.empty_strided((5, 2), (1, 1))
     rows.as_strided((6,), (1,)).copy_(x)
     return rows + 1
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
+    getitem_1: mul_1
+    add_1: getitem_1
+    dropout_1: mul_1 ~add_1
+    mul_2: dropout_1
+    output_1: mul_2
+    """
+)
+def handed_on_after_a_write_through_a_view(x):
+    y = x * 1
+    y[:3].add_(1)
+    return nn.functional.dropout(y, training=False) * 2
 
 
 @PROGRAMS.parametrize()

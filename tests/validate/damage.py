@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -271,7 +270,7 @@ def aliased(scene):
 @kind
 def write_through_another_tensor_forgotten(scene):
     for read in aliased(scene):
-        fewer = dataclasses.replace(read, writes=read.writes[1:])
+        fewer = Aliased(read.value, read.writes[1:])
         scene.swap(lambda leaf, read=read, fewer=fewer: fewer if leaf is read else leaf)
         return "replay", {scene.label}
     return None
