@@ -193,10 +193,10 @@ class FailingChild(nn.Module):
     getitem_1: unbind_1
     unbind_3: view_1
     unbind_4: view_1
-    sum_1: unbind_3
-    add_1:1: sum_1
-    sum_2: unbind_4
-    add_1:2: add_1:1 sum_2
+    sum_1:1: unbind_3
+    add_1:1: sum_1:1
+    sum_1:2: unbind_4
+    add_1:2: add_1:1 sum_1:2
     add_2: add_1:2
     stack_1: unbind_2
     eq_1: view_1
