@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.history.view import HistoryView
 
 FORMAT = "pytest-torchlens history"
-VERSION = 1
+VERSION = 2
 _FILE = "history.json"
 _GRADIENT = re.compile(r"gradient (?P<number>[1-9]\d{0,8}) (?P<label>.+)")
 
@@ -232,10 +232,14 @@ def _content(folder: Path) -> dict[str, Any]:
         raise HistoryFileError(f"{file} is no saved history: its format is not {FORMAT!r}")
     version = content.pop("version", None)
     if version != VERSION:
-        newer = isinstance(version, int) and version > VERSION
-        advice = "update pytest-torchlens" if newer else "the file is damaged"
-        raise HistoryFileError(f"{file} has version {version!r}, and {VERSION} is known here: {advice}")
+        raise HistoryFileError(f"{file} has version {version!r}, and {VERSION} is known here: {_advice(version)}")
     return content
+
+
+def _advice(version: object) -> str:
+    if not isinstance(version, int) or version < 1:
+        return "the file is damaged"
+    return "update pytest-torchlens" if version > VERSION else "trace the model again and save anew"
 
 
 _DIGITS = 20  # of any 64-bit number

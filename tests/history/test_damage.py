@@ -42,7 +42,8 @@ def nested(depth):
 
 
 DAMAGE = {
-    "newer": (lambda c: c.update(version=2), "version 2, and 1 is known here: update pytest-torchlens"),
+    "newer": (lambda c: c.update(version=3), "version 3, and 2 is known here: update pytest-torchlens"),
+    "older": (lambda c: c.update(version=1), "version 1, and 2 is known here: trace the model again and save anew"),
     "odd-version": (lambda c: c.update(version="1"), "version '1'.*damaged"),
     "other-format": (lambda c: c.update(format="x"), "no saved history: its format"),
     "unknown-field": (lambda c: c["history"].update(__class__="os"), "unknown field '__class__'"),
@@ -104,7 +105,7 @@ def test_damaged_json(copy, name):
         pytest.param("[]", id="list"),
         pytest.param("[" * 100_000, id="deep"),
         pytest.param(
-            '{"format": "pytest-torchlens history", "version": 1, "history": ' + '{"a":' * 5000, id="deep-cut"
+            '{"format": "pytest-torchlens history", "version": 2, "history": ' + '{"a":' * 5000, id="deep-cut"
         ),
         pytest.param("NaN", id="nan"),
     ],
