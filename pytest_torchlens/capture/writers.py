@@ -35,12 +35,13 @@ def writer_of(func: Callable[..., Any], name: str) -> Writer | None:
         return _renormalised
     if by_schema := None if isinstance(func, types.FunctionType) else _by_schema(func, name):
         return by_schema
-    if name == "__setitem__" or own == "__set__" or _has_in_place_name(name):
+    if name == "__setitem__" or own == "__set__" or has_in_place_name(name):
         return None if is_operator(func) else _first
     return _by_flag(func) if isinstance(func, types.FunctionType) else None
 
 
-def _has_in_place_name(name: str) -> bool:
+def has_in_place_name(name: str) -> bool:
+    """Return whether a function overwrites its first argument by the way it is called: ``add_``, ``__iadd__``."""
     if name.startswith("__i") and name.endswith("__"):
         return name not in ("__invert__", "__index__", "__int__", "__init__", "__iter__")
     return name.endswith("_") and not name.endswith("__")

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 import torch
 
 from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.writers import has_in_place_name
 from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
@@ -129,13 +131,15 @@ def _calls(history: ModelHistory) -> Iterator[Finding]:
                 f"a call that was number {strays[0].call + 1} stands at place {number + 1} in the order of calls",
             )
             return
-        aliased = {read.value.slot for _, read in edges_in(call) if isinstance(read, Aliased)}  # others wrote to it
+        excused = set(call.writes)
+        if not _must_write(call):  # it may hand on what others wrote to
+            excused |= {read.value.slot for _, read in edges_in(call) if isinstance(read, Aliased)}
         for position, value in enumerate(call.outputs):
             if value.position != position:
                 yield number, f"its output {position} says that it was output {value.position}"
             elif (
                 call.info.writer is not None
-                and value.slot not in aliased.union(call.writes)
+                and value.slot not in excused
                 and held.get(value.slot, value.fingerprint) != value.fingerprint
             ):
                 yield number, "its result is a tensor from before, but it is not said to overwrite it"
@@ -144,6 +148,12 @@ def _calls(history: ModelHistory) -> Iterator[Finding]:
     for node in history.nodes:
         if node.kind == "operation" and (node.number >= len(calls) or node.value not in calls[node.number].outputs):
             yield node, "no recorded call made it"
+
+
+def _must_write(call: Call) -> bool:
+    """Return whether a call overwrites an argument by its name, or by a flag that it was given."""
+    writer = call.info.writer
+    return has_in_place_name(call.info.name) or (writer is not None and bool(writer(call.args, call.kwargs)))
 
 
 def _sources(history: ModelHistory) -> Iterator[Finding]:
