@@ -54,6 +54,19 @@ class Function(nn.Module):
         return self.function(*args, **kwargs)
 
 
+class Overwriting(nn.Module):
+    """A convolution's output that the ReLU overwrites, as in AlexNet; integers too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.relu(self.conv(x))
+        return y.flatten(1).argmax(1), y
+
+
 class Views(nn.Module):
     """Two in-place writes through sibling views, then a read of the base."""
 

@@ -78,7 +78,7 @@ def _autocast() -> tuple[Any, ...]:
 def in_words(key: Key) -> dict[str, str]:
     """Return settings by name, as text: ``{"default dtype": "float32", "threads": "4", ...}``."""
     grad, inference, autocast, device, *rest = key
-    casts = ", ".join(f"{device} {_word(dtype)}" for device, dtype, _ in autocast or ())
+    casts = ", ".join(f"{kind} {_word(dtype)}" for kind, dtype, _ in autocast or ())
     words = {"gradients": _word(grad), "inference mode": _word(inference), "autocast": casts or "off"}
     words |= {"default device": str(device or "cpu")}
     return words | {setting.name: _word(value) for setting, value in zip(_SETTINGS, rest, strict=True)}
@@ -127,9 +127,9 @@ def restored(key: Key) -> Iterator[None]:
         if inference != before[1]:
             stack.enter_context(torch.inference_mode(inference))
         stack.enter_context(torch.set_grad_enabled(grad))
-        for device, kind, cache in autocast or before[2] or ():
+        for kind, dtype, cache in autocast or before[2] or ():
             on = bool(autocast)
-            stack.enter_context(torch.autocast(device, dtype=kind, enabled=on, cache_enabled=cache))
+            stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=on, cache_enabled=cache))
         _set_all(rest)
         yield
 

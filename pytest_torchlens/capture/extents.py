@@ -53,8 +53,14 @@ class Extent:
             start, shape, stride = tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
         except (RuntimeError, NotImplementedError):
             return None
-        reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if 0 not in shape else -1
-        return cls(start, start + (reach + 1) * tensor.itemsize, shape, stride, tensor.itemsize)
+        return cls(start, start + reach(tensor) * tensor.itemsize, shape, stride, tensor.itemsize)
+
+
+def reach(tensor: torch.Tensor) -> int:
+    """Return how many elements of its memory a strided tensor reaches over, from its first to its last."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 _EXACT_UP_TO = 1 << 20

@@ -7,6 +7,7 @@ import sys
 import torch
 
 from pytest_torchlens.capture.extents import Extent
+from pytest_torchlens.capture.extents import reach
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value
@@ -126,6 +127,6 @@ def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
 
 def _scatter(tensor: torch.Tensor, contents: torch.Tensor) -> None:
     """Write element by element to where each lies in memory."""
-    reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    places = torch.arange(reach, device=tensor.device).as_strided(tensor.shape, tensor.stride())
-    tensor.as_strided((reach,), (1,))[places.flatten()] = contents.flatten()
+    count = reach(tensor)
+    places = torch.arange(count, device=tensor.device).as_strided(tensor.shape, tensor.stride())
+    tensor.as_strided((count,), (1,))[places.flatten()] = contents.flatten()

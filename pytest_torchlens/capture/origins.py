@@ -41,11 +41,12 @@ def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, int]]:
     for tensor in tensors:
         if type(tensor) in (Tensor, torch.nn.Parameter):
             yield tensor, storage_key(tensor)
-            if (gradient := _gradient(tensor)) is not None:
+            if (gradient := gradient_of(tensor)) is not None:
                 yield tensor, storage_key(gradient)
 
 
-def _gradient(tensor: Tensor) -> Tensor | None:
+def gradient_of(tensor: Tensor) -> Tensor | None:
+    """Return the gradient of a leaf; None of any other."""
     try:
         return tensor.grad if tensor.is_leaf else None
     except RuntimeError:  # a view that autograd forbids to look at, somewhere in this process

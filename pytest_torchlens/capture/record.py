@@ -125,10 +125,9 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     recording.unseen += _unfinished(recording.output)
     _note_parameters(recording, model)
     if watcher is not None:
+        recording.dispatched, recording.missed = watcher.seen, watcher.missed
         _note_makers(recording.sources, watcher)
     name_constants(recording, model)
-    if watcher is not None:
-        recording.dispatched, recording.missed = watcher.seen, watcher.missed
     return recording
 
 

@@ -33,10 +33,11 @@ def writer_of(func: Callable[..., Any], name: str) -> Writer | None:
         return silent
     if own in ("embedding", "embedding_bag") and isinstance(func, types.FunctionType):
         return _renormalised
-    if by_schema := None if isinstance(func, types.FunctionType) else _by_schema(func, name):
+    by_schema = None if isinstance(func, types.FunctionType) else _by_schema(func, name)
+    if by_schema is not None or is_operator(func):
         return by_schema
     if name == "__setitem__" or own == "__set__" or has_in_place_name(name):
-        return None if is_operator(func) else _first
+        return _first
     return _by_flag(func) if isinstance(func, types.FunctionType) else None
 
 

@@ -79,10 +79,7 @@ def draw_difference(
         As `draw` does.
     """
     path = checked_path(path)
-    first, second = (
-        history if isinstance(history, HistoryRecord) else live_record(history) for history in (before, after)
-    )
-    write_drawing(scene_source(difference(first, second), options), path)
+    write_drawing(scene_source(difference(live_record(before), live_record(after)), options), path)
     return path
 
 

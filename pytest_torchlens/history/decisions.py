@@ -15,7 +15,7 @@ from pytest_torchlens.history.syntax import called
 from pytest_torchlens.history.syntax import decided_by
 from pytest_torchlens.history.syntax import lines_of
 from pytest_torchlens.history.syntax import parent_of
-from pytest_torchlens.history.syntax import reads_by_name
+from pytest_torchlens.history.syntax import reads_around
 from pytest_torchlens.history.syntax import text_of
 
 _WORDS: dict[type, tuple[str, str, str]] = {
@@ -126,8 +126,7 @@ def _expressions_around(node: ast.expr) -> Iterator[ast.expr]:
 
 def _uses(value: ast.expr) -> Iterator[ast.expr]:
     """Yield what is made, as far as `carry` goes, of the names that a value was given, and of those made from them."""
-    function = next((above for above in ancestors(value) if isinstance(above, ast.FunctionDef)), None)
-    reads = reads_by_name(function) if function is not None else {}
+    reads = reads_around(value)
     waiting, seen = [value], set[str]()
     while waiting:
         new = _named(waiting.pop(0)) - seen

@@ -14,10 +14,9 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.syntax import Loop
-from pytest_torchlens.history.syntax import ancestors
 from pytest_torchlens.history.syntax import called
 from pytest_torchlens.history.syntax import parent_of
-from pytest_torchlens.history.syntax import reads_by_name
+from pytest_torchlens.history.syntax import reads_around
 
 _CHOOSE = ("nonzero", "argwhere", "maskedselect", "unique", "unique2", "uniqueconsecutive", "bincount", "nms")
 _KEEP_COUNT = ("enumerate", "zip", "reversed", "range", "len", "int", "list", "tuple", "iter", "tqdm", "trange")
@@ -52,8 +51,7 @@ def _is_mask(index: Any) -> bool:
 
 def loops_over(expression: ast.expr) -> list[Loop]:
     """Return the loops that go over what an expression makes, or over a range of its size; also by a name."""
-    function = next((above for above in ancestors(expression) if isinstance(above, ast.FunctionDef)), None)
-    reads = reads_by_name(function) if function is not None else {}
+    reads = reads_around(expression)
     waiting: list[ast.expr] = [expression]
     found: list[Loop] = []
     seen: set[str] = set()

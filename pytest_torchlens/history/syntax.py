@@ -96,13 +96,19 @@ def ancestors(node: ast.AST) -> Iterator[ast.AST]:
 
 
 @functools.lru_cache(maxsize=64)
-def reads_by_name(function: ast.FunctionDef) -> dict[str, list[ast.Name]]:
+def _reads_by_name(function: ast.FunctionDef) -> dict[str, list[ast.Name]]:
     """Return by name where a function reads it."""
     found: dict[str, list[ast.Name]] = {}
     for name in ast.walk(function):
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
             found.setdefault(name.id, []).append(name)
     return found
+
+
+def reads_around(node: ast.AST) -> dict[str, list[ast.Name]]:
+    """Return by name where the function around a node reads it; nothing outside any."""
+    function = next((above for above in ancestors(node) if isinstance(above, ast.FunctionDef)), None)
+    return _reads_by_name(function) if function is not None else {}
 
 
 def decided_by(node: ast.AST) -> ast.AST | None:

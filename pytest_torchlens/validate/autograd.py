@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pytest_torchlens.capture.memory import overwrite
+from pytest_torchlens.capture.origins import gradient_of
 
 Tensor = torch.Tensor
 
@@ -18,7 +19,7 @@ class Followed:
         self.tensor = tensor
         self._required = tensor.requires_grad
         self._made_by = _made_by(tensor)
-        self._gradient = _gradient(tensor)
+        self._gradient = gradient_of(tensor)
         self._values = None if self._gradient is None else self._gradient.detach().clone()
         self._hooks = getattr(tensor, "_backward_hooks", None)
         self._hooked = dict(self._hooks or {})
@@ -29,7 +30,7 @@ class Followed:
             self.tensor.detach_()
         if self.tensor.requires_grad != self._required and _made_by(self.tensor) is None:
             self.tensor.requires_grad_(self._required)
-        if _gradient(self.tensor) is not self._gradient:
+        if gradient_of(self.tensor) is not self._gradient:
             self.tensor.grad = self._gradient
         if self._gradient is not None and self._values is not None:
             overwrite(self._gradient, self._values)
@@ -51,11 +52,4 @@ def _made_by(tensor: Tensor) -> Any:
     try:
         return tensor.grad_fn
     except RuntimeError:  # a view that was made without gradients and written to, whose base has them
-        return None
-
-
-def _gradient(tensor: Tensor) -> Tensor | None:
-    try:
-        return tensor.grad if tensor.is_leaf else None
-    except RuntimeError:  # as above
         return None

@@ -13,7 +13,6 @@ import torch
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture.functions import is_of_torch
-from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.validate.noise import is_dense
 
 Tensors = dict[str, torch.Tensor]
@@ -35,7 +34,7 @@ def corner_of(call: Call, tensors: Tensors) -> Tensors | None:
     crop = _CROPS.get(call.info.layer_type)
     if crop is None or call.random is not None or not is_of_torch(call.info.func):
         return None
-    if not all(is_dense(tensor) and type(tensor) in PLAIN for tensor in tensors.values()):
+    if not all(map(is_dense, tensors.values())):
         return None
     with torch.no_grad():
         cropped = crop(call, {path: tensor.detach() for path, tensor in tensors.items()})

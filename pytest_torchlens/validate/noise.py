@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from pytest_torchlens.capture.extents import reach
 from pytest_torchlens.capture.values import PLAIN
 
 _SMALLEST = 127  # the largest number of the smallest integers
@@ -96,8 +97,8 @@ class Noise:
             block = torch.empty(min(count, _BLOCK), device="cpu", dtype=torch.float32)
             block = block.uniform_(0.5, 1.0, generator=generator).to(device=tensor.device, dtype=kind)
             table = self._tables[key] = block.repeat(-(-count // max(block.numel(), 1)))
-        reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        return table.as_strided(tensor.shape, tensor.stride()) if reach == count else table[:count].view(tensor.shape)
+        gapless = reach(tensor) == count
+        return table.as_strided(tensor.shape, tensor.stride()) if gapless else table[:count].view(tensor.shape)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -95,9 +95,10 @@ class Replay:
             self._check.raised(number, error)
             return False
         self._check.base(number, call, player, outputs)
-        return self._look(player, number, outputs, originals if doubtful or in_doubt else None) and self._store(
-            player, number, returned
-        )
+        if not self._look(player, number, outputs, originals if doubtful or in_doubt else None):
+            return False
+        player.store(number, call, returned)
+        return True
 
     def _look(
         self,
@@ -114,7 +115,3 @@ class Replay:
         if self._perturbation is not None and self._perturbation.open:
             self._perturbation.after(number, trial)
         return complete
-
-    def _store(self, player: Player, number: int, returned: tuple[torch.Tensor, ...]) -> bool:
-        player.store(number, self._recording.calls[number], returned)
-        return True

@@ -9,9 +9,9 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.extents import reach
 from pytest_torchlens.capture.fingerprint import digest_memory
 from pytest_torchlens.capture.opaque import OpaqueModule
-from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player
@@ -127,7 +127,7 @@ def _begin_differently(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _readable(tensor: torch.Tensor) -> bool:
-    dense = type(tensor) in PLAIN and is_dense(tensor) and not is_functorch_wrapped_tensor(tensor)
+    dense = is_dense(tensor) and not is_functorch_wrapped_tensor(tensor)
     return dense and tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg()
 
 
@@ -167,6 +167,5 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
         if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.numel():
             return tensor.clone()
-        size = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        block = tensor.as_strided((size,), (1,), tensor.storage_offset()).clone()
+        block = tensor.as_strided((reach(tensor),), (1,), tensor.storage_offset()).clone()
         return block.as_strided(tensor.shape, tensor.stride(), 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
-import difflib
 import time
 from collections.abc import Callable
 from collections.abc import Collection
@@ -29,6 +28,7 @@ from pytest_torchlens.history.options import TraceOptions
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
+from pytest_torchlens.records import close
 from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import Observation
@@ -65,8 +65,7 @@ def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
     """
     for name in parts or ():
         if name not in PARTS:
-            near = difflib.get_close_matches(name, PARTS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"parts are {', '.join(PARTS)}"
+            hint = close(name, PARTS) or f"parts are {', '.join(PARTS)}"
             raise ValueError(f"no validation part {name!r}; {hint}")
     return PARTS if parts is None else tuple(name for name in PARTS if name in parts)
 

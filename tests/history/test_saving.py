@@ -8,24 +8,11 @@ import weakref
 import pytest
 import torch
 from safetensors import safe_open
-from torch import nn
 
 import pytest_torchlens as tl
 from tests.models import Function
+from tests.models import Overwriting
 from tests.models import SmallConvNet
-
-
-class Overwriting(nn.Module):
-    """A convolution's output that the ReLU overwrites, as in AlexNet; integers too."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(1, 2, 3)
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        y = self.relu(self.conv(x))
-        return y.flatten(1).argmax(1), y
 
 
 def trace(**options):
