@@ -31,6 +31,7 @@ from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.capture.writelog import WriteLog
 
 ARRAY = "an array, written to by Python"
@@ -294,9 +295,8 @@ class Ledger:
             self._retention.watch(value, tensor)
         if kind != "parameter" or self.parameters_too:
             value.digest = fingerprint(tensor)
-        version = -1 if tensor.is_inference() else tensor._version
         since = len(self._recording.calls) - 1
-        self._recording.sources.append(Source(kind, name, value, tensor, version, since=since))
+        self._recording.sources.append(Source(kind, name, value, tensor, version_of(tensor), since=since))
         if kind == "constant" and not name and is_foreign(tensor):
             self.expose(tensor)
         ref = weakref.ref(tensor)

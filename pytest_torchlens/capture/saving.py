@@ -19,6 +19,7 @@ from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.capture.tensor_files import why_no_path
 from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.values import version_of
 
 
 class SavingError(RuntimeError):
@@ -72,9 +73,9 @@ class SaveOptions:
         """Return what is saved of an activation; it may share the activation's memory."""
         saved = tensor.detach() if self.detach else tensor
         if self.transform is not None:
-            before = _version_of(tensor)
+            before = version_of(tensor)
             saved = self.transform(saved)
-            if _version_of(tensor) != before:
+            if version_of(tensor) != before:
                 raise RuntimeError("the transform wrote to its argument, with which the model goes on; clone it first")
             if not isinstance(saved, torch.Tensor):
                 raise TypeError(f"the transform returned {type(saved).__name__}, not a tensor")
@@ -101,10 +102,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "stream_to": (lambda value: value is None or _is_path(value), "the path of a folder"),
 }
-
-
-def _version_of(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def _check_device(device: object) -> None:

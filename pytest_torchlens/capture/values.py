@@ -125,6 +125,11 @@ def _bytes_of(tensor: torch.Tensor) -> int:
     return sum(part.nbytes for part in parts) if parts else tensor.numel() * tensor.itemsize
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """Return a tensor's version counter; -1 of an inference tensor, which has none."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the tensors that a sparse tensor is made of; none for other layouts."""
     if tensor.layout is torch.sparse_coo:
