@@ -64,7 +64,8 @@ def scene_source(
     """Return the drawing of a scene as DOT; parameters are those of `dot_source`."""
     picture = compose(scene, options, gradients if options.gradients else frozenset())
     options = picture.options
-    look = Look(options, Words(scene, options), picture, metric(options.color_by, scene.operations))
+    addresses = {module.address for module in scene.history.modules}
+    look = Look(options, Words(scene, options), picture, metric(options.color_by, scene.operations, addresses))
     return _Writer(picture, look, link).write(has_marks=bool(scene.marks))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pytest_torchlens.draw.engine import render
 from pytest_torchlens.draw.metric import NO_GRADIENT
 from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.options import OptionError
+from pytest_torchlens.draw.text import printable
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import nearest
 
@@ -79,14 +81,20 @@ def draw_difference(
         As `draw` does.
     """
     path = checked_path(path)
-    write_drawing(scene_source(difference(live_record(before), live_record(after)), options), path)
+    scene = difference(live_record(before, "before"), live_record(after, "after"))
+    write_drawing(scene_source(scene, options), path)
     return path
 
 
-def live_record(history: HistoryView | HistoryRecord) -> HistoryRecord:
-    """Return a history's record whose operations are the live ones, with their tensors."""
+def live_record(history: HistoryView | HistoryRecord, name: str = "history") -> HistoryRecord:
+    """Return a history's record whose operations are the live ones, with their tensors; `name` is the argument's."""
     if isinstance(history, HistoryRecord):
         return history
+    if not hasattr(history, "record_without_operations"):
+        raise TypeError(
+            f"{name} is {printable(repr(history)):.80}; it takes a history (or its record), as in "
+            "after.draw_difference(before, 'difference.svg')"
+        )
     return dataclasses.replace(history.record_without_operations(), operations=tuple(history.operations))
 
 
@@ -103,14 +111,22 @@ def checked_path(path: Path | str, name: str = "path") -> Path:
     if not isinstance(path, str | Path):
         raise TypeError(f"{name} is {path!r:.80}; it takes the path of a file, as in 'graph.svg'")
     path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        why = "is a folder" if path.is_dir() else "is in no folder that is there"
-        raise OptionError(f"{name} {str(path)!r} {why}; name a file in one, as in 'graph.svg'")
+    if why := _why_no_file(path):
+        raise OptionError(f"{name} {str(path)!r:.200} {why}; name a file in one, as in 'graph.svg'")
     path = path if path.suffix else path.with_suffix(".svg")
     if path.suffix.removeprefix(".") not in FORMATS:
         endings = [f".{format_}" for format_ in FORMATS]
         raise OptionError(f"{name} {str(path)!r} ends in no format; {nearest(path.suffix, endings)}")
     return path
+
+
+def _why_no_file(path: Path) -> str:
+    try:
+        return "is a folder" if stat.S_ISDIR(path.stat().st_mode) else ""
+    except (FileNotFoundError, NotADirectoryError):
+        return "" if path.parent.is_dir() else "is in no folder that is there"
+    except (OSError, ValueError) as error:
+        return f"cannot be a file's ({getattr(error, 'strerror', None) or error})"
 
 
 def write_drawing(dot: str, path: Path) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any
 
 from pytest_torchlens.draw.options import ColorBy
 from pytest_torchlens.draw.options import OptionError
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.records import nearest
 
 _FIELDS = {"time": "func_time_elapsed", "memory": "tensor_fsize", "params": "num_params_total", "flops": "flops"}
+METRICS = (*_FIELDS, *(field.name for field in fields(Operation) if field.type in ("int", "float", "int | None")))
+"""What a plain record can have numbers for."""
 _WORDS = {value: key for key, value in _FIELDS.items()}
 _OF_CALLS = {"time", "flops"}
 """What is known of a call, and stands in each operation that the call made."""
@@ -95,24 +100,41 @@ class Scale:
         return self.low + share * (self.high - self.low)
 
 
-def metric(color_by: ColorBy, operations: tuple[Operation, ...]) -> Metric | None:
+def metric(color_by: ColorBy, operations: tuple[Operation, ...], addresses: Container[str]) -> Metric | None:
     """Return the numbers that are asked for; None where no metric is.
+
+    Parameters
+    ----------
+    color_by
+        As in `DrawOptions`.
+    operations
+        What the numbers are of.
+    addresses
+        Of the model's modules.
 
     Raises
     ------
     OptionError
-        If there is no such metric, a label in a mapping is no layer's, or a function of the user's fails.
+        If there is no such metric, no layer has a number, a label in a mapping is no layer's, or a function of the
+        user's fails.
     """
     if color_by is None:
         return None
+    found = _found(color_by, operations, addresses)
+    if operations and not found.values:
+        raise OptionError(f"color_by is {color_by!r:.80}, which gives no layer a number")
+    return found
+
+
+def _found(color_by: ColorBy, operations: tuple[Operation, ...], addresses: Container[str]) -> Metric:
     if isinstance(color_by, Mapping):
-        return Metric("value", _by_key(color_by, operations), is_sum=False)
+        return Metric("value", _by_key(color_by, operations, addresses), is_sum=False)
     if callable(color_by):
         name = getattr(color_by, "__name__", "").strip("<>")
         return Metric(name if name not in ("", "lambda") else "value", _asked(color_by, operations), is_sum=False)
     if color_by == "gradient_norm":
         return Metric("gradient norm", _gradient_norms(operations), is_sum=False)
-    return _of_field(color_by, operations)
+    return _of_field(str(color_by), operations)
 
 
 def _of_field(name: str, operations: tuple[Operation, ...]) -> Metric:
@@ -130,9 +152,11 @@ def _is_there(field: str, operations: tuple[Operation, ...]) -> bool:
     return any(getattr(op, field, None) is not None for op in operations)
 
 
-def _by_key(numbers: Mapping[str, float], operations: tuple[Operation, ...]) -> dict[str, float]:
+def _by_key(
+    numbers: Mapping[str, float], operations: tuple[Operation, ...], addresses: Container[str]
+) -> dict[str, float]:
     """Return numbers by label; keys may be labels, short labels, or addresses of bottom-level modules."""
-    keys = {op.label: _keys(op) for op in operations}
+    keys = {op.label: _keys(op, addresses) for op in operations}
     known = {key for names in keys.values() for key in names}
     for key in numbers:
         if key not in known:
@@ -141,9 +165,9 @@ def _by_key(numbers: Mapping[str, float], operations: tuple[Operation, ...]) -> 
     return {label: _number(numbers[key], label) for label, key in found.items() if key is not None}
 
 
-def _keys(op: Operation) -> tuple[str, ...]:
+def _keys(op: Operation, addresses: Container[str]) -> tuple[str, ...]:
     call = op.bottom_level_submodule_exited or ""
-    names = (op.label, op.layer_label_w_pass, op.layer_label, op.layer_label_short, call, call.rpartition(":")[0])
+    names = (op.label, op.layer_label_w_pass, op.layer_label, op.layer_label_short, call, address_of(call, addresses))
     return tuple(filter(None, names))
 
 

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields
 from typing import Any
+from typing import Final
 from typing import Literal
 from typing import TypeAlias
 from typing import get_args
 
 from pytest_torchlens.draw.theme import THEMES
 from pytest_torchlens.draw.theme import Theme
+from pytest_torchlens.records import close
 from pytest_torchlens.records import nearest
 
 VisOpt = Literal["none", "unrolled", "rolled"]
@@ -22,6 +24,17 @@ Direction = Literal["up", "down", "right", "left"]
 NestingDepth: TypeAlias = int | Mapping[str, int] | None
 ColorBy: TypeAlias = str | Mapping[str, float] | Callable[[Any], float | None] | None
 NodeText: TypeAlias = Callable[[Any], str | Iterable[str] | None]
+
+
+_KINDS: Final[dict[str, tuple[Any, str]]] = {
+    "focus": (str | None, "the address of a module, or None"),
+    "color_by": (str | Mapping | Callable | None, "a name, a mapping of labels to numbers, a function, or None"),
+    "node_text": (Callable | None, "a function of an operation, or None"),
+    "theme": (str | Theme, "a name, or a Theme"),
+    "legend": (bool, "True or False"),
+    "gradients": (bool, "True or False"),
+    "repeats": (bool | None, "True, False or None"),
+}
 
 
 class OptionError(ValueError):
@@ -37,7 +50,7 @@ class DrawOptions:
     OptionError
         If a value cannot be.
     TypeError
-        If a number is none.
+        If a value is of no kind that the option takes.
     """
 
     vis_opt: VisOpt = "unrolled"
@@ -71,6 +84,7 @@ class DrawOptions:
 
     def __post_init__(self) -> None:
         """Check all that can be checked without a model."""
+        _check_kinds(self)
         check_choice("vis_opt", self.vis_opt, get_args(VisOpt))
         check_choice("direction", self.direction, get_args(Direction))
         if isinstance(self.theme, str):
@@ -108,13 +122,22 @@ class DrawOptions:
 def check_choice(name: str, value: object, valid: Iterable[str]) -> None:
     """Raise `OptionError` if `value` is none of `valid`."""
     if value not in (valid := list(valid)):
-        raise OptionError(f"{name} is {value!r}; it can be {', '.join(map(repr, valid))}")
+        hint = close(value, valid) if isinstance(value, str) else ""
+        raise OptionError(f"{name} is {value!r:.80}; it can be {', '.join(map(repr, valid))}{hint and f' ({hint})'}")
+
+
+def _check_kinds(options: DrawOptions) -> None:
+    for name, (kinds, said) in _KINDS.items():
+        value = getattr(options, name)
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name} is {value!r:.80}; it takes {said}")
 
 
 def _check_numbers(options: DrawOptions) -> None:
     depth = options.vis_nesting_depth
     least = {"max_nodes": (options.max_nodes, 1)}
     if isinstance(depth, Mapping):
+        _check_addresses(depth)
         least |= {f"vis_nesting_depth[{pattern!r}]": (number, 0) for pattern, number in depth.items()}
     else:
         least["vis_nesting_depth"] = depth, 1
@@ -125,6 +148,14 @@ def _check_numbers(options: DrawOptions) -> None:
             raise TypeError(f"{name} is {value!r:.80}; it takes a whole number, or None")
         if value < lowest:
             raise OptionError(f"{name} is {value}; the smallest picture has {lowest}")
+
+
+def _check_addresses(depths: Mapping[Any, int]) -> None:
+    for pattern in depths:
+        if not isinstance(pattern, str):
+            raise TypeError(
+                f"vis_nesting_depth has the key {pattern!r:.80}; its keys are addresses of modules, as text"
+            )
 
 
 def _check_colour(colours: str | tuple[str, ...]) -> None:

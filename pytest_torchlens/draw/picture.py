@@ -27,6 +27,7 @@ from pytest_torchlens.draw.text import node_id
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import pass_label
+from pytest_torchlens.records import pass_of
 
 
 @dataclass(frozen=True)
@@ -233,8 +234,7 @@ class _Composer:
     def _pass_of(self, node: Node, label: str) -> int:
         if node.module is None:
             return self.by_label[label].pass_num
-        _, _, number = self._module_call(label).rpartition(":")
-        return int(number) if number.isdigit() else 1
+        return pass_of(self._module_call(label), self.addresses)
 
     def _module_call(self, label: str) -> str:
         """Return the call that an operation is drawn as a part of; ``""`` where it is a node itself."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -43,6 +42,7 @@ class Words:
         self._scene = scene
         self._options = options
         self._modules = {module.address: module for module in scene.history.modules}
+        self._layers = {op.label: op.layer_label for op in scene.operations}
         self._answers: dict[str, list[EscapeRecord]] = defaultdict(list)
         for escape in scene.history.escapes:
             self._answers[escape.operation].append(escape)
@@ -89,7 +89,7 @@ class Words:
             return [f"@{op.buffer_address}"]
         if not op.is_bottom_level_submodule_output:
             return []
-        return [f"@{self._without_pass(op.bottom_level_submodule_exited or '')}"]
+        return [f"@{self._shown_call(op.bottom_level_submodule_exited or '')}"]
 
     def _of_module(self, node: Node) -> list[str]:
         last = node.operations[-1]
@@ -130,12 +130,12 @@ class Words:
         return [line for line in self._metadata(node) if line]
 
     def _metadata(self, node: Node) -> Iterable[str]:
-        op, plain = node.shown, self._without_pass
+        op = node.shown
         arguments = _listed(op.func_position_args_non_tensor + op.func_keyword_args_non_tensor)
         names = zip(op.parent_param_addresses, op.parent_param_shapes, strict=False)
         params = _listed(f"{name} {shape_text(shape)}" for name, shape in names)
-        module = plain(op.containing_module_origin or "")
-        yield with_passes(plain(op.label), node.num_passes)
+        module = self._shown_call(op.containing_module_origin or "")
+        yield with_passes(self._shown_layer(op.label), node.num_passes)
         yield f"{shape_text(op.tensor_shape)} {op.tensor_dtype} on {op.tensor_device}, {byte_size(op.tensor_fsize)}"
         yield f"{op.func_applied_name}{' in place' if op.function_is_inplace else ''}"
         yield f"arguments: {arguments}" if arguments else ""
@@ -143,15 +143,19 @@ class Words:
         yield f"buffer: {op.buffer_address}" if op.buffer_address else ""
         yield f"constant: {op.constant_origin}" if op.constant_origin else ""
         yield f"module: {module}" if module else ""
-        yield f"from: {_listed(dict.fromkeys(map(plain, op.parent_layers)))}" if op.parent_layers else ""
-        yield f"to: {_listed(dict.fromkeys(map(plain, op.child_layers)))}" if op.child_layers else ""
+        yield f"from: {_listed(dict.fromkeys(map(self._shown_layer, op.parent_layers)))}" if op.parent_layers else ""
+        yield f"to: {_listed(dict.fromkeys(map(self._shown_layer, op.child_layers)))}" if op.child_layers else ""
         yield f"backward: {op.gradfunc_name}" if op.gradfunc_name else ""
         yield f"time: {duration(op.func_time_elapsed)}" if op.func_time_elapsed else ""
         yield op.source_line
 
-    def _without_pass(self, name: str) -> str:
-        """Return a layer's or a module's name; in the rolled view without its pass, as the view is of all."""
-        return re.sub(r":\d+$", "", name) if self._options.is_rolled else name
+    def _shown_layer(self, label: str) -> str:
+        """Return a layer's label; in the rolled view without its pass, as the view is of all."""
+        return self._layers.get(label, label) if self._options.is_rolled else label
+
+    def _shown_call(self, call: str) -> str:
+        """Return a module call's name; in the rolled view that of the module."""
+        return address_of(call, self._modules) if self._options.is_rolled else call
 
     def title(self, picture: Picture) -> list[str]:
         """Return the title's lines: model, tensors, parameters, what is shown and what is not."""

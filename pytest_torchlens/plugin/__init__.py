@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.plugin.fixtures import lens_draw
 from pytest_torchlens.plugin.fixtures import lens_trace
 from pytest_torchlens.plugin.fixtures import lens_validate
 from pytest_torchlens.plugin.options import add_options
@@ -16,7 +17,7 @@ from pytest_torchlens.plugin.options import is_wanted
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["lens_trace", "lens_validate", "pytest_addoption", "pytest_configure"]
+__all__ = ["lens_draw", "lens_trace", "lens_validate", "pytest_addoption", "pytest_configure"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

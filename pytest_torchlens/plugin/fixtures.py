@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -43,3 +44,30 @@ def lens_validate() -> Callable[..., Any]:
     from pytest_torchlens.functions import validate_model_activations
 
     return validate_model_activations
+
+
+@pytest.fixture
+def lens_draw(tmp_path: Path) -> Callable[..., Path]:
+    """Draw the forward pass of a model, or a history that is there, and return the picture's path.
+
+    Example::
+
+        def test_encoder_is_drawn(lens_draw):
+            path = lens_draw(model, x, focus="encoder", vis_opt="rolled")
+            assert "conv2d_1_1" in path.read_text()
+
+    The picture is ``model_graph.svg`` in the test's ``tmp_path``, or where `path` says; the ending is the format.  A
+    tensor is the one argument of ``forward``, a list or tuple holds the positional arguments, `input_kwargs` the
+    others; ``lens_draw(history)`` needs none.  All other options are those of `pytest_torchlens.DrawOptions`.
+    """
+
+    def draw(
+        model: Any, input_args: Any = (), input_kwargs: Any = None, *, path: Path | str | None = None, **options: Any
+    ) -> Path:
+        from pytest_torchlens.functions import get_model_metadata
+        from pytest_torchlens.history.view import HistoryView
+
+        history = model if isinstance(model, HistoryView) else get_model_metadata(model, input_args, input_kwargs)
+        return history.draw(tmp_path / "model_graph.svg" if path is None else path, **options)
+
+    return draw

@@ -21,8 +21,6 @@ from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.records import RunReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_torchlens.plugin.items import ZooFile
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.run import RunOptions
@@ -109,6 +107,14 @@ class LensSession:
         )
         if self.options.report:
             self._write(self._report, self.options.report, session)
+        self._judge_drawings(session, self._report.models)
+
+    def _judge_drawings(self, session: pytest.Session, models: tuple[ModelReport, ...]) -> None:
+        """End as pytest ends after a wrong option where what was asked for is in no model of the run."""
+        from pytest_torchlens.plugin.drawings import fit_none
+
+        if self.options.graphs and session.exitstatus == pytest.ExitCode.OK and fit_none(models):
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _model_report(self, nodeid: str) -> ModelReport:
         said = self._said[nodeid]
@@ -140,19 +146,21 @@ class LensSession:
             terminalreporter.write_line(self._trouble, red=True)
         elif self.options.report:
             terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
-        for line in self._graph_lines(self._report.models):
-            terminalreporter.write_line(line)
+        if self.options.graphs:
+            self._tell_of_drawings(terminalreporter, self.options.graphs.folder, self._report.models)
 
-    def _graph_lines(self, models: tuple[ModelReport, ...]) -> Iterator[str]:
-        """Say where the drawings are, and of how many models there is none, with the first reason."""
-        from pytest_torchlens.run import NO_GRAPH
+    def _tell_of_drawings(
+        self, reporter: pytest.TerminalReporter, folder: Path, models: tuple[ModelReport, ...]
+    ) -> None:
+        """Say where the drawings are, and why there are none of some models."""
+        from pytest_torchlens.plugin.drawings import fit_none
+        from pytest_torchlens.plugin.drawings import missing
 
-        if self.options.graphs is None:
-            return
-        yield f"graphs: {self.options.graphs.folder.absolute().as_uri()}"
-        reasons = [note.removeprefix(NO_GRAPH) for model in models for note in model.notes if note.startswith(NO_GRAPH)]
-        if reasons:
-            yield f"no graph of {len(reasons)} model{'s' * (len(reasons) != 1)}: {reasons[0]}"
+        unfit = fit_none(models)
+        if not unfit:
+            reporter.write_line(f"graphs: {folder.absolute().as_uri()}")
+        for line in missing(models):
+            reporter.write_line(f"ERROR: {line}" if unfit else line, red=unfit, yellow=not unfit)
 
     def pytest_unconfigure(self) -> None:
         """Leave no temporary folder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,12 +34,12 @@ class LensOptions:
         Raises
         ------
         pytest.UsageError
-            If a part or an option of the drawings is unknown, or a folder is a file.
+            If a part or an option of the drawings is unknown, or a folder cannot be written to.
         """
         option: Any = config.option
         if option.lens_parts and not option.lens_validate:
             raise pytest.UsageError("--lens-parts chooses parts of the validation: add --lens-validate")
-        return cls(
+        options = cls(
             zoos=tuple(option.lens_zoo),
             validate=option.lens_validate,
             parts=_parts(option.lens_parts or config.getini("lens_parts")),
@@ -46,6 +47,10 @@ class LensOptions:
             junit_properties=config.getini("lens_junit_properties"),
             graphs=_graphs(config),
         )
+        if not option.collectonly:
+            _check_writable("--lens-report", options.report)
+            _check_writable("--lens-graph", options.graphs.folder if options.graphs else None)
+        return options
 
 
 def _parts(values: list[str]) -> tuple[str, ...] | None:
@@ -61,7 +66,11 @@ def _parts(values: list[str]) -> tuple[str, ...] | None:
 
 def _graphs(config: pytest.Config) -> Graphs | None:
     name, *settings = (config.option.lens_graph or config.getini("lens_graph")).split(",")
+    if "=" in name.partition("/")[0]:
+        raise pytest.UsageError(f"--lens-graph begins with the setting {name!r}; a folder goes first: graphs,{name}")
     folder = _folder(config, "lens_graph", name)
+    if folder is None and settings:
+        raise pytest.UsageError(f"--lens-graph names no folder; one goes first: graphs,{','.join(settings)}")
     if folder is None:
         return None
     from pytest_torchlens.report import Graphs
@@ -76,7 +85,20 @@ def _folder(config: pytest.Config, key: str, name: str) -> Path | None:
     """Return a folder: the option's from where pytest was started, the ini key's from rootdir."""
     if not name:
         return None
-    folder = (config.invocation_params.dir if getattr(config.option, key) else config.rootpath) / name
-    if folder.exists() and not folder.is_dir():
-        raise pytest.UsageError(f"--{key.replace('_', '-')}: {folder} is a file; name a folder")
-    return Path(folder)
+    return Path((config.invocation_params.dir if getattr(config.option, key) else config.rootpath) / name)
+
+
+def _check_writable(option: str, folder: Path | None) -> None:
+    if folder and (why := _why_unusable(folder)):
+        raise pytest.UsageError(f"{option}: {folder} {why}; name a folder that can be written to")
+
+
+def _why_unusable(folder: Path) -> str:
+    """Make a folder, for models not to run in vain where that cannot be done; return why it cannot."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        return "is a file"
+    except (OSError, ValueError) as error:
+        return f"cannot be made ({getattr(error, 'strerror', None) or error})"
+    return "" if os.access(folder, os.W_OK) else "cannot be written to"

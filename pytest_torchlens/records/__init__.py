@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_torchlens.records.address import address_of
+from pytest_torchlens.records.address import pass_of
 from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
@@ -66,6 +67,7 @@ __all__ = [
     "merge",
     "nearest",
     "pass_label",
+    "pass_of",
     "roll_edges",
     "to_json",
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from typing import Final
 
 from pytest_torchlens.draw import DrawingUnavailable
 from pytest_torchlens.draw import DrawOptions
@@ -15,12 +17,37 @@ from pytest_torchlens.draw import check_choice
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import write_drawing
 from pytest_torchlens.draw.engine import FORMATS
+from pytest_torchlens.draw.metric import METRICS
+from pytest_torchlens.records import nearest
 from pytest_torchlens.report.paths import page_path
 
 if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
 
-_WORDS = {"true": True, "false": False, "none": None}
+_WORDS: Final = {"true": True, "false": False, "none": None}
+
+
+def _number(text: str) -> object:
+    return int(text) if text.isdecimal() else _word(text)
+
+
+def _word(text: str) -> object:
+    return _WORDS.get(text.lower(), text)
+
+
+# What can be asked for in text, and how it is read; a mapping, a function and gradients cannot.
+_SETTINGS: Final[dict[str, Callable[[str], object]]] = {
+    "format": str,
+    "vis_opt": str,
+    "vis_nesting_depth": _number,
+    "direction": str,
+    "focus": str,
+    "color_by": str,
+    "theme": str,
+    "legend": _word,
+    "repeats": _word,
+    "max_nodes": _number,
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +70,8 @@ class Graphs:
         pairs = dict(_pair(setting) for setting in settings)
         ending = pairs.pop("format", "svg")
         check_choice("format", ending, FORMATS)
+        if (name := str(pairs.get("color_by", METRICS[0]))) not in METRICS:
+            raise OptionError(f"color_by is {name!r}, which records have no numbers for; {nearest(name, METRICS)}")
         return cls(folder, str(ending), DrawOptions.of(**pairs))
 
     def path(self, report: ModelReport) -> Path:
@@ -51,20 +80,28 @@ class Graphs:
         return self.folder / page.parent.name / page.with_suffix(f".{self.format}").name
 
     def draw(self, report: ModelReport) -> str:
-        """Draw a model; return why it could not be, or ``""``."""
+        """Draw a model; return why it could not be, or ``""``.
+
+        Raises
+        ------
+        OptionError
+            If what is asked for does not fit this model.
+        """
         if report.history is None:
             return ""
         path = self.path(report)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_drawing(dot_source(report.history, self.options), path)
-        except (OptionError, DrawingUnavailable, OSError) as error:
+        except (DrawingUnavailable, OSError) as error:
             return str(error)
         return ""
 
 
 def _pair(setting: str) -> tuple[str, object]:
-    name, equals, value = setting.strip().partition("=")
+    name, equals, value = map(str.strip, setting.partition("="))
     if not equals:
         raise OptionError(f"{setting.strip()!r} is no setting; write NAME=VALUE, as in vis_opt=rolled")
-    return name, int(value) if value.isdigit() else _WORDS.get(value.lower(), value)
+    if name not in _SETTINGS:
+        raise OptionError(f"a drawing has no setting {name!r}; {nearest(name, _SETTINGS)}")
+    return name, _SETTINGS[name](value)

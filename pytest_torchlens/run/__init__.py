@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.run import NO_GRAPH
+from pytest_torchlens.run.run import UNFIT_GRAPH
 from pytest_torchlens.run.run import CaseResult
 from pytest_torchlens.run.run import RunOptions
 from pytest_torchlens.run.run import run_case
 
-__all__ = ["NO_GRAPH", "CaseResult", "RunOptions", "find_environment", "run_case"]
+__all__ = ["NO_GRAPH", "UNFIT_GRAPH", "CaseResult", "RunOptions", "find_environment", "run_case"]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
@@ -36,8 +37,10 @@ RUNS = 3
 BUDGET = 0.1
 """Seconds in which a small model's pass is timed more often."""
 MOST_RUNS = 30
-NO_GRAPH = "no graph as --lens-graph asks: "
+NO_GRAPH = "--lens-graph could not be done: "
 """How a note begins that says why a drawing is missing."""
+UNFIT_GRAPH = "--lens-graph does not fit: "
+"""How a note begins that says what in the model there is no such thing as."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +158,14 @@ class _Job:
     def draw(self, report: ModelReport) -> None:
         if self.options.folder:
             report = save_drawing(report, self.options.folder)
-        reason = self.options.graphs.draw(report) if self.options.graphs else ""
-        notes = (*self.found.get("notes", ()), *report.notes, *([f"{NO_GRAPH}{reason}"] if reason else []))
+        notes = (*self.found.get("notes", ()), *report.notes, *_notes_on_graph(self.options.graphs, report))
         self.found.update(graph=report.graph, notes=notes)
+
+
+def _notes_on_graph(graphs: Graphs | None, report: ModelReport) -> list[str]:
+    """Draw as ``--lens-graph`` asks, and return what to say where that could not be done."""
+    try:
+        reason = graphs.draw(report) if graphs else ""
+    except OptionError as error:
+        return [f"{UNFIT_GRAPH}{error}"]
+    return [f"{NO_GRAPH}{reason}"] if reason else []

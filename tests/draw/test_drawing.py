@@ -44,6 +44,17 @@ def test_an_unknown_ending_names_those_there_are(history, tmp_path):
         history.draw(tmp_path / "net.jpg")
 
 
+@pytest.mark.parametrize("name", ["a\0.svg", "x" * 300 + ".svg", "\ud800.svg"])
+def test_names_that_no_file_can_have(history, tmp_path, name):
+    with pytest.raises(tl.OptionError, match="cannot be a file's"):
+        history.draw(str(tmp_path / name))
+
+
+def test_a_difference_from_what_is_no_history(history):
+    with pytest.raises(TypeError, match=r"before is 'd\.svg'; it takes a history .*draw_difference\(before, "):
+        history.draw_difference("d.svg")
+
+
 def test_without_graphviz_drawing_says_what_to_do(history, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTEST_LENS_DOT", "/nowhere/dot")
     with pytest.raises(tl.DrawingUnavailable, match="no drawing: /nowhere/dot does not start"):

@@ -174,7 +174,7 @@ def test_gradients_run_back_in_blue_where_they_flowed():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vis_opt": "role"}, "vis_opt is 'role'; it can be 'none', 'unrolled', 'rolled'"),
+        ({"vis_opt": "role"}, r"vis_opt is 'role'; it can be 'none', 'unrolled', 'rolled' \(did you mean 'rolled'"),
         ({"direction": "north"}, "direction is 'north'; it can be 'up', 'down', 'right', 'left'"),
         ({"theme": "drak"}, "theme is 'drak'; it can be 'light', 'dark', 'print'"),
         ({"theme": replace(THEMES["light"], text="black")}, "the colour 'black'; colours are written as '#rrggbb'"),
@@ -190,6 +190,8 @@ def test_gradients_run_back_in_blue_where_they_flowed():
         ({"color_by": "gradient_norm"}, "no gradient was saved: record with save_gradients=True"),
         ({"color_by": {"conv2d_9": 1}}, "color_by has 'conv2d_9', which is no layer; did you mean 'conv2d_"),
         ({"color_by": {"conv2d_1": "x"}}, "color_by gives 'x' for conv2d_1_1, which is no number"),
+        ({"color_by": {}}, "color_by is {}, which gives no layer a number"),
+        ({"color_by": lambda op: None}, "color_by is <function .*, which gives no layer a number"),
         ({"color_by": lambda op: 1 / 0}, "given as color_by raised ZeroDivisionError: division by zero, for input_1_0"),
         ({"node_text": lambda op: op.x}, "given as node_text raised AttributeError: .*, for input_1_0"),
     ],
@@ -199,9 +201,24 @@ def test_mistakes_are_named(options, message):
         parse(alexnet(), **options)
 
 
-def test_a_depth_that_is_no_number():
-    with pytest.raises(TypeError, match="vis_nesting_depth is '2'; it takes a whole number, or None"):
-        DrawOptions(vis_nesting_depth="2")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vis_nesting_depth": "2"}, "vis_nesting_depth is '2'; it takes a whole number, or None"),
+        ({"vis_nesting_depth": {1: 2}}, "vis_nesting_depth has the key 1; its keys are addresses of modules, as text"),
+        ({"legend": "maybe"}, "legend is 'maybe'; it takes True or False"),
+        ({"gradients": 1}, "gradients is 1; it takes True or False"),
+        ({"repeats": "yes"}, "repeats is 'yes'; it takes True, False or None"),
+        ({"focus": ["features"]}, r"focus is \['features'\]; it takes the address of a module, or None"),
+        ({"color_by": 3}, "color_by is 3; it takes a name, a mapping"),
+        ({"node_text": "label"}, "node_text is 'label'; it takes a function of an operation, or None"),
+        ({"theme": None}, "theme is None; it takes a name, or a Theme"),
+        ({"max_nodes": True}, "max_nodes is True; it takes a whole number, or None"),
+    ],
+)
+def test_values_of_a_wrong_kind(options, message):
+    with pytest.raises(TypeError, match=message):
+        DrawOptions.of(**options)
 
 
 # -- colours ---------------------------------------------------------------------------------------------------

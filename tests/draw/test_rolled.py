@@ -124,3 +124,17 @@ def test_the_passes_of_a_module_drawn_as_one_node_are_one_node():
     ]
     unrolled = parse(cell(), vis_nesting_depth=1)
     assert list(unrolled.nodes) == ["op-input_1_0", "module-cell.1", "module-cell.2", "module-cell.3"]
+
+
+def test_an_address_with_a_colon_and_a_number_is_not_cut():
+    net = Sketch("Net")
+    net.module("stage:2", "Stage")
+    net.module("cell:7", "Cell", num_passes=2)
+    x = net.op("sin", net.op("cos", net.op("input"), leaf="stage:2", containing_module_origin="stage:2"))
+    for call in ("cell:7:1", "cell:7:2"):
+        x = net.op("exp", net.op("tan", x, inside=(call,)), inside=(call,))
+    drawn = parse(net.record(), vis_opt="rolled", vis_nesting_depth=1, color_by={"stage:2": 3.0})
+    assert drawn.lines("op-cos_1_1")[2:] == ["@stage:2", "value: 3"]
+    assert "module: stage:2" in drawn.nodes["op-cos_1_1"]["tooltip"]
+    assert drawn.lines("module-cell.7")[0] == "@cell:7 (x2)"
+    assert ("module-cell.7", "module-cell.7", ["In 2", "Out 1"]) in drawn.arrows

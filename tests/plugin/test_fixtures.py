@@ -28,7 +28,33 @@ def test_lens_validate_is_true_where_the_graph_holds(pytester: pytest.Pytester):
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("name", ["lens_trace", "lens_validate"])
+def test_lens_draw_draws_a_model_or_a_history(pytester: pytest.Pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+        import pytest_torchlens as tl
+        import torch
+
+        MODEL, X = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()), torch.ones(1, 4)
+
+        def test_model(lens_draw, tmp_path):
+            path = lens_draw(MODEL, X, legend=True)
+            assert path == tmp_path / "model_graph.svg"
+            assert "linear_1_1" in path.read_text()
+
+        def test_history(lens_draw, tmp_path):
+            history = tl.log_forward_pass(MODEL, X)
+            assert "relu_1_2" in lens_draw(history, path=tmp_path / "net.dot", focus="1").read_text()
+
+        def test_mistake(lens_draw):
+            with pytest.raises(tl.OptionError, match="no option 'focsu'; did you mean 'focus'"):
+                lens_draw(MODEL, X, focsu="0")
+        """
+    )
+    pytester.runpytest_inprocess().assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize("name", ["lens_draw", "lens_trace", "lens_validate"])
 def test_each_says_what_it_gives(pytester: pytest.Pytester, name: str):
     lines = pytester.runpytest_inprocess("--fixtures").outlines
     place = next(number for number, line in enumerate(lines) if line.startswith(f"{name} --"))

@@ -36,11 +36,19 @@ def test_a_folder_in_the_ini_file_is_under_rootdir(pytester: pytest.Pytester):
     ("value", "message"),
     [
         ("graphs,format=gif", "--lens-graph: format is 'gif'; it can be 'svg', 'pdf', 'png', 'dot'"),
-        ("graphs,theme=drak", "--lens-graph: theme is 'drak'; it can be"),
-        ("graphs,thme=dark", "--lens-graph: a drawing has no option 'thme'; did you mean 'theme'"),
+        ("graphs,format=sgv", "--lens-graph: format is 'sgv'; it can be 'svg', *(did you mean 'svg'?)"),
+        ("graphs,fromat=pdf", "--lens-graph: a drawing has no setting 'fromat'; did you mean 'format'"),
+        ("graphs,theme=drak", "--lens-graph: theme is 'drak'; it can be *(did you mean 'dark'?)"),
+        ("graphs,thme=dark", "--lens-graph: a drawing has no setting 'thme'; did you mean 'theme'"),
         ("graphs,rolled", "--lens-graph: 'rolled' is no setting; write NAME=VALUE"),
         ("graphs,vis_nesting_depth=deep", "--lens-graph: vis_nesting_depth is 'deep'; it takes a whole number"),
+        ("graphs,legend=maybe", "--lens-graph: legend is 'maybe'; it takes True or False"),
+        ("graphs,repeats=twice", "--lens-graph: repeats is 'twice'; it takes True, False or None"),
+        ("graphs,color_by=tiem", "--lens-graph: color_by is 'tiem', which records have no numbers for; did you mean"),
+        ("format=svg", "--lens-graph begins with the setting 'format=svg'; a folder goes first: graphs,format=svg"),
+        (",format=svg", "--lens-graph names no folder; one goes first: graphs,format=svg"),
         ("taken", "--lens-graph: *taken is a file; name a folder"),
+        ("/proc/graphs", "--lens-graph: /proc/graphs cannot be made (*); name a folder that can be written to"),
     ],
 )
 def test_mistakes_are_said_before_anything_runs(pytester: pytest.Pytester, value: str, message: str):
@@ -50,14 +58,35 @@ def test_mistakes_are_said_before_anything_runs(pytester: pytest.Pytester, value
     result.stderr.fnmatch_lines([f"*{message}*"])
 
 
-def test_what_cannot_be_drawn_is_said_and_the_model_passes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+def test_mistakes_leave_no_folder(pytester: pytest.Pytester):
+    pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-graph=graphs,format=gif")
+    pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-graph=format=svg")
+    assert not [path for path in pytester.path.iterdir() if path.name.startswith(("graphs", "format"))]
+
+
+def test_a_module_that_only_some_models_have(pytester: pytest.Pytester):
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:linear,mlp", "--lens-graph=graphs,focus=0")
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.OK
+    line = "no graph of 1 of 2 models: --lens-graph does not fit: focus is '0', and no such module was called*"
+    result.stdout.fnmatch_lines(["graphs: file://*/graphs", line])
+
+
+def test_a_module_that_no_model_has_is_a_usage_error(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:linear,mlp", "--lens-graph=graphs,focus=head")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["no graph of 2 models: focus is 'head', and no such module was called*"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(
+        ["ERROR: no graph of 2 of 2 models: --lens-graph does not fit: focus is 'head', and no*"]
+    )
+
+
+def test_without_graphviz_models_pass_and_it_is_said(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTEST_LENS_DOT", "/nowhere/dot")
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-graph=graphs")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["no graph of 1 model: no drawing: /nowhere/dot does not start*"])
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["no graph of 1 of 1 model: *no drawing: /nowhere/dot does not start*"])
 
 
 def test_beside_a_report(pytester: pytest.Pytester):
