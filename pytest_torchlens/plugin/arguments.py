@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 ZOO_FOLDER = "model_zoo_configs"
 ENDINGS = (".yaml", ".yml")
+ZOO_KEYS = {"provider", "defaults", "rules"}
 
 
 def zoo_folders(config: pytest.Config) -> tuple[Path, ...]:
@@ -30,7 +31,7 @@ def names_zoo(config: pytest.Config, arg: str) -> bool:
     path = argument_path(config, arg)
     if path.suffix not in ENDINGS:
         return is_zoo_folder(config, path)
-    return is_zoo_folder(config, path.parent) or _names_a_provider(path)
+    return is_zoo_folder(config, path.parent) or _is_a_zoo(path)
 
 
 def is_zoo_folder(config: pytest.Config, path: Path) -> bool:
@@ -38,8 +39,13 @@ def is_zoo_folder(config: pytest.Config, path: Path) -> bool:
     return path.name == ZOO_FOLDER or path in zoo_folders(config)
 
 
-def _names_a_provider(path: Path) -> bool:
-    """Whether a YAML file that the user named is a zoo file, and not one of another plugin's."""
+def _is_a_zoo(path: Path) -> bool:
+    """Whether a YAML file that the user named is a zoo file, and not one of another plugin's.
+
+    A zoo file without its provider is one, so that it is told what it lacks.
+    """
     if not path.is_file():
         return False
-    return bool(re.search(r"^provider\s*:", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))
+    text = path.read_text(encoding="utf-8", errors="replace")
+    keys = set(re.findall(r"^(\w+)\s*:", text, re.MULTILINE))
+    return "provider" in keys or (len(keys) <= len(ZOO_KEYS) and bool(keys & ZOO_KEYS))

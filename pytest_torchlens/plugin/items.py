@@ -54,7 +54,8 @@ class ModelItem(pytest.Item):
         """Return the item of a model, with the marks that its settings ask for."""
         item: ModelItem = cls.from_parent(parent, name=case.name)
         item.case, item.lens = case, lens
-        item.add_marker("lens")
+        for mark in ("lens", *case.settings.marks):
+            item.add_marker(mark)
         if case.settings.skip:
             item.add_marker(pytest.mark.skip(reason=case.settings.skip))
         if case.settings.xfail:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class ZooWarning(pytest.PytestWarning):
+    """Something in a zoo file that is likely not what was meant."""
+
+
 @dataclass
 class Choice:
     """A zoo file, and which of its models were asked for."""
@@ -50,8 +54,17 @@ class Selection:
                 config.args = [self._read_argument(arg) for arg in config.args]
             for text in zoos:
                 self._read_option(text)
-        except ZooError as error:
+            self._warn()
+        except (ZooError, ZooWarning) as error:
             raise pytest.UsageError(str(error)) from error.__cause__
+
+    def _warn(self) -> None:
+        """Tell of rules that are about no model; of the shipped files' not, which know models of other versions."""
+        if hasattr(self._config, "workerinput"):
+            return
+        for path, choice in self.choices.items():
+            for message in choice.zoo.idle_globs() if path.parent != shipped_folder() else ():
+                self._config.issue_config_time_warning(ZooWarning(message), stacklevel=2)
 
     @cached_property
     def models(self) -> dict[str, str]:

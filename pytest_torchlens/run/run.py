@@ -24,6 +24,7 @@ from pytest_torchlens.report import save_drawing
 from pytest_torchlens.run.describe import describe
 from pytest_torchlens.run.describe import describe_arguments
 from pytest_torchlens.run.errors import error_record
+from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class _Job:
         self.found: dict[str, Any] = {"weights": case.settings.weights}
 
     def run(self) -> None:
+        with torch.set_grad_enabled(self.case.settings.mode == "train"):
+            self.stages()
+
+    def stages(self) -> None:
         self.enter(Stage.BUILD)
         model = self.case.build()
         self.enter(Stage.INPUTS)
@@ -127,19 +132,19 @@ class _Job:
         self.stage = stage
         self.progress(stage)
 
-    @torch.no_grad()
     def forward(self, model: nn.Module, inputs: Inputs) -> None:
         """Time plain passes; what raises here is the model's own, with nothing of ours near it."""
         output = model(*inputs.args, **inputs.kwargs)
         self.found["outputs"] = describe(output)
         times: list[float] = []
-        while len(times) < RUNS or (sum(times) < BUDGET and len(times) < MOST_RUNS):
+        # In train mode each pass changes running statistics: as many passes each time, for the same values.
+        most = RUNS if model.training else MOST_RUNS
+        while len(times) < RUNS or (sum(times) < BUDGET and len(times) < most):
             start = time.perf_counter()
             model(*inputs.args, **inputs.kwargs)
             times.append(time.perf_counter() - start)
         self.found.update(forward_ms=statistics.median(times) * 1e3, forward_runs=len(times))
 
-    @torch.no_grad()
     def record(self, model: nn.Module, inputs: Inputs) -> HistoryRecord:
         if not self.options.validate:
             self.enter(Stage.RECORD)
@@ -147,7 +152,9 @@ class _Job:
                 model, inputs.args, inputs.kwargs, layers_to_save=None, random_seed=self.case.settings.seed
             ).record()
         self.enter(Stage.VALIDATE)
-        validation = validate(model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=self.case.settings.seed)
+        settings = self.case.settings
+        with tolerance(settings.tolerance):
+            validation = validate(model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=settings.seed)
         self.found["verdict"] = validation.verdict
         unjudged = [part for part in validation.verdict.parts if part.status is Status.NOT_APPLICABLE]
         self.found["notes"] = tuple(f"{part.name} not judged: {part.reason}" for part in unjudged)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
@@ -135,10 +139,27 @@ def _kind(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
     return tensor.dtype, shape_of(tensor)
 
 
-def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors are equal within the tolerance of `torch.testing` for their dtype."""
+_BOUNDS: ContextVar[tuple[float, float] | None] = ContextVar("bounds", default=None)
+
+
+@contextmanager
+def tolerance(bounds: tuple[float, float] | None) -> Iterator[None]:
+    """Judge operations that do not repeat themselves by ``(rtol, atol)``; None is for those of `torch.testing`.
+
+    Operations that do repeat themselves are compared bit for bit in any case.
+    """
+    token = _BOUNDS.set(bounds)
     try:
-        torch.testing.assert_close(one, other, equal_nan=True)
+        yield
+    finally:
+        _BOUNDS.reset(token)
+
+
+def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors are equal within the tolerance: that of `torch.testing` for their dtype, mostly."""
+    rtol, atol = _BOUNDS.get() or (None, None)
+    try:
+        torch.testing.assert_close(one, other, equal_nan=True, rtol=rtol, atol=atol)
     except (AssertionError, RuntimeError, NotImplementedError):
         return False
     return True

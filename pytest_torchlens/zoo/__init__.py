@@ -8,8 +8,8 @@ from pytest_torchlens.zoo.case import ModelCase
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
+from pytest_torchlens.zoo.inputs import TensorSpec
 from pytest_torchlens.zoo.schema import Settings
-from pytest_torchlens.zoo.schema import TensorSpec
 from pytest_torchlens.zoo.zoo import Zoo
 from pytest_torchlens.zoo.zoo import load_zoo
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
@@ -12,13 +12,11 @@ from torch import nn
 
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
+from pytest_torchlens.zoo.inputs import FromFunction
+from pytest_torchlens.zoo.inputs import InputSpec
+from pytest_torchlens.zoo.inputs import TensorSpec
 from pytest_torchlens.zoo.providers import Provider
-from pytest_torchlens.zoo.schema import InputSpec
 from pytest_torchlens.zoo.schema import Settings
-from pytest_torchlens.zoo.schema import TensorSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Inputs(NamedTuple):
@@ -34,47 +32,55 @@ class ModelCase:
 
     zoo: str
     name: str
+    file: Path | None = None
+    """The zoo file that a worker process reads again; None for a case made by hand, which has no worker."""
     settings: Settings
     provider: Provider
 
     def build(self) -> nn.Module:
-        """Return the model in eval mode, with the weights that the settings name.
+        """Return the model in the mode, with the weights, dtype and device that the settings name.
 
         The caller's random generator is left as it was found.
         """
+        settings = self.settings
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
-            model = self.provider.build(
-                self.name, self.settings.kwargs, pretrained=self.settings.weights == "pretrained"
-            )
-        if self.settings.weights == "random":
-            fill_model(model, self.settings.seed)
-        return model.eval()
+            torch.manual_seed(settings.seed)
+            model = self.provider.build(self.name, settings.kwargs, pretrained=settings.weights == "pretrained")
+        if settings.weights == "random":
+            fill_model(model, settings.seed)
+        if settings.dtype:
+            model = model.to(getattr(torch, settings.dtype))
+        return model.to(settings.device).train(settings.mode == "train")
 
     def make_inputs(self, model: nn.Module) -> Inputs:
         """Return the inputs, made anew and the same at each call."""
         spec = self.settings.input
         if spec is None:
             spec = self.provider.default_input(model, self.settings.kwargs)
-
-        def fill(tensor: TensorSpec, name: str) -> torch.Tensor:
-            dtype = getattr(torch, tensor.dtype)
-            return fill_tensor(
-                tensor.shape, dtype, tensor.low, tensor.high, seed=self.settings.seed, name=f"input {name}"
-            )
-
         if isinstance(spec, TensorSpec):
-            return Inputs((fill(spec, "0"),), {})
+            spec = [spec]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.settings.seed)
+            made = self._made(spec, "", model)
+        if isinstance(made, dict):
+            return Inputs((), made)
+        return Inputs(tuple(made) if isinstance(made, list | tuple) else (made,), {})
+
+    def _made(self, spec: InputSpec, name: str, model: nn.Module) -> Any:
+        """Return `spec` with a value in place of each specification, named by its place: ``"0.1"``."""
+        if isinstance(spec, TensorSpec):
+            return self._filled(spec, name)
+        if isinstance(spec, FromFunction):
+            return spec.make(model)
+        prefix = f"{name}." if name else ""
         if isinstance(spec, dict):
-            return Inputs((), _values(spec, "", fill))
-        return Inputs(tuple(_values(spec, "", fill)), {})
+            return {key: self._made(item, f"{prefix}{key}", model) for key, item in spec.items()}
+        return [self._made(item, f"{prefix}{index}", model) for index, item in enumerate(spec)]
 
-
-def _values(spec: InputSpec, name: str, fill: Callable[[TensorSpec, str], torch.Tensor]) -> Any:
-    """Return `spec` with a tensor in place of each specification, named by its place: ``"0.1"``."""
-    if isinstance(spec, TensorSpec):
-        return fill(spec, name)
-    prefix = f"{name}." if name else ""
-    if isinstance(spec, dict):
-        return {key: _values(item, f"{prefix}{key}", fill) for key, item in spec.items()}
-    return [_values(item, f"{prefix}{index}", fill) for index, item in enumerate(spec)]
+    def _filled(self, spec: TensorSpec, name: str) -> torch.Tensor:
+        """Return the tensor; one of default dtype has that of the model, if the settings name one."""
+        seed, dtype = self.settings.seed, getattr(torch, spec.dtype)
+        tensor = fill_tensor(spec.shape, dtype, spec.low, spec.high, seed=seed, name=f"input {name}")
+        if self.settings.dtype and dtype is torch.float32:
+            tensor = tensor.to(getattr(torch, self.settings.dtype))
+        return tensor.to(self.settings.device)

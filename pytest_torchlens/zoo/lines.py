@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml
 
+from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 
@@ -23,6 +25,13 @@ class LinedDict(dict[str, Any]):
     def error(self, key: str, message: str) -> ZooError:
         """Return an error that points at `key`, or at the mapping where it has no such key."""
         return ZooError(f"{self.path}:{self.lines.get(key, self.line)}: {message}")
+
+
+def check_keys(raw: LinedDict, known: Collection[str]) -> None:
+    """Refuse a key that is not known, naming the nearest that is."""
+    for key in raw:
+        if key not in known:
+            raise raw.error(key, f"unknown key {key!r}: {nearest(str(key), known)}")
 
 
 def read_yaml(path: Path) -> LinedDict:

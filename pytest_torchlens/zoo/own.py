@@ -2,62 +2,70 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
-from typing import cast
 
 from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.imports import named_function
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from pathlib import Path
 
     from torch import nn
 
-    from pytest_torchlens.zoo.schema import InputSpec
+    from pytest_torchlens.zoo.inputs import InputSpec
+    from pytest_torchlens.zoo.providers import Provider
+
+METHODS = ("names", "build", "default_input")
 
 
-class PythonProvider:
-    """Models of the user's own: ``python:FILE.py:FUNCTION`` or ``python:package.module:FUNCTION``.
+def own_provider(text: str, folder: Path) -> Provider:
+    """Return what ``python:FILE.py:FUNCTION`` or ``python:package.module:FUNCTION`` names.
 
-    The function takes no argument and returns a mapping of names to callables that build a model.  A file is
-    looked for in `folder`, beside the zoo file.
+    The function takes no argument and returns a mapping of names to callables that build a model, or a `Provider`.
+    A file is looked for in `folder`, beside the zoo file.
 
     Raises
     ------
     ZooError
         If there is no such function, it raises, or it returns something else.
     """
+    path = text.partition(":")[2]
+    if ":" not in path:
+        raise ZooError(f"{text!r} is not of the form 'python:FILE.py:FUNCTION'")
+    function = named_function(path, folder)
+    try:
+        found = function()
+    except Exception as error:
+        raise ZooError(f"{text} raises {type(error).__name__}: {error}") from error
+    provider = found if all(hasattr(found, method) for method in METHODS) else _of_builders(found, text)
+    for name in provider.names():
+        _check_name(name, text)
+    return provider
 
-    def __init__(self, text: str, folder: Path) -> None:
+
+def _of_builders(found: Any, text: str) -> Provider:
+    if isinstance(found, Mapping):
+        return _Builders(found, text)
+    raise ZooError(
+        f"{text} returns {type(found).__name__}, not a mapping of names to builders, "
+        f"nor an object with the methods {', '.join(METHODS)}"
+    )
+
+
+class _Builders:
+    """A mapping of names to callables, as a provider."""
+
+    def __init__(self, builders: Mapping[str, Callable[..., nn.Module]], text: str) -> None:
+        self._builders = builders
         self._text = text
-        _, _, path = text.partition(":")
-        where, _, function = path.rpartition(":")
-        if not where:
-            raise ZooError(f"{text!r} is not of the form 'python:FILE.py:FUNCTION'")
-        try:
-            builders = _function(where, function, folder)()
-        except ZooError:
-            raise
-        except Exception as error:
-            raise ZooError(f"cannot load {where}: {type(error).__name__}: {error}") from error
-        if not isinstance(builders, Mapping):
-            kind = type(builders).__name__
-            raise ZooError(f"{text} returns {kind}, not a mapping of names to builders")
-        for name in builders:
-            _check_name(name, text)
-        self._builders: Mapping[str, Callable[..., nn.Module]] = builders
 
     def names(self) -> list[str]:
-        """Return the keys of the mapping."""
         return list(self._builders)
 
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
-        """Call the model's builder with `kwargs`."""
         if pretrained:
             raise ZooError(f"{self._text}: load pretrained weights in the function, and say 'weights: init'")
         model = self._builders[name](**kwargs)
@@ -68,7 +76,6 @@ class PythonProvider:
         return model
 
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
-        """Refuse: what a user's own model takes, only the user knows."""
         raise ZooError(f"{self._text}: no 'input' is named for this model, in 'defaults' or in a rule")
 
 
@@ -80,24 +87,3 @@ def _check_name(name: Any, text: str) -> None:
         raise ZooError(
             f"{text}: {name!r} cannot be a model's name: it is empty, or has '::' or characters without print"
         )
-
-
-def _function(where: str, name: str, folder: Path) -> Callable[[], Any]:
-    function = getattr(_load(where, folder), name, None)
-    if not callable(function):
-        raise ZooError(f"{where} has no function {name!r}")
-    return cast("Callable[[], Any]", function)
-
-
-def _load(where: str, folder: Path) -> ModuleType:
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    path = folder / where
-    if not path.is_file():
-        raise ZooError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ZooError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -11,9 +11,9 @@ from typing import cast
 
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
-from pytest_torchlens.zoo.own import PythonProvider
-from pytest_torchlens.zoo.schema import InputSpec
-from pytest_torchlens.zoo.schema import TensorSpec
+from pytest_torchlens.zoo.inputs import InputSpec
+from pytest_torchlens.zoo.inputs import TensorSpec
+from pytest_torchlens.zoo.own import own_provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def find_provider(text: str, folder: Path) -> Provider:
         If there is none of that name, or its library is not installed.
     """
     if text.startswith("python:"):
-        return PythonProvider(text, folder)
+        return own_provider(text, folder)
     if text not in LIBRARIES:
         raise ZooError(f"unknown provider {text!r}: {nearest(text, [*LIBRARIES, 'python:FILE.py:FUNCTION'])}")
     return LIBRARIES[text]()

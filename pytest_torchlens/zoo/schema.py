@@ -1,40 +1,44 @@
-"""The keys of a zoo file, and what their values may be."""
+"""The keys of a zoo file's settings, and what their values may be."""
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import dataclass
 from dataclasses import field
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import NamedTuple
 
 from pytest_torchlens.records import nearest
+from pytest_torchlens.zoo.inputs import FLOATS
+from pytest_torchlens.zoo.inputs import InputSpec
+from pytest_torchlens.zoo.inputs import parse_input
 from pytest_torchlens.zoo.lines import LinedDict
+from pytest_torchlens.zoo.lines import check_keys
+from pytest_torchlens.zoo.units import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FLOATS = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
-INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
+    from pytest_torchlens.zoo.errors import ZooError
+
 WEIGHTS = ("random", "init", "pretrained")
+MODES = ("eval", "train")
+SIZES = ("fast", "slow", "huge")
+"""Size classes, the cheapest first."""
+DEVICES = ("cpu", "cuda", "mps", "xpu")
 
-InputSpec = Any
-"""A `TensorSpec`, or a list or dict of such: what stands under the key ``input``."""
 
+class Tolerance(NamedTuple):
+    """How far two values of one operation may differ where it does not repeat itself."""
 
-@dataclass(frozen=True)
-class TensorSpec:
-    """One input tensor; its values lie in ``[low, high)``."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    low: float = 0.0
-    high: float = 1.0
+    rtol: float
+    atol: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How one model is built and called."""
+    """How one model is built, called and judged."""
 
     input: InputSpec = None
     """A tensor is the one argument, a list the positional arguments, a mapping the keyword arguments.
@@ -45,6 +49,18 @@ class Settings:
     """Arguments of the model's constructor."""
     weights: str = "random"
     seed: int = 0
+    mode: str = "eval"
+    device: str = "cpu"
+    dtype: str | None = None
+    """Floating-point type of parameters, buffers and inputs; None leaves the model's own."""
+    tolerance: Tolerance | None = None
+    """None takes that of `torch.testing` for the dtype."""
+    timeout: float | None = None
+    """Seconds; None takes the run's."""
+    memory: int | None = None
+    """Bytes of the whole worker process; None takes the run's."""
+    size: str = "fast"
+    marks: tuple[str, ...] = ()
     skip: str | None = None
     xfail: str | None = None
 
@@ -55,88 +71,105 @@ def parse_settings(raw: LinedDict) -> dict[str, Any]:
     return {key: _PARSERS[key](raw, key) for key in raw}
 
 
-def check_keys(raw: LinedDict, known: Any) -> None:
-    """Refuse a key that is not known, naming the nearest that is."""
-    for key in raw:
-        if key not in known:
-            raise raw.error(key, f"unknown key {key!r}: {nearest(str(key), known)}")
+def _wrong(raw: LinedDict, key: str, expected: str) -> ZooError:
+    return raw.error(key, f"{key!r} is {expected}, not {raw[key]!r}")
+
+
+def _word(*words: str) -> Callable[[LinedDict, str], str]:
+    def parse(raw: LinedDict, key: str) -> str:
+        if raw[key] not in words:
+            hint = nearest(str(raw[key]), words)
+            raise _wrong(raw, key, f"one of {', '.join(words)}" + (f" ({hint})" if hint.startswith("did") else ""))
+        return str(raw[key])
+
+    return parse
 
 
 def _input(raw: LinedDict, key: str) -> InputSpec:
     return None if raw[key] is None else parse_input(raw[key], raw, key)
 
 
-def parse_input(value: Any, parent: LinedDict, key: str) -> InputSpec:
-    """Return `value`, which stands under `key` of `parent`, with a `TensorSpec` in place of each tensor."""
-    if isinstance(value, list):
-        return [parse_input(item, parent, key) for item in value]
-    if not isinstance(value, LinedDict):
-        raise parent.error(key, f"expected {{shape: [...]}}, or a list or mapping of such, not {value!r}")
-    if "shape" in value or not all(map(_may_be_argument, value.values())):
-        return _tensor(value, parent, key)
-    if "range" in value or "dtype" in value:
-        raise parent.error(key, "a tensor needs a 'shape'")
-    return {name: parse_input(item, value, name) for name, item in value.items()}
-
-
-def _may_be_argument(value: Any) -> bool:
-    """Whether a value can stand for an argument: a mapping, or a list of more than numbers."""
-    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(v, list | dict) for v in value))
-
-
-def _tensor(raw: LinedDict, parent: LinedDict, key: str) -> TensorSpec:
-    check_keys(raw, ("shape", "dtype", "range"))
-    if "shape" not in raw:
-        raise parent.error(key, "a tensor needs a 'shape'")
-    shape = raw["shape"]
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        raise raw.error("shape", f"'shape' is a list of sizes, not {shape!r}")
-    dtype = raw.get("dtype", "float32")
-    if dtype not in FLOATS + INTEGERS:
-        raise raw.error("dtype", f"unknown dtype {dtype!r}: {nearest(str(dtype), FLOATS + INTEGERS)}")
-    low, high = _range(raw, 1 if dtype in FLOATS else 2)
-    return TensorSpec(tuple(shape), dtype, low, high)
-
-
-def _range(raw: LinedDict, default_high: int) -> tuple[float, float]:
-    bounds = raw.get("range", [0, default_high])
-    match bounds:
-        case [int() | float() as low, int() | float() as high] if -math.inf < low < high < math.inf:
-            return float(low), float(high)
-    raise raw.error("range", f"'range' is [low, high] with low < high, not {bounds!r}")
-
-
 def _kwargs(raw: LinedDict, key: str) -> dict[str, Any]:
-    if not isinstance(raw[key], dict) or not all(isinstance(name, str) for name in raw[key]):
-        raise raw.error(key, f"{key!r} is a mapping of constructor arguments, not {raw[key]!r}")
+    if not isinstance(raw[key], dict):
+        raise _wrong(raw, key, "a mapping of constructor arguments")
     return dict(raw[key])
-
-
-def _weights(raw: LinedDict, key: str) -> str:
-    if raw[key] not in WEIGHTS:
-        raise raw.error(key, f"{key!r} is one of {', '.join(WEIGHTS)}, not {raw[key]!r}")
-    return str(raw[key])
 
 
 def _seed(raw: LinedDict, key: str) -> int:
     if type(raw[key]) is not int or raw[key] < 0:
-        raise raw.error(key, f"{key!r} is a whole number from 0, not {raw[key]!r}")
+        raise _wrong(raw, key, "a whole number from 0")
     return int(raw[key])
+
+
+def _device(raw: LinedDict, key: str) -> str:
+    kind, colon, index = str(raw[key]).partition(":")
+    if kind not in DEVICES or (colon and not index.isdigit()):
+        raise _wrong(raw, key, f"one of {', '.join(DEVICES)}, with an index or not ('cuda:1')")
+    return str(raw[key])
+
+
+def _dtype(raw: LinedDict, key: str) -> str | None:
+    return None if raw[key] is None else _word(*FLOATS)(raw, key)
+
+
+def _tolerance(raw: LinedDict, key: str) -> Tolerance | None:
+    value = raw[key]
+    if value is None:
+        return None
+    if not isinstance(value, LinedDict):
+        raise _wrong(raw, key, "a mapping {rtol: ..., atol: ...}")
+    check_keys(value, ("rtol", "atol"))
+    for name in ("rtol", "atol"):
+        if type(value.get(name)) not in (int, float) or not value[name] >= 0:
+            raise value.error(name, f"'tolerance' needs {name!r}, a number from 0; both are needed")
+    return Tolerance(float(value["rtol"]), float(value["atol"]))
+
+
+def _timeout(raw: LinedDict, key: str) -> float | None:
+    if raw[key] is None:
+        return None
+    if type(raw[key]) not in (int, float) or not raw[key] > 0:
+        raise _wrong(raw, key, "a number of seconds above 0")
+    return float(raw[key])
+
+
+def _memory(raw: LinedDict, key: str) -> int | None:
+    if raw[key] is None:
+        return None
+    try:
+        return bytes_of(raw[key])
+    except ValueError as error:
+        raise raw.error(key, f"{key!r}: {error}") from None
+
+
+def _marks(raw: LinedDict, key: str) -> tuple[str, ...]:
+    marks = [raw[key]] if isinstance(raw[key], str) else raw[key]
+    if not isinstance(marks, list) or not all(isinstance(mark, str) and re.fullmatch(r"\w+", mark) for mark in marks):
+        raise _wrong(raw, key, "the name of a pytest mark, or a list of such")
+    return tuple(marks)
 
 
 def _reason(raw: LinedDict, key: str) -> str | None:
     if raw[key] is None:
         return None
     if not isinstance(raw[key], str) or not raw[key].strip():
-        raise raw.error(key, f"{key!r} is the reason, in words, not {raw[key]!r}")
+        raise _wrong(raw, key, "the reason, in words")
     return str(raw[key])
 
 
 _PARSERS: dict[str, Callable[[LinedDict, str], Any]] = {
     "input": _input,
     "kwargs": _kwargs,
-    "weights": _weights,
+    "weights": _word(*WEIGHTS),
     "seed": _seed,
+    "mode": _word(*MODES),
+    "device": _device,
+    "dtype": _dtype,
+    "tolerance": _tolerance,
+    "timeout": _timeout,
+    "memory": _memory,
+    "size": _word(*SIZES),
+    "marks": _marks,
     "skip": _reason,
     "xfail": _reason,
 }

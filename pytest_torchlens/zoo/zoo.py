@@ -12,11 +12,11 @@ from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.case import ModelCase
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.lines import LinedDict
+from pytest_torchlens.zoo.lines import check_keys
 from pytest_torchlens.zoo.lines import read_yaml
 from pytest_torchlens.zoo.providers import Provider
 from pytest_torchlens.zoo.providers import find_provider
 from pytest_torchlens.zoo.schema import Settings
-from pytest_torchlens.zoo.schema import check_keys
 from pytest_torchlens.zoo.schema import parse_settings
 
 
@@ -26,6 +26,8 @@ class Rule:
 
     globs: tuple[str, ...]
     settings: dict[str, Any]
+    where: str = ""
+    """File and line."""
 
     def fits(self, name: str) -> bool:
         """Whether the rule speaks of the model `name`."""
@@ -77,6 +79,15 @@ class Zoo:
             return found
         raise ZooError(f"no model of zoo {self.name!r} fits {pattern!r}; it has {len(self.names)} models")
 
+    def idle_globs(self) -> list[str]:
+        """Return a message for each glob of a rule that fits no model: a slip of the pen, most likely."""
+        return [
+            f"{rule.where}: no model of zoo {self.name!r} fits {glob!r}: {nearest(glob, self.names)}"
+            for rule in self.rules
+            for glob in rule.globs
+            if not any(fnmatchcase(name, glob) for name in self.names)
+        ]
+
     def case(self, name: str) -> ModelCase:
         """Return the model `name` with the settings that the file gives it; nothing is built yet."""
         merged: dict[str, Any] = {}
@@ -84,7 +95,7 @@ class Zoo:
             if rule.fits(name):
                 kwargs = {**merged.get("kwargs", {}), **rule.settings.get("kwargs", {})}
                 merged = {**merged, **rule.settings, "kwargs": kwargs}
-        return ModelCase(zoo=self.name, name=name, settings=Settings(**merged), provider=self.provider)
+        return ModelCase(file=self.path, zoo=self.name, name=name, settings=Settings(**merged), provider=self.provider)
 
 
 def load_zoo(path: Path) -> Zoo:
@@ -99,7 +110,9 @@ def load_zoo(path: Path) -> Zoo:
     raw = read_yaml(path)
     check_keys(raw, ("provider", "defaults", "rules"))
     if not isinstance(raw.get("provider"), str):
-        raise raw.error("provider", "'provider' says where the models come from, for example: provider: timm")
+        lack = f"not {raw['provider']!r}" if "provider" in raw else "and is missing"
+        message = f"'provider' says where the models come from, for example 'provider: timm', {lack}"
+        raise raw.error("provider", message)
     rules = [Rule(("*",), parse_settings(_mapping(raw, "defaults")))] if raw.get("defaults") else []
     rules += [_rule(item, raw) for item in _list(raw, "rules")]
     try:
@@ -117,7 +130,7 @@ def _rule(item: Any, parent: LinedDict) -> Rule:
         raise item.error("match", "a rule needs 'match': a glob of model names, or a list of such")
     settings = LinedDict((key, value) for key, value in item.items() if key != "match")
     settings.path, settings.line, settings.lines = item.path, item.line, item.lines
-    return Rule(tuple(globs), parse_settings(settings))
+    return Rule(tuple(globs), parse_settings(settings), f"{item.path}:{item.line}")
 
 
 def _mapping(raw: LinedDict, key: str) -> LinedDict:

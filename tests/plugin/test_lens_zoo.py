@@ -156,3 +156,34 @@ def test_a_wrong_key_is_a_usage_error_with_its_line(pytester: pytest.Pytester, t
     result = pytester.runpytest_inprocess("--lens-zoo=tiny")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*tiny.yaml:3: unknown key 'wieghts': did you mean 'weights'?"])
+
+
+def test_a_rule_about_no_model_is_a_warning(pytester: pytest.Pytester, tiny_zoo):
+    tiny_zoo.write_text(tiny_zoo.read_text() + "rules:\n  - {match: 'mlq*', seed: 1}\n")
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--co")
+    result.stdout.fnmatch_lines(["*ZooWarning: *tiny.yaml:6: no model of zoo 'tiny' fits 'mlq[*]'*"])
+    strict = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--co", "-W", "error")
+    assert strict.ret == pytest.ExitCode.USAGE_ERROR
+    strict.stderr.fnmatch_lines(["ERROR: *tiny.yaml:6: no model of zoo 'tiny' fits 'mlq[*]'*"])
+
+
+def test_a_zoo_file_without_provider_is_told_so(pytester: pytest.Pytester):
+    pytester.path.joinpath("mine.yaml").write_text("defaults: {seed: 1}\n")
+    result = pytester.runpytest_inprocess("mine.yaml")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *mine.yaml:1: 'provider' says where the models come from*missing"])
+
+
+def test_marks_of_the_file_select_items(pytester: pytest.Pytester, tiny_zoo):
+    pytester.makeini("[pytest]\nmarkers = nightly")
+    tiny_zoo.write_text(tiny_zoo.read_text() + "rules:\n  - {match: mlp, marks: nightly}\n")
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny", "-m", "nightly", "--co", "-q", "--strict-markers")
+    assert collected(result) == [f"{FILE}::mlp"]
+
+
+def test_an_unexpected_pass_fails(pytester: pytest.Pytester, tiny_zoo):
+    rules = "rules:\n  - {match: [mlp, raises], xfail: known to fail}\n  - {match: linear, skip: not now}\n"
+    tiny_zoo.write_text(tiny_zoo.read_text() + rules)
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,raises,linear", "-rs")
+    result.assert_outcomes(failed=1, xfailed=1, skipped=1)
+    result.stdout.fnmatch_lines(["[[]XPASS(strict)[]] known to fail", "SKIPPED *not now"])

@@ -1,0 +1,95 @@
+"""What stands under the key ``input``, and the tensors that come of it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_torchlens.records import nearest
+from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.imports import named_function
+from pytest_torchlens.zoo.lines import LinedDict
+from pytest_torchlens.zoo.lines import check_keys
+
+FLOATS = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
+INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
+
+InputSpec = Any
+"""A `TensorSpec`, a `FromFunction`, or a list or dict of such."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input tensor; its values lie in ``[low, high)``."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True)
+class FromFunction:
+    """An input that a function of the user's makes: called with the model, or with nothing."""
+
+    text: str
+    function: Callable[..., Any]
+
+    def make(self, model: Any) -> Any:
+        """Call the function."""
+        return self.function(model) if inspect.signature(self.function).parameters else self.function()
+
+
+def parse_input(value: Any, parent: LinedDict, key: str) -> InputSpec:
+    """Return `value`, which stands under `key` of `parent`, with a specification in place of each tensor."""
+    if isinstance(value, list):
+        return [parse_input(item, parent, key) for item in value]
+    if isinstance(value, str) and ":" in value:
+        return _from_function(value, parent, key)
+    if not isinstance(value, LinedDict):
+        form = "{shape: [...]}, 'module:function', or a list or mapping of such"
+        raise parent.error(key, f"expected {form}, not {value!r}")
+    if "shape" in value or not all(map(_may_be_argument, value.values())):
+        return _tensor(value, parent, key)
+    if "range" in value or "dtype" in value:
+        raise parent.error(key, "a tensor needs a 'shape'")
+    return {name: parse_input(item, value, name) for name, item in value.items()}
+
+
+def _may_be_argument(value: Any) -> bool:
+    """Whether a value can stand for an argument: a mapping, a function, or a list of more than numbers."""
+    if isinstance(value, str):
+        return ":" in value
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(v, list | dict) for v in value))
+
+
+def _from_function(text: str, parent: LinedDict, key: str) -> FromFunction:
+    try:
+        return FromFunction(text, named_function(text, parent.path.parent))
+    except ZooError as error:
+        raise parent.error(key, str(error)) from error.__cause__
+
+
+def _tensor(raw: LinedDict, parent: LinedDict, key: str) -> TensorSpec:
+    check_keys(raw, ("shape", "dtype", "range"))
+    if "shape" not in raw:
+        raise parent.error(key, "a tensor needs a 'shape'")
+    shape = raw["shape"]
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise raw.error("shape", f"'shape' is a list of sizes, not {shape!r}")
+    dtype = raw.get("dtype", "float32")
+    if dtype not in FLOATS + INTEGERS:
+        raise raw.error("dtype", f"unknown dtype {dtype!r}: {nearest(str(dtype), FLOATS + INTEGERS)}")
+    low, high = _range(raw, 1 if dtype in FLOATS else 2)
+    return TensorSpec(tuple(shape), dtype, low, high)
+
+
+def _range(raw: LinedDict, default_high: int) -> tuple[float, float]:
+    bounds = raw.get("range", [0, default_high])
+    match bounds:
+        case [int() | float() as low, int() | float() as high] if -math.inf < low < high < math.inf:
+            return float(low), float(high)
+    raise raw.error("range", f"'range' is [low, high] with low < high, not {bounds!r}")

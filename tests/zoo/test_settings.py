@@ -1,0 +1,140 @@
+"""What a zoo file may say of a model, and what comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_torchlens.zoo import Zoo
+from pytest_torchlens.zoo import ZooError
+from pytest_torchlens.zoo import load_zoo
+from pytest_torchlens.zoo.schema import Tolerance
+
+MODELS = """
+import torch
+from torch import nn
+
+def zoo():
+    return {"small": lambda: nn.Sequential(nn.Linear(2, 1), nn.Dropout())}
+
+def pair(model):
+    assert not model.training
+    return torch.rand(1, 2), {"n": torch.arange(3)}
+
+def scale():
+    return torch.ones(1)
+
+class Own:
+    def names(self):
+        return ["one", "two"]
+    def build(self, name, kwargs, *, pretrained):
+        return nn.Linear(2, len(name))
+    def default_input(self, model, kwargs):
+        from pytest_torchlens.zoo import TensorSpec
+        return TensorSpec((1, model.in_features))
+"""
+HEAD = 'provider: "python:models.py:zoo"\n'
+
+
+def load(folder: Path, text: str) -> Zoo:
+    (folder / "models.py").write_text(MODELS)
+    (folder / "mine.yaml").write_text(text)
+    return load_zoo(folder / "mine.yaml")
+
+
+def test_all_settings_are_read(tmp_path: Path):
+    text = """
+defaults:
+  mode: train
+  device: cpu
+  dtype: float64
+  tolerance: {rtol: 0.1, atol: 0}
+  timeout: 30
+  memory: 1.5 GiB
+  size: huge
+  marks: [gpu, nightly]
+"""
+    settings = load(tmp_path, HEAD + text).case("small").settings
+    assert settings.tolerance == Tolerance(0.1, 0.0)
+    assert (settings.timeout, settings.memory) == (30.0, 1.5 * 2**30)
+    assert (settings.mode, settings.device, settings.dtype) == ("train", "cpu", "float64")
+    assert (settings.size, settings.marks) == ("huge", ("gpu", "nightly"))
+
+
+def test_mode_and_dtype_hold_for_model_and_inputs(tmp_path: Path):
+    text = "defaults: {mode: train, dtype: float64, input: [{shape: [1, 2]}, {shape: [1], dtype: int64}]}"
+    case = load(tmp_path, HEAD + text).case("small")
+    model = case.build()
+    assert model.training
+    assert all(parameter.dtype is torch.float64 for parameter in model.parameters())
+    assert [tensor.dtype for tensor in case.make_inputs(model).args] == [torch.float64, torch.int64]
+
+
+def test_a_function_makes_the_inputs_the_same_each_time(tmp_path: Path):
+    case = load(tmp_path, HEAD + "defaults: {input: 'models.py:pair'}").case("small")
+    state = torch.get_rng_state()
+    model = case.build()
+    (first, mapping), kwargs = case.make_inputs(model)
+    again = case.make_inputs(model).args[0]
+    assert torch.equal(first, again)
+    assert first is not again
+    assert mapping["n"].tolist() == [0, 1, 2]
+    assert kwargs == {}
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_function_makes_one_of_the_inputs(tmp_path: Path):
+    case = load(tmp_path, HEAD + "defaults: {input: {x: {shape: [2]}, scale: 'models.py:scale'}}").case("small")
+    args, kwargs = case.make_inputs(case.build())
+    assert args == ()
+    assert kwargs["scale"].tolist() == [1.0]
+    assert kwargs["x"].shape == (2,)
+
+
+def test_a_function_may_return_a_provider(tmp_path: Path):
+    zoo = load(tmp_path, 'provider: "python:models.py:Own"')
+    assert zoo.names == ("one", "two")
+    model = zoo.case("two").build()
+    assert zoo.case("two").make_inputs(model).args[0].shape == (1, 2)
+
+
+def test_rules_about_no_model_are_told(tmp_path: Path):
+    zoo = load(tmp_path, HEAD + "rules:\n  - {match: small}\n  - {match: [smal, 's*'], seed: 1}")
+    (message,) = zoo.idle_globs()
+    assert message.endswith("mine.yaml:4: no model of zoo 'mine' fits 'smal': did you mean 'small'?")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("mode: training", r"mine.yaml:3: 'mode' is one of eval, train \(did you mean 'train'\?\), not 'training'"),
+        ("device: gpu", r"mine.yaml:3: 'device' is one of cpu, cuda, mps, xpu"),
+        ("device: cuda:x", r"mine.yaml:3: 'device' is one of"),
+        ("dtype: float61", r"mine.yaml:3: 'dtype' is one of float32.*did you mean 'float64'"),
+        ("tolerance: 0.1", r"mine.yaml:3: 'tolerance' is a mapping \{rtol"),
+        ("tolerance: {rtol: 1}", r"mine.yaml:3: 'tolerance' needs 'atol'"),
+        ("tolerance: {rtol: 1, atol: -1}", r"mine.yaml:3: 'tolerance' needs 'atol', a number from 0"),
+        ("tolerance: {rtl: 1}", r"mine.yaml:3: unknown key 'rtl': did you mean 'rtol'"),
+        ("timeout: 0", r"mine.yaml:3: 'timeout' is a number of seconds above 0"),
+        ("timeout: yes", r"mine.yaml:3: 'timeout' is a number of seconds"),
+        ("memory: lots", r"mine.yaml:3: 'memory': expected an amount of memory as '8 GiB'"),
+        ("memory: true", r"mine.yaml:3: 'memory': expected an amount"),
+        ("size: large", r"mine.yaml:3: 'size' is one of fast, slow, huge"),
+        ("marks: [a b]", r"mine.yaml:3: 'marks' is the name of a pytest mark"),
+        ("input: nowhere.py:make", r"mine.yaml:3: there is no file .*nowhere.py"),
+        ("input: {x: 'models.py:paar'}", r"mine.yaml:3: models.py has no function 'paar': did you mean 'pair'"),
+        ("input: some words", r"mine.yaml:3: expected \{shape"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, line: str, message: str):
+    with pytest.raises(ZooError, match=message):
+        load(tmp_path, HEAD + f"defaults:\n  {line}")
+
+
+def test_a_file_without_provider_says_so(tmp_path: Path):
+    with pytest.raises(ZooError, match=r"mine.yaml:1: 'provider' says where .* and is missing"):
+        load(tmp_path, "defaults: {seed: 1}")
+    with pytest.raises(ZooError, match=r"mine.yaml:1: unknown key 'providr': did you mean 'provider'"):
+        load(tmp_path, "providr: timm\ndefaults: {seed: 1}")
