@@ -11,7 +11,8 @@ is the tensor's bytes (100 B for 5x5 floats) where the paper adds Python's own 4
 
 `history.draw("net.svg", ...)` draws a history that is there, `show_model_graph(model, x, ...)` records one first;
 `DrawOptions` lists what may be asked for. The ending is the format: `.svg`, `.png`, `.dot`, and `.pdf` with Graphviz's
-own `dot`. In the SVG every node has an id, and shows all that is known of it when the pointer rests on it.
+own `dot`. In the SVG every node has an id, and shows all that is known of it when the pointer rests on it. Grey is for
+parameters that are trained: a layer whose parameters are all frozen is white and says `all frozen`.
 """
 
 SEEN = {

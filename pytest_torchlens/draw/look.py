@@ -166,7 +166,7 @@ def kind(node: Node) -> str:
         }
         if found := next((name for name, holds in rules.items() if holds), None):
             return found
-    return "params" if any(operation.computed_with_params for operation in node.operations) else "plain"
+    return "params" if any(operation.num_params_trainable for operation in node.operations) else "plain"
 
 
 def is_boxed(node: Node) -> bool:

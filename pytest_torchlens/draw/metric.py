@@ -120,21 +120,15 @@ def metric(color_by: ColorBy, operations: tuple[Operation, ...], addresses: Cont
     """
     if color_by is None:
         return None
-    found = _found(color_by, operations, addresses)
-    if operations and not found.values:
-        raise OptionError(f"color_by is {color_by!r:.80}, which gives no layer a number")
-    return found
-
-
-def _found(color_by: ColorBy, operations: tuple[Operation, ...], addresses: Container[str]) -> Metric:
-    if isinstance(color_by, Mapping):
-        return Metric("value", _by_key(color_by, operations, addresses), is_sum=False)
-    if callable(color_by):
-        name = getattr(color_by, "__name__", "").strip("<>")
-        return Metric(name if name not in ("", "lambda") else "value", _asked(color_by, operations), is_sum=False)
     if color_by == "gradient_norm":
         return Metric("gradient norm", _gradient_norms(operations), is_sum=False)
-    return _of_field(str(color_by), operations)
+    if isinstance(color_by, str):
+        return _of_field(color_by, operations)
+    own = _by_key(color_by, operations, addresses) if isinstance(color_by, Mapping) else _asked(color_by, operations)
+    if operations and not own:
+        raise OptionError(f"color_by is {color_by!r:.80}, which gives no layer a number")
+    name = getattr(color_by, "__name__", "").strip("<>")
+    return Metric(name if name not in ("", "lambda") else "value", own, is_sum=False)
 
 
 def _of_field(name: str, operations: tuple[Operation, ...]) -> Metric:

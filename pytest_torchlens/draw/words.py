@@ -79,7 +79,7 @@ class Words:
         tensors = dict.fromkeys(map(tensor_line, node.operations))
         lines = [with_passes(name, node.num_passes), " … ".join(list(tensors)[:: max(1, len(tensors) - 1)])]
         if shapes := op.parent_param_shapes:
-            lines.append("params: " + _listed(map(shape_text, shapes)))
+            lines.append("params: " + _listed(map(shape_text, shapes)) + _frozen(node))
         answers = [answer for passed in node.operations for answer in self._answers[passed.label]]
         return [*lines, *_answer_lines(answers), *self._address(op)]
 
@@ -99,7 +99,7 @@ class Words:
             self._module(node.module or "").module_type,
             tensor_line(last),
             counted(len(node.operations), "operation"),
-            counted(params, "param") if params else "",
+            counted(params, "param") + _frozen(node) if params else "",
         ]
         return [line for line in lines if line]
 
@@ -163,7 +163,8 @@ class Words:
         lines = [
             history.model_name,
             f"{counted(history.num_tensors_total, 'tensor')} total ({byte_size(history.tensor_fsize_total)})",
-            f"{counted(history.total_params, 'param')} total ({byte_size(history.total_params_fsize)})",
+            f"{counted(history.total_params, 'param')} total ({byte_size(history.total_params_fsize)})"
+            + _not_trained(history.total_params, history.total_params_trainable),
             *self._scene.title,
         ]
         if options.focus is not None:
@@ -179,6 +180,20 @@ def with_passes(name: str, passes: int) -> str:
 def tensor_line(op: Operation) -> str:
     """Return shape and size."""
     return f"{shape_text(op.tensor_shape)} ({byte_size(op.tensor_fsize)})"
+
+
+def _frozen(node: Node) -> str:
+    operations = list(_once(node.operations))
+    return _not_trained(
+        sum(op.num_params_total for op in operations), sum(op.num_params_trainable for op in operations)
+    )
+
+
+def _not_trained(total: int, trainable: int) -> str:
+    """Return how many parameters are frozen, where some are."""
+    if trainable == total:
+        return ""
+    return f", {total - trainable:,} frozen" if trainable else ", all frozen"
 
 
 def _listed(things: Iterable[str]) -> str:

@@ -53,6 +53,7 @@ class Sketch:
             inside = (*inside, leaf)
         if params := fields.get("parent_param_shapes"):
             fields |= {"computed_with_params": True, "num_params_total": sum(map(prod, params))}
+            fields.setdefault("num_params_trainable", fields["num_params_total"])
         fields.setdefault("containing_module_origin_nested", inside)
         return self._add(kind, label, number, parents, shape, fields)
 
@@ -72,6 +73,7 @@ class Sketch:
             num_tensors_total=len(operations),
             tensor_fsize_total=size,
             total_params=params,
+            total_params_trainable=sum(op.num_params_trainable for op in operations),
             total_params_fsize=4 * params,
             elapsed_time_total=0.0123,
             layer_list=tuple(op.layer_label for op in operations if op.operation_num >= 0),

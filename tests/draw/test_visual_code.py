@@ -236,3 +236,16 @@ def test_link_of_a_node():
     drawn = parse(demo_network(), link=lambda op: f"#row-{op.layer_label}")
     assert drawn.nodes["op-add_1_1"]["URL"] == "#row-add_1_1"
     assert "URL" not in parse(demo_network()).nodes["op-add_1_1"]
+
+
+def test_frozen_parameters_are_not_grey_and_said():
+    net = Sketch("Net")
+    shapes = {"parent_param_shapes": ((5, 5), (5,))}
+    x = net.op("linear", net.op("input"), leaf="backbone", num_params_trainable=0, **shapes)
+    net.op("linear", net.op("linear", x, leaf="neck", num_params_trainable=5, **shapes), leaf="head", **shapes)
+    drawn = parse(net.record())
+    assert [drawn.nodes[f"op-linear_{i}_{i}"]["class"] for i in (1, 2, 3)] == ["plain", "params", "params"]
+    assert "params: 5x5, x5, all frozen" in drawn.lines("op-linear_1_1")
+    assert "params: 5x5, x5, 25 frozen" in drawn.lines("op-linear_2_2")
+    assert "params: 5x5, x5" in drawn.lines("op-linear_3_3")
+    assert drawn.title[2] == "90 params total (360 B), 55 frozen"
