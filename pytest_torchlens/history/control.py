@@ -12,10 +12,12 @@ from typing import Any
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.history.asked import asked
+from pytest_torchlens.history.asked import last_in_turn
 from pytest_torchlens.history.carries import Unknown
 from pytest_torchlens.history.decisions import decision
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import by_value
+from pytest_torchlens.history.source_lines import by_identity
 from pytest_torchlens.history.source_lines import describe
 from pytest_torchlens.history.source_lines import frames
 from pytest_torchlens.history.source_lines import is_model_code
@@ -26,19 +28,20 @@ from pytest_torchlens.records import EscapeRecord
 
 def escape_records(recording: Recording, nodes: list[Node]) -> tuple[EscapeRecord, ...]:
     """Return each value handed over to Python, in order, with what was decided by it."""
-    read, decisions = by_value(nodes), _Decisions()
+    read, decisions = by_value(nodes), _Decisions(recording)
     return tuple(_record(escape, read.get(id(escape.value)), decisions) for escape in recording.escapes)
 
 
 class _Decisions:
     """What each place in the code did with a value; a loop asks at one place again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, recording: Recording) -> None:
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._last = last_in_turn(recording.escapes, recording.calls)
 
     def of(self, escape: Escape) -> dict[str, Any]:
-        frames_key = [part if isinstance(part, int) else id(part) for part in escape.frames]
-        key = (escape.module and escape.module.address, *frames_key, escape.result, escape.name)
+        place = (escape.module and escape.module.address, by_identity(escape.frames), escape.name)
+        key = (*place, escape.result, id(escape) in self._last)
         if key not in self._known:
             self._known[key] = self._find(escape)
         return self._known[key]
@@ -50,7 +53,7 @@ class _Decisions:
         where = {"source_line": describe(*frames[0])}
         if _asked_without_source(escape):
             return where
-        node, value = asked(*frames[0], escape.name, escape.result)
+        node, value = asked(*frames[0], escape.name, escape.result, id(escape) in self._last)
         if node is None:
             return where
         return {**where, **decision(_places(node, frames), value if _is_direct(escape) else Unknown.UNREAD)}

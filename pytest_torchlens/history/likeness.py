@@ -14,6 +14,7 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.source_lines import by_identity
 from pytest_torchlens.history.source_lines import positions
 
 
@@ -39,7 +40,7 @@ class Sites:
 
     def of(self, frames: Frames) -> Hashable:
         """Return the chain of positions, innermost first; a function that calls itself stands in it once."""
-        key = tuple([part if type(part) is int else id(part) for part in frames])
+        key = by_identity(frames)
         found = self._known.get(key)
         if found is None:
             pairs = zip(frames[::2], frames[1::2], strict=True)

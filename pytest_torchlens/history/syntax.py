@@ -18,7 +18,9 @@ from pytest_torchlens.history.source_lines import positions
 Span = tuple[int, ...]
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 Loop = ast.For | ast.AsyncFor | ast.While | Comprehension
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Repeated = Loop | Function
+"""A loop, or a function that calls itself."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -90,25 +92,53 @@ def ancestors(node: ast.AST) -> Iterator[ast.AST]:
     above = parent_of(node)
     while above is not None:
         yield above
-        if isinstance(above, _FUNCTIONS):
+        if isinstance(above, Function):
             return
         above = parent_of(above)
 
 
 @functools.lru_cache(maxsize=64)
-def _reads_by_name(function: ast.FunctionDef) -> dict[str, list[ast.Name]]:
-    """Return by name where a function reads it."""
-    found: dict[str, list[ast.Name]] = {}
-    for name in ast.walk(function):
-        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load):
-            found.setdefault(name.id, []).append(name)
+def reads_in(scope: Function | ast.ClassDef) -> dict[str, list[ast.expr]]:
+    """Return by name, or dotted name, where a function or class reads it."""
+    found: dict[str, list[ast.expr]] = {}
+    for part in ast.walk(scope):
+        if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load):
+            found.setdefault(dotted(part), []).append(part)
     return found
 
 
-def reads_around(node: ast.AST) -> dict[str, list[ast.Name]]:
-    """Return by name where the function around a node reads it; nothing outside any."""
-    function = next((above for above in ancestors(node) if isinstance(above, ast.FunctionDef)), None)
-    return _reads_by_name(function) if function is not None else {}
+def reads_around(node: ast.AST, of_class: bool = False) -> dict[str, list[ast.expr]]:
+    """Return by name where the function, or class, around a node reads it; nothing outside any."""
+    scope = next((above for above in ancestors(node) if isinstance(above, ast.FunctionDef)), None)
+    above = parent_of(scope) if scope is not None and of_class else None
+    if isinstance(above, ast.ClassDef):
+        return reads_in(above)
+    return reads_in(scope) if scope is not None else {}
+
+
+def dotted(node: ast.AST) -> str:
+    """Return a name, or a name and attributes of it with dots between; ``""`` for anything else."""
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def branches_of(condition: ast.If | ast.While | ast.IfExp) -> list[ast.AST]:
+    """Return what a condition decides about."""
+    if isinstance(condition, ast.IfExp):
+        return [condition.body, condition.orelse]
+    return [*condition.body, *condition.orelse]
+
+
+def within(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the nodes of some pieces of code, without those of functions and classes defined there."""
+    waiting = list(parts)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, Function | ast.ClassDef):
+            waiting.extend(ast.iter_child_nodes(node))
 
 
 def decided_by(node: ast.AST) -> ast.AST | None:
@@ -135,6 +165,23 @@ def called(node: ast.AST) -> str:
     """Return the last name of what a call calls; ``""`` for no call."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def function_of(code: CodeType) -> Function | None:
+    """Return the function that code was made of."""
+    return _functions(code.co_filename).get((code.co_name, code.co_firstlineno))
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(filename: str) -> dict[tuple[str, int], Function]:
+    """Return functions by name and first line, that of a decorator if there is one."""
+    tree = Source.for_filename(filename).tree
+    found: dict[tuple[str, int], Function] = {}
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, Function):
+            lines = [node.lineno, *(part.lineno for part in getattr(node, "decorator_list", ()))]
+            found[getattr(node, "name", "<lambda>"), min(lines)] = node
+    return found
 
 
 def loops_at(code: CodeType, at: int) -> list[Loop]:

@@ -70,17 +70,17 @@ class EscapeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopRecord:
-    """A loop in the source that ran some layers several times.
+    """A loop in the source that ran some layers several times; a function that calls itself is one.
 
     Attributes
     ----------
     source_line
-        ``file:line, in function`` of the ``for``, ``while`` or comprehension.
+        ``file:line, in function`` of the ``for``, ``while``, comprehension or function.
     layers
         Labels of the layers that it is the innermost loop around, in some passes at least.
     num_passes
-        How often its body ran, as far as layers tell: the most passes that it ran of any of them.  One that runs
-        several times, being inside another or in a function called twice, counts them all.
+        How often its body ran: the most often that one place in it made a call.  A loop that runs several times, being
+        inside another or in a function called twice, counts all runs.
     decided_by
         The values that decide when it ends, each as ``"gt_1_3, asked by while: file:line, in function"``, and those of
         which it goes over as many rows as data chose: ``"nonzero_1_3, by its size: file:line, in function"``; empty
