@@ -53,10 +53,18 @@ def add_options(parser: pytest.Parser) -> None:
         "Options: format (svg, pdf, png, dot), vis_opt, vis_nesting_depth, direction, focus, color_by, theme, legend, "
         "repeats, max_nodes.",
     )
+    group.addoption(
+        "--lens-device",
+        metavar="DEVICE",
+        dest="lens_device",
+        default=None,
+        help="Run the models of a zoo there: cuda, cuda:1, mps. Default: where the zoo file says, else cpu.",
+    )
     parser.addini("lens_zoo_paths", f"Folders of zoo files (default: {ZOO_FOLDER})", "paths", default=None)
     parser.addini("lens_parts", "Parts of the validation, as --lens-parts", "args", default=[])
     parser.addini("lens_report", "Folder of the report, as --lens-report", default="")
     parser.addini("lens_graph", "Folder of drawings and their options, as --lens-graph", default="")
+    parser.addini("lens_device", "Where models run, as --lens-device", default="")
     parser.addini(
         "lens_junit_properties",
         "Write lens.* properties into JUnit XML (default: true)",
@@ -74,5 +82,6 @@ def is_wanted(config: pytest.Config) -> bool:
         or option.lens_parts
         or option.lens_report
         or option.lens_graph
+        or option.lens_device
         or (config.args_source is config.ArgsSource.ARGS and any(names_zoo(config, arg) for arg in config.args))
     )

@@ -47,7 +47,13 @@ class LensSession:
         from pytest_torchlens.run import RunOptions
 
         options = self.options
-        return RunOptions(validate=options.validate, parts=options.parts, folder=options.report, graphs=options.graphs)
+        return RunOptions(
+            validate=options.validate,
+            parts=options.parts,
+            folder=options.report,
+            graphs=options.graphs,
+            device=options.device,
+        )
 
     def pytest_report_header(self) -> str | None:
         """Say what the run is about."""

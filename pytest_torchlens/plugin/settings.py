@@ -26,6 +26,8 @@ class LensOptions:
     junit_properties: bool
     graphs: Graphs | None
     """Drawings besides those of the report; None where none are asked for."""
+    device: str
+    """Where models run; empty for where the zoo says."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> LensOptions:
@@ -34,7 +36,7 @@ class LensOptions:
         Raises
         ------
         pytest.UsageError
-            If a part or an option of the drawings is unknown, or a folder cannot be written to.
+            If a part or an option of the drawings is unknown, a folder cannot be written to, or a device is not there.
         """
         option: Any = config.option
         if option.lens_parts and not option.lens_validate:
@@ -46,6 +48,7 @@ class LensOptions:
             report=_folder(config, "lens_report", option.lens_report or config.getini("lens_report")),
             junit_properties=config.getini("lens_junit_properties"),
             graphs=_graphs(config),
+            device=_device(option.lens_device or config.getini("lens_device")),
         )
         if not option.collectonly:
             _check_writable("--lens-report", options.report)
@@ -62,6 +65,17 @@ def _parts(values: list[str]) -> tuple[str, ...] | None:
         return check_parts([part.strip() for value in values for part in value.split(",")])
     except ValueError as error:
         raise pytest.UsageError(f"--lens-parts: {error}") from None
+
+
+def _device(name: str) -> str:
+    if not name:
+        return name
+    from pytest_torchlens.run import check_device
+
+    try:
+        return str(check_device(name))
+    except ValueError as error:
+        raise pytest.UsageError(f"--lens-device: {error}") from None
 
 
 def _graphs(config: pytest.Config) -> Graphs | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_torchlens.run.device import check_device
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.run import NO_GRAPH
 from pytest_torchlens.run.run import UNFIT_GRAPH
@@ -9,4 +10,4 @@ from pytest_torchlens.run.run import CaseResult
 from pytest_torchlens.run.run import RunOptions
 from pytest_torchlens.run.run import run_case
 
-__all__ = ["NO_GRAPH", "UNFIT_GRAPH", "CaseResult", "RunOptions", "find_environment", "run_case"]
+__all__ = ["NO_GRAPH", "UNFIT_GRAPH", "CaseResult", "RunOptions", "check_device", "find_environment", "run_case"]

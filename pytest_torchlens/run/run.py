@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -23,6 +24,7 @@ from pytest_torchlens.report import Graphs
 from pytest_torchlens.report import save_drawing
 from pytest_torchlens.run.describe import describe
 from pytest_torchlens.run.describe import describe_arguments
+from pytest_torchlens.run.device import wait_for
 from pytest_torchlens.run.errors import error_record
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
@@ -55,6 +57,8 @@ class RunOptions:
     """The report's folder; None where no report is asked for."""
     graphs: Graphs | None = None
     """Drawings besides those of the report; None where none are asked for."""
+    device: str = ""
+    """Where models run (``"cuda"``, ``"cuda:1"``); empty for where their zoo says."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ def run_case(
         The report, and the exception where one was raised, `SystemExit` included.  Ctrl-C and a test runner's skip
         pass through.
     """
+    if options.device:
+        case = replace(case, settings=replace(case.settings, device=options.device))
     job = _Job(case, options, progress)
     start = time.perf_counter()
     exception: BaseException | None = None
@@ -106,6 +112,7 @@ class _Job:
         self.case = case
         self.options = options
         self.progress = progress
+        self.device = torch.device(case.settings.device)
         self.stage = Stage.BUILD
         self.found: dict[str, Any] = {"weights": case.settings.weights}
 
@@ -136,12 +143,14 @@ class _Job:
         """Time plain passes; what raises here is the model's own, with nothing of ours near it."""
         output = model(*inputs.args, **inputs.kwargs)
         self.found["outputs"] = describe(output)
+        wait_for(self.device)
         times: list[float] = []
         # In train mode each pass changes running statistics: as many passes each time, for the same values.
         most = RUNS if model.training else MOST_RUNS
         while len(times) < RUNS or (sum(times) < BUDGET and len(times) < most):
             start = time.perf_counter()
             model(*inputs.args, **inputs.kwargs)
+            wait_for(self.device)
             times.append(time.perf_counter() - start)
         self.found.update(forward_ms=statistics.median(times) * 1e3, forward_runs=len(times))
 

@@ -187,3 +187,17 @@ def test_an_unexpected_pass_fails(pytester: pytest.Pytester, tiny_zoo):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,raises,linear", "-rs")
     result.assert_outcomes(failed=1, xfailed=1, skipped=1)
     result.stdout.fnmatch_lines(["[[]XPASS(strict)[]] known to fail", "SKIPPED *not now"])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cdua", "--lens-device: 'cdua' is no device; did you mean 'cuda'?"),
+        ("meta", "--lens-device: tensors on meta have no values to record; write cpu or cuda"),
+        ("cuda:77", "--lens-device: torch * has no device cuda:77 on this machine: *"),
+    ],
+)
+def test_a_device_that_is_not_there(pytester: pytest.Pytester, name: str, said: str):
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", f"--lens-device={name}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {said.replace('[', '[[]')}"])
