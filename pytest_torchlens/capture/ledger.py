@@ -26,6 +26,7 @@ from pytest_torchlens.capture.leaves import opened
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import Aliased
@@ -213,7 +214,7 @@ class Ledger:
 
     def _record_change(self, tensor: Tensor, origin: str) -> None:
         if (record_write := self._record_write()) is not None:
-            contents = tensor.detach().clone()
+            contents = duplicate(tensor)
             self.add_source(contents, "constant", origin)
             record_write(tensor, contents)
 

@@ -114,6 +114,15 @@ def _pieces(values: list[Value]) -> dict[int, _Piece]:
     return pieces
 
 
+def duplicate(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a detached copy, also of a dtype that can only be stored (``int4``, ``float4_e2m1fn_x2``)."""
+    tensor = tensor.detach()
+    try:
+        return tensor.clone()
+    except NotImplementedError:
+        return tensor.view(torch.uint8).clone().view(tensor.dtype)
+
+
 def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
     """Copy `contents` into `tensor` without autograd's notice; not into or from memory that was freed."""
     if storage_key(tensor) < 0 or storage_key(contents) < 0:
@@ -121,6 +130,8 @@ def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         try:
             tensor.copy_(contents)
+        except NotImplementedError:  # a dtype that can only be stored
+            tensor.view(torch.uint8).copy_(contents.view(torch.uint8))
         except RuntimeError:  # elements that are one in memory
             _scatter(tensor, contents)
 

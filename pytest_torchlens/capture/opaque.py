@@ -16,6 +16,7 @@ from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 
 Tensors = tuple[torch.Tensor, ...]
@@ -102,7 +103,7 @@ class OpaqueModule:
     def __call__(self, held: Tensors, *args: Any, **kwargs: Any) -> Any:
         """Call the module with other contents in its tensors; what it writes to them ends up in `held`."""
         others = [(own, other) for own, other in zip(self.held, held, strict=True) if own is not other]
-        former = [own.detach().clone() for own, _ in others]
+        former = [duplicate(own) for own, _ in others]
         for own, other in others:
             overwrite(own, other)
         try:

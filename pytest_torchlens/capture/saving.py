@@ -13,6 +13,7 @@ import torch
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.gradients import Gradients
 from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
@@ -206,4 +207,4 @@ class SavingOf(Retention):
         """Keep what a call made if its function is one of them."""
         if self._calls[value.call].info.name in self._names:
             with torch._C.DisableTorchFunction():
-                value.tensor = tensor.detach().clone()
+                value.tensor = duplicate(tensor)

@@ -37,6 +37,7 @@ from pytest_torchlens.capture.ledger import OutOfSightError
 from pytest_torchlens.capture.ledger import View
 from pytest_torchlens.capture.ledger import unnoticed
 from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.modes import aside
 from pytest_torchlens.capture.modes import heard
 from pytest_torchlens.capture.opaque import OpaqueModule
@@ -194,7 +195,7 @@ class Tracer(TorchFunctionMode):
             elif call.args:
                 self.ledger.narrow(call, outputs[0])
             if call.info.uninitialised:
-                self.recording.uninitialised[number] = tuple([output.detach().clone() for output in outputs])
+                self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer = self._group

@@ -10,6 +10,11 @@ from pytest_torchlens.capture.extents import reach
 from pytest_torchlens.capture.values import PLAIN
 
 _SMALLEST = 127  # the largest number of the smallest integers
+_NAMES_OF_STORED = """bits8 bits16 bits1x8 bits2x4 bits4x2 bcomplex32 float4_e2m1fn_x2
+int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7""".split()
+_STORED = frozenset(getattr(torch, name) for name in _NAMES_OF_STORED if hasattr(torch, name))
+"""Dtypes that PyTorch keeps and casts, and does not compute with."""
+_WITHOUT_ORDER = _STORED | {torch.bool}
 _BLOCK = 1 << 20  # drawn numbers; larger tables repeat them
 
 
@@ -33,6 +38,8 @@ class Noise:
             yield from _halved(tensor)
         elif not tensor.numel():
             return
+        elif tensor.dtype in _STORED:
+            yield tensor.view(torch.uint8).bitwise_not().view(tensor.dtype)
         elif tensor.dtype is torch.bool:
             yield from (tensor.logical_not(), torch.zeros_like(tensor), torch.ones_like(tensor))
         elif tensor.is_floating_point() or tensor.is_complex():
@@ -43,7 +50,7 @@ class Noise:
     @torch.no_grad()
     def extremes(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield what is far from any ordinary value: the largest numbers, and zero."""
-        if not (is_dense(tensor) and tensor.numel()) or tensor.dtype is torch.bool:
+        if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _WITHOUT_ORDER:
             return
         if not (tensor.is_floating_point() or tensor.is_complex()):
             whole = torch.iinfo(tensor.dtype)
@@ -56,21 +63,23 @@ class Noise:
     @torch.no_grad()
     def not_finite(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield not-a-number and infinities, for floats."""
-        if is_dense(tensor) and tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
+        if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _STORED:
+            return
+        if tensor.is_floating_point() or tensor.is_complex():
             for number in (float("nan"), float("inf"), float("-inf")):
                 yield torch.full_like(tensor, number)
 
     @torch.no_grad()
     def instead(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield values that hide nothing of another argument: none zero and no two alike; positive; zero; three."""
-        if is_dense(tensor) and tensor.is_floating_point() and tensor.numel():
+        if is_dense(tensor) and tensor.is_floating_point() and tensor.numel() and tensor.dtype not in _STORED:
             finite = torch.nan_to_num(tensor, nan=1.0, posinf=1.0, neginf=-1.0)
             yield _written(tensor, self._table(tensor) * torch.where(finite == 0, 1, finite))
             yield _written(tensor, self._table(tensor))
             yield torch.zeros_like(tensor)
             yield torch.full_like(tensor, 3)
             return
-        if is_dense(tensor) and tensor.numel() and tensor.dtype is not torch.bool and not tensor.is_complex():
+        if is_dense(tensor) and tensor.numel() and tensor.dtype not in _WITHOUT_ORDER and not tensor.is_complex():
             yield _written(tensor, torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % _SMALLEST)
         yield from self.variants(tensor)
 

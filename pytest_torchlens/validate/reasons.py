@@ -57,7 +57,7 @@ class Explainer:
         numbers = trial.tensors[place]
         discrete = not any(map(_is_continuous, trial.reference or ()))
         compares = all(output.dtype is torch.bool for output in trial.reference or ())
-        safe = numbers.is_floating_point() or compares or trial.call.info.layer_type in ELEMENTWISE
+        safe = numbers.is_floating_point() or compares or trial.call.info.layer_type in ELEMENTWISE | _OF_NUMBERS
         if not safe or not any(trial.reacts({place: other}) for other in self._far(trial, place, compares)):
             return None
         return "comparison" if compares else "integer quantised" if discrete else "saturated"
@@ -170,6 +170,10 @@ def _cause(trial: Trial, place: int, at: int) -> str:
     return "hidden by another argument" if hiding.any() else "multiplied by zero"
 
 
+_OF_NUMBERS = frozenset("argwhere bucketize copysign count_nonzero heaviside nonzero searchsorted".split())
+"""Functions to which an integer is a number, never an index."""
+
+
 def _is_continuous(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
@@ -212,7 +216,7 @@ def _overwritten(trial: Trial, place: int) -> bool:
 
 
 _SHAPE_OF_SECOND = frozenset(
-    ["expand_as", "view_as", "reshape_as", "type_as", "resize_as", "to", "max_pool2d_with_indices_backward"]
+    "expand_as view_as reshape_as type_as resize_as to sparse_mask max_pool2d_with_indices_backward".split()
 )
 
 
@@ -240,7 +244,11 @@ _SHAPE_OF_FIRST = SHAPE_OF_FIRST | {"fill"}  # the function: the method is told 
 
 def _settled_by_dtype(name: str, trial: Trial, place: int) -> bool:
     tensor = trial.tensors[place]
-    return (name == "isreal" and not tensor.is_complex()) or (name in _OF_FLOATS and not _is_continuous(tensor))
+    if name == "isreal":
+        return not tensor.is_complex()
+    if name == "signbit":
+        return tensor.dtype is torch.bool or (not _is_continuous(tensor) and torch.iinfo(tensor.dtype).min == 0)
+    return name in _OF_FLOATS and not _is_continuous(tensor)
 
 
 _OF_FLOATS = frozenset(["isnan", "isinf", "isfinite", "isneginf", "isposinf"])
@@ -257,7 +265,7 @@ def _replaced(trial: Trial, place: int) -> bool:
 
 
 def _normalised_alone(trial: Trial, place: int) -> bool:
-    """By arithmetic, what is normalised over one element becomes zero."""
+    """By arithmetic, what is normalised over one element becomes zero; a triangle of a single 1 is not read."""
     args, kwargs, shape = trial.call.args, trial.call.kwargs, trial.tensors[place].shape
     if not is_of_torch(trial.call.info.func) or trial.edges[place][0] not in ("0", "input"):
         return False
@@ -268,6 +276,8 @@ def _normalised_alone(trial: Trial, place: int) -> bool:
             return bool(math.prod(shape[1:]) == (args[1] if len(args) > 1 else kwargs["num_groups"]))
         case "instance_norm":
             return math.prod(shape[2:]) == 1
+        case "linalg_solve_triangular":
+            return shape[-1] == 1 and bool(kwargs.get("unitriangular"))
     return False
 
 

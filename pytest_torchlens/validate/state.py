@@ -13,6 +13,7 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.constants import tensors_used
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.storage import storage_key
@@ -48,7 +49,7 @@ class ModelState:
         self._memory = [(tensor, tensor.detach()) for _, tensor in real]
         copied = {id(tensor) for tensor in opaque}
         copied |= {id(tensor) for _, tensor in real if not isinstance(tensor, torch.nn.Parameter)}
-        self._tensors = [(tensor, tensor.detach().clone()) for _, tensor in real if id(tensor) in copied]
+        self._tensors = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
         views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # they have the history of what they view
         self._autograd = [(name, Followed(tensor)) for name, tensor in views_last]
         self._lost: list[str] = []

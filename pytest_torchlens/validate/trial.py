@@ -15,6 +15,7 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.extents import reach
 from pytest_torchlens.capture.fingerprint import digest_memory
+from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
@@ -188,5 +189,5 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
         if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.numel():
             return tensor.clone()
-        block = tensor.as_strided((reach(tensor),), (1,), tensor.storage_offset()).clone()
+        block = duplicate(tensor.as_strided((reach(tensor),), (1,), tensor.storage_offset()))
         return block.as_strided(tensor.shape, tensor.stride(), 0)

@@ -19,7 +19,12 @@ def perturbed(forward, x=X):
 
 WITHOUT_EFFECT = {
     "empty output": [lambda x: x[:0] * x.sum()],
-    "shape only": [lambda x: x + torch.zeros_like(x), lambda x: x.sum().expand_as(x)],
+    "shape only": [
+        lambda x: x + torch.zeros_like(x),
+        lambda x: x.sum().expand_as(x),
+        lambda x: x.to(torch.uint8).signbit() + x,
+        lambda x: x[:, None].sparse_mask(torch.ones(3, 1).to_sparse()).to_dense() + x[:, None],
+    ],
     "overwritten": [
         lambda x: torch.ones(3).copy_(x),
         lambda x: torch.ones(3).index_fill(0, torch.tensor([0, 1, 2]), 2.0) * x,
@@ -42,6 +47,7 @@ WITHOUT_EFFECT = {
         lambda x: F.scaled_dot_product_attention(x[None, :], x[None, :], x[None, :]),
         lambda x: F.layer_norm(x[:, None], (1,)),
         lambda x: x[:1].argmax() + x,
+        lambda x: torch.linalg.solve_triangular(x[:1, None], x[:1, None], upper=True, unitriangular=True),
     ],
     "saturated": [lambda x: x.clamp(max=-1e6)],
     "comparison": [
@@ -55,7 +61,13 @@ WITHOUT_EFFECT = {
         lambda x: x.expand(2, 3)[torch.tensor([1, 0])],
         lambda x: x.clone().index_put_((torch.tensor([1, 0]),), torch.zeros(2), accumulate=True),
     ],
-    "integer quantised": [lambda x: x.long() // 10**9 + x],
+    "integer quantised": [
+        lambda x: x.long() // 10**9 + x,
+        lambda x: torch.bucketize(x.long() + 100, torch.tensor([1, 2])) + x,
+        lambda x: torch.searchsorted(torch.tensor([1, 2]), x.long() + 100) + x,
+        lambda x: (x.long().abs() + 1).nonzero() + x,
+        lambda x: (x.long().abs() + 1).count_nonzero() + x,
+    ],
     "dropped by dropout": [lambda x: F.scaled_dot_product_attention(*[x[:, None]] * 3, dropout_p=1.0)],
 }
 EXCUSED = [(named, forward) for named, forwards in WITHOUT_EFFECT.items() for forward in forwards]
@@ -161,3 +173,15 @@ def test_nothing_of_the_models_is_written_to_by_perturbation():
     verdict = validate(Function(lambda x: F.relu_(x @ weight).mul_(2).add_(weight[0])), (X,)).verdict
     assert failures(verdict) == []
     assert torch.equal(weight, before)
+
+
+STORED = ["bits8", "bits16", "int4", "uint3", "float4_e2m1fn_x2"]
+
+
+@pytest.mark.parametrize("name", [name for name in STORED if hasattr(torch, name)])
+def test_a_dtype_that_only_stores_is_perturbed_by_its_bytes(name):
+    x = torch.arange(1, 9, dtype=torch.uint8).view(getattr(torch, name))
+    verdict = validate(Function(lambda x: x.view(torch.uint8).add_(1)), (x,)).verdict
+    assert verdict
+    assert verdict.part("perturbation").checked == 2
+    assert x.view(torch.uint8)[0] == 1
