@@ -21,6 +21,8 @@ from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.records import RunReport
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_torchlens.plugin.items import ZooFile
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.run import RunOptions
@@ -109,7 +111,7 @@ class LensSession:
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=" ".join(["pytest", *map(str, self.config.invocation_params.args)]),
             environment=find_environment(),
-            models=tuple(self._model_report(nodeid) for nodeid in self.selection.models if nodeid in self._said),
+            models=tuple(report.brief() for report in self._model_reports()),
         )
         if self.options.report:
             self._write(self._report, self.options.report, session)
@@ -122,6 +124,9 @@ class LensSession:
         if self.options.graphs and session.exitstatus == pytest.ExitCode.OK and fit_none(models):
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
+    def _model_reports(self) -> Iterator[ModelReport]:
+        return (self._model_report(nodeid) for nodeid in self.selection.models if nodeid in self._said)
+
     def _model_report(self, nodeid: str) -> ModelReport:
         said = self._said[nodeid]
         if report := self.gathered.read(nodeid):
@@ -132,7 +137,7 @@ class LensSession:
         from pytest_torchlens.report import write_site
 
         try:
-            write_site(report, folder)
+            write_site(report, self._model_reports(), folder)
         except Exception as error:  # noqa: BLE001 - hours of audits must not end in an internal error
             self._trouble = f"the report could not be written: {type(error).__name__}: {error}"
             if session.exitstatus == pytest.ExitCode.OK:

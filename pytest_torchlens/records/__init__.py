@@ -22,9 +22,11 @@ from pytest_torchlens.records.near import close
 from pytest_torchlens.records.near import nearest
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import Operation
+from pytest_torchlens.records.report import SCHEMA
 from pytest_torchlens.records.report import ErrorRecord
 from pytest_torchlens.records.report import ModelReport
 from pytest_torchlens.records.report import Outcome
+from pytest_torchlens.records.report import RunPart
 from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
 from pytest_torchlens.records.rolled import RolledEdge
@@ -55,7 +57,9 @@ __all__ = [
     "Pair",
     "PartVerdict",
     "RolledEdge",
+    "RunPart",
     "RunReport",
+    "SCHEMA",
     "Stage",
     "Status",
     "Verdict",

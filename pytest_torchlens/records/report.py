@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
+from typing import Any
+from typing import ClassVar
 
 from pytest_torchlens.records.environment import Environment
 from pytest_torchlens.records.history import HistoryRecord
@@ -50,6 +53,7 @@ class ErrorRecord:
 class ModelReport:
     """Everything that a person or a CI reads about one model."""
 
+    WHOLE: ClassVar = True
     zoo: str
     name: str
     nodeid: str = ""
@@ -75,14 +79,36 @@ class ModelReport:
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
 
+    def brief(self) -> ModelReport:
+        """Return what a table of all models shows: the report without operations, modules, escapes and loops."""
+        if self.history is None:
+            return self
+        long = ("operations", "modules", "layer_list", "top_level_module_passes", "escapes", "loops")
+        lists: dict[str, Any] = dict.fromkeys(long, ())
+        return replace(self, history=replace(self.history, **lists))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPart:
+    """One of the runs that a joined report is made of."""
+
+    created: str = ""
+    """ISO 8601, UTC."""
+    command: str = ""
+    environment: Environment = field(default_factory=Environment)
+    num_models: int = 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
     """One run over many models."""
 
+    WHOLE: ClassVar = True
     schema: int = SCHEMA
     created: str = ""
     """ISO 8601, UTC."""
     command: str = ""
     environment: Environment = field(default_factory=Environment)
     models: tuple[ModelReport, ...] = ()
+    parts: tuple[RunPart, ...] = ()
+    """The runs that were joined, where several were; command and environment are the first one's."""

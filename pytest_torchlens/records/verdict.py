@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from dataclasses import field
+from typing import ClassVar
 
 
 class Status(str, enum.Enum):
@@ -54,6 +55,7 @@ class Failure:
 class PartVerdict:
     """One of the parts: ``observer``, ``replay``, ``perturbation``, ``invariants``, ``completeness``."""
 
+    WHOLE: ClassVar = True
     name: str
     status: Status
     checked: int = 0
@@ -77,6 +79,7 @@ class PartVerdict:
 class Verdict:
     """A validation of one model with one input; true when nothing failed."""
 
+    WHOLE: ClassVar = True
     status: Status
     parts: tuple[PartVerdict, ...] = ()
     operations_checked: int = 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pytest_torchlens.report.drawing import save_drawing
+from pytest_torchlens.report.folder import RunFolder
+from pytest_torchlens.report.folder import RunFolderError
 from pytest_torchlens.report.graphs import Graphs
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.site import write_site
 from pytest_torchlens.report.terminal import terminal_table
 
-__all__ = ["Graphs", "page_path", "save_drawing", "terminal_table", "write_site"]
+__all__ = ["Graphs", "RunFolder", "RunFolderError", "page_path", "save_drawing", "terminal_table", "write_site"]

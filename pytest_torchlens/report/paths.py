@@ -27,6 +27,11 @@ def page_path(report: ModelReport) -> PurePosixPath:
     return PurePosixPath("models") / _file_name(report.zoo) / f"{_file_name(report.name)}.html"
 
 
+def drawing_path(report: ModelReport) -> PurePosixPath:
+    """Return the path of a model's drawing, relative to the report's folder; whether it is there is another matter."""
+    return page_path(report).with_suffix(".svg")
+
+
 def _file_name(name: str) -> str:
     taken = _DIGESTED.fullmatch(name) or _RESERVED_ON_WINDOWS.fullmatch(name)
     if _SAFE.fullmatch(name) and not taken:

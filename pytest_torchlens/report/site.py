@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.records import to_json
 from pytest_torchlens.report.files import write_file
+from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.report.pages import Pages
 
 
-def write_site(run: RunReport, folder: Path) -> list[Path]:
+def write_site(run: RunReport, models: Iterable[ModelReport], folder: Path) -> list[Path]:
     """Write ``report.json``, ``index.html``, and a page and a record for each model.
 
     Files of the same names are overwritten, each whole; whatever else is in the folder stays.  A model is
@@ -28,7 +29,10 @@ def write_site(run: RunReport, folder: Path) -> list[Path]:
     Parameters
     ----------
     run
-        The run.  Where a model's ``graph`` names a file in `folder`, its page shows it.
+        The run; brief reports of its models will do.
+    models
+        The whole reports, each asked for when its page is made: thousands need no memory at once.  Where a drawing
+        lies in `folder` already, a page shows it.
     folder
         Made where it does not exist.
 
@@ -45,13 +49,11 @@ def write_site(run: RunReport, folder: Path) -> list[Path]:
     # Here, for a run that writes no report to do without jinja2.
     from pytest_torchlens.report.pages import Pages
 
+    run = replace(run, models=tuple({page_path(report): report.brief() for report in run.models}.values()))
     pages = Pages(run)
-    models = {page_path(report): report for report in run.models}
-    head = [
-        write_file(folder / "index.html", pages.index()),
-        write_file(folder / "report.json", _run_file(run)),
-    ]
-    return [*head, *(path for report in models.values() for path in _write_model(report, pages, folder))]
+    head = [write_file(folder / "index.html", pages.index()), write_file(folder / "report.json", to_json(run))]
+    written = {path: None for report in models for path in _write_model(report, pages, folder)}
+    return [*head, *written]
 
 
 def _write_model(report: ModelReport, pages: Pages, folder: Path) -> Iterator[Path]:
@@ -61,19 +63,5 @@ def _write_model(report: ModelReport, pages: Pages, folder: Path) -> Iterator[Pa
 
 
 def _drawing(report: ModelReport, folder: Path) -> bytes | None:
-    path = folder / report.graph
+    path = folder / drawing_path(report)
     return path.read_bytes() if report.graph and path.is_file() else None
-
-
-def _run_file(run: RunReport) -> str:
-    brief = replace(run, models=tuple(map(_brief, run.models)))
-    # `to_json` leaves defaults out, and a program must find the schema.
-    return json.dumps({"schema": run.schema} | json.loads(to_json(brief)), indent=1)
-
-
-def _brief(report: ModelReport) -> ModelReport:
-    """Leave out what is long: it is in the model's own file."""
-    if report.history is None:
-        return report
-    history = replace(report.history, operations=(), modules=(), layer_list=())
-    return replace(report, history=history)

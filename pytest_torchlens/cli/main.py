@@ -1,0 +1,43 @@
+"""The command line: one module a subcommand, each with ``add`` that declares it.
+
+The modules are imported in every call, so none imports more than it needs before it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection
+from collections.abc import Sequence
+
+from pytest_torchlens.cli import merge
+from pytest_torchlens.cli import report
+from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.records import close
+
+COMMANDS = (report, merge)
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand and return the exit status: 0, 2 for a mistake in its use, or what the subcommand says."""
+    parser = _Parser(prog="pytest-lens", description="Works on the reports and baselines that pytest --lens-… writes.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for command in COMMANDS:
+        command.add(commands)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser.check_command(given, commands.choices)
+    options = parser.parse_args(given)
+    try:
+        return int(options.run_command(options))
+    except CommandError as error:
+        print(f"pytest-lens: error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+class _Parser(argparse.ArgumentParser):
+    def check_command(self, given: Sequence[str], known: Collection[str]) -> None:
+        """Say which command a wrong one is most like; argparse lists them all."""
+        word = next((word for word in given if not word.startswith("-")), "")
+        if word and word not in known and (hint := close(word, known)):
+            self.error(f"{word!r} is no command; {hint}")

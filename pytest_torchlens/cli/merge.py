@@ -1,0 +1,39 @@
+"""``pytest-lens merge A B …``: joins the reports of several machines, or shards, into one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pytest_torchlens.cli.errors import CommandError
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "merge",
+        help="join the reports of several runs into one",
+        description="Joins the reports of several machines, or shards, into one. Of a model that several runs have, "
+        "the report of the run named last is kept, and that is said.",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a report's folder, or its report.json")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="folder that the joined report goes to")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the joined report, and print what it holds and where it is."""
+    from pytest_torchlens.report import RunFolder
+    from pytest_torchlens.report import RunFolderError
+
+    try:
+        joined = RunFolder.joined([RunFolder.read(path) for path in options.runs])
+        index = joined.write_site(options.out)
+    except (RunFolderError, OSError) as error:
+        raise CommandError(str(error)) from None
+    for line in joined.replaced:
+        print(line)
+    print(f"{len(joined.run.models)} models of {len(options.runs)} runs")
+    print(f"report: {index.absolute().as_uri()}")
+    return 0

@@ -1,0 +1,131 @@
+"""`pytest-lens report` and `pytest-lens merge`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from pytest_torchlens.cli import main
+from pytest_torchlens.records import Environment
+from pytest_torchlens.records import RunReport
+from pytest_torchlens.records import from_json
+from pytest_torchlens.report import save_drawing
+from pytest_torchlens.report import write_site
+from tests.report.samples import passed
+from tests.report.samples import raised
+from tests.report.samples import refuted
+from tests.report.samples import run
+
+
+def write(folder, *models, **fields):
+    given = replace(run(*(save_drawing(model, folder) for model in models)), **fields)
+    write_site(given, given.models, folder)
+    return folder
+
+
+def read(folder):
+    return from_json((folder / "report.json").read_text(encoding="utf-8"), RunReport)
+
+
+def test_report_makes_the_pages_anew_from_the_records_alone(tmp_path, capsys):
+    folder = write(tmp_path / "out", passed(), raised())
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for path in folder.rglob("*.html"):
+        path.unlink()
+    assert main(["report", str(folder)]) == 0
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert capsys.readouterr().out == f"report: {(folder / 'index.html').as_uri()}\n"
+
+
+def test_report_into_another_folder_takes_drawings_with_it(tmp_path):
+    folder = write(tmp_path / "out", passed())
+    assert main(["report", str(folder / "report.json"), f"--out={tmp_path / 'copy'}"]) == 0
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    assert {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*")} == names
+
+
+def test_a_model_whose_record_is_gone_is_said(tmp_path):
+    folder = write(tmp_path / "out", passed())
+    (folder / "models/torchvision/alexnet.json").unlink()
+    assert main(["report", str(folder)]) == 0
+    assert "alexnet.json is not there" in (folder / "models/torchvision/alexnet.html").read_text(encoding="utf-8")
+
+
+def test_merge_joins_models_drawings_and_environments(tmp_path, capsys):
+    first = write(tmp_path / "a", passed("one"), passed("two"))
+    second = write(tmp_path / "b", refuted("two"), raised("three"), environment=Environment(torch="2.13.0"))
+    out = tmp_path / "all"
+    assert main(["merge", str(first), str(second), f"--out={out}"]) == 0
+    joined = read(out)
+    assert [model.name for model in joined.models] == ["one", "two", "three"]
+    assert [model.outcome.value for model in joined.models] == ["passed", "failed", "failed"]
+    assert [(part.environment.torch, part.num_models) for part in joined.parts] == [("2.14.1", 2), ("2.13.0", 2)]
+    assert (out / "models/torchvision/one.svg").exists()
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "2.13.0" in page
+    assert "2.14.1" in page
+    said = capsys.readouterr().out
+    assert f"torchvision:two is in {first} too; that of {second} is kept" in said
+    assert "3 models of 2 runs" in said
+
+
+def test_what_was_merged_is_merged_again(tmp_path):
+    parts = [write(tmp_path / name, passed(name)) for name in ("a", "b", "c")]
+    main(["merge", *map(str, parts[:2]), f"--out={tmp_path / 'ab'}"])
+    main(["merge", str(tmp_path / "ab"), str(parts[2]), f"--out={tmp_path / 'ab'}"])
+    assert [model.name for model in read(tmp_path / "ab").models] == ["a", "b", "c"]
+    assert len(read(tmp_path / "ab").parts) == 3
+
+
+def test_a_drawing_is_taken_from_the_models_own_place_alone(tmp_path):
+    (tmp_path / "secret.svg").write_text("<svg/>", encoding="utf-8")
+    evil = replace(passed(), graph="../secret.svg")
+    folder = write_site(run(evil), [evil], tmp_path / "out")[0].parent
+    main(["merge", str(folder), f"--out={tmp_path / 'deep' / 'all'}"])
+    assert [path.name for path in tmp_path.rglob("*.svg")] == ["secret.svg"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"report.json is not there; name a folder that pytest --lens-report=DIR has written"),
+        ("{", r"report.json is no record of a run, or is damaged \(.*\); write the report anew"),
+        ("[]", r"damaged \(RunReport: expected dict, found list\)"),
+        ('{"models": 3}', r"damaged \(RunReport.models: expected list, found int\)"),
+        ("[" * 100_000, "is no record of a run, or is damaged"),
+        (json.dumps({"schema": 99, "new": 1}), r"has schema 99, and this version reads 1: install a newer"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, capsys, content, message):
+    if content is not None:
+        (tmp_path / "report.json").write_text(content, encoding="utf-8")
+    assert main(["report", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("pytest-lens: error: ")
+    assert re.search(message, error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reprot", "x"], "'reprot' is no command; did you mean 'report'?"),
+        ([], "the following arguments are required: COMMAND"),
+        (["merge", "a"], "the following arguments are required: --out"),
+    ],
+)
+def test_mistakes_in_use(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_needs_no_torch(tmp_path):
+    folder = write(tmp_path / "out", passed())
+    program = "import sys; from pytest_torchlens.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program, "report", str(folder)], check=True)
