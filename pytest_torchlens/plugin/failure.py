@@ -25,7 +25,9 @@ SHOWN = 3
 
 
 def failure_text(report: ModelReport) -> str:
-    """Return what a failed validation found, in a few lines; empty where it did not fail."""
+    """Return what went wrong in a worker process, or what a failed validation found; empty where nothing did."""
+    if report.error:
+        return _error(report, report.error)
     if report.verdict is None or report.verdict:
         return ""
     failed = [part for part in report.verdict.parts if not part.status.ok]
@@ -37,6 +39,14 @@ def failure_text(report: ModelReport) -> str:
     for part in failed:
         lines += ["", *_part(part)]
     return "\n".join(lines)
+
+
+def _error(report: ModelReport, error: ErrorRecord) -> str:
+    if error.type == "ZooError":
+        return error.message
+    if error.traceback:
+        return f"{error.traceback}raised in stage {error.stage.value!r}"
+    return f"{report.zoo}:{report.name}: {error.type} in stage {error.stage.value!r}: {error.message}"
 
 
 def _part(part: PartVerdict) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.plugin.session import LensSession
     from pytest_torchlens.records import ModelReport
+    from pytest_torchlens.run import Isolation
     from pytest_torchlens.zoo import ModelCase
+
+
+SHOWN_OUTPUT = 40
+"""Lines of what a model printed that are kept, the last ones."""
 
 
 class ZooFile(pytest.File):
@@ -48,6 +54,7 @@ class ModelItem(pytest.Item):
     lens: LensSession
     case: ModelCase
     report: ModelReport | None = None
+    _exception: BaseException | None = None
 
     @classmethod
     def of(cls, parent: ZooFile, case: ModelCase, lens: LensSession) -> ModelItem:
@@ -64,26 +71,38 @@ class ModelItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the model through all stages."""
-        from dataclasses import replace
-
-        from pytest_torchlens.run import run_case
-
+        isolation = self.lens.isolation(self.parent.path)  # type: ignore[union-attr] # a ZooFile has a path
         with Progress(self.config, self.name) as progress:
-            result = run_case(self.case, self.lens.run_options, progress)
-        self.report = replace(result.report, nodeid=self.nodeid)
+            report = self._run_apart(isolation, progress) if isolation else self._run_here(progress)
+        self.report = replace(report, nodeid=self.nodeid)
         self.lens.gathered.write(self.report)
         if self.lens.options.junit_properties:
             self.user_properties.extend(junit_properties(self.report))
-        if result.exception:
-            raise result.exception
+        if self._exception:
+            raise self._exception
         if text := failure_text(self.report):
             pytest.fail(text, pytrace=False)
+
+    def _run_here(self, progress: Progress) -> ModelReport:
+        from pytest_torchlens.run import run_case
+
+        result = run_case(self.case, self.lens.run_options, progress)
+        self._exception = result.exception
+        return result.report
+
+    def _run_apart(self, isolation: Isolation, progress: Progress) -> ModelReport:
+        result = isolation.run(self.case, progress)
+        if output := result.output.strip():
+            self.add_report_section("call", "of the model's process", "\n".join(output.splitlines()[-SHOWN_OUTPUT:]))
+        if result.skipped is not None:
+            pytest.skip(result.skipped)
+        return result.report
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the model's own traceback, or what a validation found."""
         if isinstance(excinfo.value, ZooError):
             return str(excinfo.value)
-        if self.report and self.report.error:
+        if self.report and self.report.error and excinfo.value is self._exception:
             return represent(excinfo, self.report.error, self.config)
         return super().repr_failure(excinfo, style)
 

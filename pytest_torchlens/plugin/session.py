@@ -18,6 +18,7 @@ from pytest_torchlens.plugin.outcomes import with_outcome
 from pytest_torchlens.plugin.outcomes import without_report
 from pytest_torchlens.plugin.selection import Selection
 from pytest_torchlens.plugin.settings import LensOptions
+from pytest_torchlens.plugin.sweep_options import MANY
 from pytest_torchlens.records import RunReport
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.plugin.items import ZooFile
     from pytest_torchlens.records import ModelReport
+    from pytest_torchlens.run import Isolation
     from pytest_torchlens.run import RunOptions
 
 
@@ -42,6 +44,7 @@ class LensSession:
         self._said: dict[str, Said] = {}
         self._report: RunReport | None = None
         self._trouble = ""
+        self._isolation: Isolation | None = None
 
     @property
     def run_options(self) -> RunOptions:
@@ -56,6 +59,18 @@ class LensSession:
             graphs=options.graphs,
             device=options.device,
         )
+
+    def isolation(self, file: Path) -> Isolation | None:
+        """Return the worker process for the models of a zoo file; None where they run in this one."""
+        sweep = self.options.sweep
+        many = len(self.selection.choices[file].names) > MANY
+        if not (many if sweep.isolate is None else sweep.isolate):
+            return None
+        if self._isolation is None:
+            from pytest_torchlens.run import Isolation
+
+            self._isolation = Isolation(self.run_options, sweep.limits())
+        return self._isolation
 
     def pytest_report_header(self) -> str | None:
         """Say what the run is about."""
@@ -174,5 +189,7 @@ class LensSession:
             reporter.write_line(f"ERROR: {line}" if unfit else line, red=unfit, yellow=not unfit)
 
     def pytest_unconfigure(self) -> None:
-        """Leave no temporary folder."""
+        """Leave no temporary folder and no worker process."""
+        if self._isolation:
+            self._isolation.close()
         self.gathered.remove()

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pytest_torchlens.plugin.sweep_options import SweepOptions
+
 if TYPE_CHECKING:
     from pytest_torchlens.report import Graphs
 
@@ -28,6 +30,7 @@ class LensOptions:
     """Drawings besides those of the report; None where none are asked for."""
     device: str
     """Where models run; empty for where the zoo says."""
+    sweep: SweepOptions
 
     @classmethod
     def of(cls, config: pytest.Config) -> LensOptions:
@@ -49,6 +52,7 @@ class LensOptions:
             junit_properties=config.getini("lens_junit_properties"),
             graphs=_graphs(config),
             device=_device(option.lens_device or config.getini("lens_device")),
+            sweep=SweepOptions.of(config),
         )
         if not option.collectonly:
             _check_writable("--lens-report", options.report)

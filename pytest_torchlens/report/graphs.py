@@ -57,6 +57,8 @@ class Graphs:
     folder: Path
     format: str = "svg"
     options: DrawOptions = field(default_factory=DrawOptions)
+    settings: tuple[str, ...] = ()
+    """The text that `of` read."""
 
     @classmethod
     def of(cls, folder: Path, settings: Iterable[str]) -> Graphs:
@@ -67,12 +69,13 @@ class Graphs:
         OptionError, TypeError
             If there is none of a name, or a value cannot be.
         """
+        settings = tuple(settings)
         pairs = dict(_pair(setting) for setting in settings)
         ending = pairs.pop("format", "svg")
         check_choice("format", ending, FORMATS)
         if (name := str(pairs.get("color_by", METRICS[0]))) not in METRICS:
             raise OptionError(f"color_by is {name!r}, which records have no numbers for; {nearest(name, METRICS)}")
-        return cls(folder, str(ending), DrawOptions.of(**pairs))
+        return cls(folder, str(ending), DrawOptions.of(**pairs), settings)
 
     def path(self, report: ModelReport) -> Path:
         """Return where a model's drawing goes: ``<zoo>/<model>.svg`` for plain names."""

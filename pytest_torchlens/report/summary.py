@@ -23,6 +23,11 @@ _ADVICE = {
     Stage.DRAW: "all but the drawing is in the report",
     Stage.COMPARE: "check that the baseline is whole, or make it anew",
 }
+_ADVICE_BY_TYPE = {
+    "TimeLimit": "if it may take longer, say so: 'timeout' in the zoo file, or --lens-timeout",
+    "MemoryLimit": "if it may have more, say so: 'memory' in the zoo file, or --lens-memory",
+    "Crash": "what it wrote last stands in pytest's section of its process; --lens-no-isolate runs it under a debugger",
+}
 _FRAME = re.compile(r'^ *File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$', re.MULTILINE)
 
 
@@ -79,7 +84,8 @@ def _of_failure(failure: Failure) -> Trouble:
 
 def _of_error(error: ErrorRecord) -> Trouble:
     what = f"{error.type}: {error.message}" if error.message else error.type
-    return Trouble(what=what, where=_last_frame(error.traceback), advice=_ADVICE.get(error.stage, ""))
+    advice = _ADVICE_BY_TYPE.get(error.type) or _ADVICE.get(error.stage, "")
+    return Trouble(what=what, where=_last_frame(error.traceback), advice=advice)
 
 
 def _last_frame(traceback: str) -> str:

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from pytest_torchlens.run.device import check_device
 from pytest_torchlens.run.environment import find_environment
+from pytest_torchlens.run.isolated import IsolatedResult
+from pytest_torchlens.run.isolated import Isolation
 from pytest_torchlens.run.run import NO_GRAPH
 from pytest_torchlens.run.run import UNFIT_GRAPH
 from pytest_torchlens.run.run import CaseResult
 from pytest_torchlens.run.run import RunOptions
 from pytest_torchlens.run.run import run_case
+from pytest_torchlens.run.worker import Limits
+from pytest_torchlens.run.worker import memory_share
 
-__all__ = ["NO_GRAPH", "UNFIT_GRAPH", "CaseResult", "RunOptions", "check_device", "find_environment", "run_case"]
+__all__ = [
+    "NO_GRAPH",
+    "UNFIT_GRAPH",
+    "CaseResult",
+    "IsolatedResult",
+    "Isolation",
+    "Limits",
+    "RunOptions",
+    "check_device",
+    "find_environment",
+    "memory_share",
+    "run_case",
+]

@@ -1,0 +1,81 @@
+"""The worker process: runs one model after another, as it is told on standard input.
+
+Jobs and answers are lines of JSON.  Whatever a model prints goes to standard error, a file of the parent's.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import IO
+from typing import Any
+
+
+def main() -> None:
+    """Answer jobs until the parent closes the input, or is gone."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    faulthandler.enable()
+    if hasattr(faulthandler, "register"):  # not on Windows
+        faulthandler.register(signal.SIGUSR1)
+    _offer_oneself_to_the_kernel()
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    setup = json.loads(lines.get())
+    sys.path[:] = setup["path"]
+    _serve(lines, answers, setup["threads"])
+
+
+def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> None:
+    import torch
+
+    from pytest_torchlens.records import Stage
+    from pytest_torchlens.records import to_json
+    from pytest_torchlens.run import run_case
+    from pytest_torchlens.run.job import Unpacker
+
+    def answer(message: dict[str, Any]) -> None:
+        sys.stdout.flush()
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    def progress(stage: Stage) -> None:
+        answer({"stage": stage.value})
+
+    torch.set_num_threads(threads)
+    jobs = Unpacker()
+    while True:
+        case, options = jobs.unpack(json.loads(lines.get()))
+        try:
+            report = run_case(case, options, progress).report
+        except BaseException as error:  # noqa: BLE001 - pytest.skip in forward, or a Ctrl-C that the model makes
+            answer({"answer": {"raised": type(error).__name__, "message": str(error)}})
+        else:
+            answer({"answer": {"report": to_json(report)}})
+        case = report = None  # type: ignore[assignment] # let go of the model before the next is built
+        gc.collect()
+
+
+def _read(lines: queue.SimpleQueue[str]) -> None:
+    """Hand on each line; when there are no more the parent is gone, and nobody waits for what is being run."""
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+def _offer_oneself_to_the_kernel() -> None:
+    """Where memory runs out, the kernel shall end this process, and not the one that tells of it."""
+    score = Path("/proc/self/oom_score_adj")
+    if score.exists():
+        score.write_text("1000", encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()

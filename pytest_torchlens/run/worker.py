@@ -1,0 +1,201 @@
+"""A worker process, seen from the one that gives it models."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import cast
+
+import psutil
+import torch
+
+from pytest_torchlens.records import Stage
+from pytest_torchlens.run.errors import is_noise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLL = 0.1
+"""Seconds between two looks at the clock and at the memory of a worker."""
+START = 300.0
+"""Seconds for importing the libraries and reading the zoo file, before a model's own time begins."""
+GRACE = 1.0
+"""Seconds in which a worker writes down where it is, before it is ended."""
+COMMAND = [sys.executable, "-m", "pytest_torchlens.run.child"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one model may use."""
+
+    seconds: float
+    memory: int
+    """Bytes of the whole process: PyTorch and the model's library take 300 to 450 MB of them."""
+
+
+def memory_share() -> int:
+    """Return four fifths of the machine's memory, shared between the workers of pytest-xdist, in bytes."""
+    return psutil.virtual_memory().total * 4 // 5 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+class NoAnswerError(Exception):
+    """A worker that gave no answer: it crashed, was ended, or was stopped at a limit."""
+
+    def __init__(self, kind: str, stage: Stage, message: str, output: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """``"TimeLimit"``, ``"MemoryLimit"`` or ``"Crash"``."""
+        self.stage = stage
+        self.output = output
+
+
+class Worker:
+    """One process, which runs models until it is closed."""
+
+    def __init__(self) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._process = subprocess.Popen(  # noqa: S603
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        self._stdin = cast("IO[str]", self._process.stdin)
+        self._stdout = cast("IO[str]", self._process.stdout)
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._begin = 0
+        """Where the output of the present model begins."""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._send({"path": sys.path, "threads": torch.get_num_threads()})
+
+    def run(self, job: dict[str, Any], limits: Limits, progress: Callable[[Stage], None]) -> dict[str, Any]:
+        """Return the answer to a job.
+
+        Raises
+        ------
+        NoAnswerError
+            If there is none.
+        """
+        self._begin = self._end()
+        self._send(job)
+        stage, deadline, started = Stage.BUILD, time.monotonic() + START, False
+        while True:
+            message = self._next(limits, stage, deadline)
+            if "answer" in message:
+                return dict(message["answer"])
+            if not started:
+                deadline, started = time.monotonic() + limits.seconds, True
+            stage = Stage(message["stage"])
+            progress(stage)
+
+    def output(self) -> str:
+        """Return what the present model wrote, and Python's own words on a crash."""
+        self._stderr.seek(self._begin)
+        return self._stderr.read().decode(errors="replace")
+
+    def memory(self) -> int:
+        """Return the bytes that the process and its children hold; 0 if it is no more."""
+        held = 0
+        for process in self._family():
+            with contextlib.suppress(psutil.Error):
+                held += process.memory_info().rss
+        return held
+
+    def close(self) -> None:
+        """End the process and its children, whatever they do."""
+        for process in self._family():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._process.wait()
+        self._reader.join()
+        for file in (self._stdin, self._stdout, self._stderr):
+            with contextlib.suppress(OSError):  # what was not sent any more
+                file.close()
+
+    def _family(self) -> list[psutil.Process]:
+        try:
+            process = psutil.Process(self._process.pid)
+            return [*process.children(recursive=True), process]
+        except psutil.Error:
+            return []
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Send a line; that nobody reads it any more shows where the answer is waited for."""
+        with contextlib.suppress(OSError):
+            self._stdin.write(json.dumps(message) + "\n")
+            self._stdin.flush()
+
+    def _read(self) -> None:
+        for line in self._stdout:
+            self._messages.put(json.loads(line))
+        self._messages.put(None)
+
+    def _next(self, limits: Limits, stage: Stage, deadline: float) -> dict[str, Any]:
+        """Return the next message, looking at the limits while there is none."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                if message := self._messages.get(timeout=POLL):
+                    return message
+                raise self._crash(stage)
+            if time.monotonic() > deadline:
+                raise self._too_long(limits, stage)
+            if (held := self.memory()) > limits.memory:
+                held_text = f"{held / 2**30:.1f} GiB of memory, more than the {limits.memory / 2**30:.1f} GiB it may"
+                raise self._died("MemoryLimit", stage, f"its process took {held_text} have")
+
+    def _too_long(self, limits: Limits, stage: Stage) -> NoAnswerError:
+        if hasattr(signal, "SIGUSR1"):
+            self._process.send_signal(signal.SIGUSR1)  # Python writes its frames to stderr
+            time.sleep(GRACE)
+        return self._died("TimeLimit", stage, f"took more than the {limits.seconds:g} s it may{_place(self.output())}")
+
+    def _crash(self, stage: Stage) -> NoAnswerError:
+        code = self._process.wait()
+        if code >= 0:
+            return self._died("Crash", stage, f"its process ended itself with status {code}")
+        name = signal.Signals(-code).name
+        told = " (out of memory, most likely)" if name == "SIGKILL" else _place(self.output())
+        return self._died("Crash", stage, f"its process was ended by {name}{told}")
+
+    def _died(self, kind: str, stage: Stage, message: str) -> NoAnswerError:
+        return NoAnswerError(kind, stage, message, self.output())
+
+    def _end(self) -> int:
+        return self._stderr.seek(0, io.SEEK_END)
+
+
+def _place(output: str) -> str:
+    """Return the innermost line of the model's own that Python's words on a crash or hang name."""
+    block = output.rpartition("most recent call first")[2]
+    for filename, line, function in _FRAME.findall(block):
+        if not (is_noise(filename, "") or filename.startswith(("<frozen", _TORCH)) or _is_pythons(filename)):
+            return f", at {filename}:{line} in {function}"
+    return ""
+
+
+def _is_pythons(filename: str) -> bool:
+    return filename.startswith(_PYTHON) and "-packages" not in filename
+
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+) in (.+)')
+_TORCH = str(Path(torch.__file__).parent)
+_PYTHON = str(Path(os.__file__).parent)
