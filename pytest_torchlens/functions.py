@@ -100,12 +100,22 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     saving = with_gradients(save_options, save_gradients or getattr(save_options, "gradients", False))
     options = TraceOptions(layers_to_save, saving, random_seed, exhaust)
     history = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
+    if saving.gradients and not _has_gradients(history):
+        warnings.warn(
+            "save_gradients: nothing in this pass requires a gradient, so none will come: record outside of "
+            "torch.no_grad() a model with parameters, or inputs, that require gradients",
+            stacklevel=2,
+        )
     if path is not None:
         try:
             draw(history, path, drawing)
         except DrawingUnavailable as error:
             warnings.warn(str(error), stacklevel=2)
     return history
+
+
+def _has_gradients(history: ModelHistory) -> bool:
+    return any(value.requires_grad for call in history.recording.calls for value in call.outputs)
 
 
 def get_model_metadata(

@@ -24,7 +24,10 @@ def arguments_of(model: torch.nn.Module, input_args: Any, input_kwargs: Mapping[
     """
     check_model(model)
     if not isinstance(input_kwargs, Mapping | None):
-        raise TraceError(f"input_kwargs is {input_kwargs!r:.80}; it takes a dict of forward's keyword arguments")
+        raise TraceError(
+            f"input_kwargs is a {type(input_kwargs).__name__}; it takes a dict of forward's keyword arguments, "
+            "{'mask': mask}; positional arguments go in one tuple: (model, (a, b))"
+        )
     args = tuple(input_args) if isinstance(input_args, list | tuple) else (input_args,)
     kwargs = dict(input_kwargs or {})
     _check_fit(model, args, kwargs, isinstance(input_args, list))

@@ -18,6 +18,7 @@ from pytest_torchlens.history.facts import title_of_operation
 from pytest_torchlens.history.stack import StackFrame
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import close
 
 
 class Behind(Protocol):
@@ -53,6 +54,13 @@ class LoggedOperation(Operation):
     """State of the generator before the call, if it drew random numbers; not saved to disk."""
     operations_total: int = field(default=0, compare=False, repr=False)
     """Inputs, operations and outputs in the whole history."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Say which attribute was probably meant."""
+        if hasattr(type(self), name):  # a property failed: let its own error be seen
+            return getattr(type(self), name).__get__(self)
+        hint = "" if name.startswith("_") else close(name, [*self.__dataclass_fields__, *dir(type(self))])
+        raise AttributeError(f"an operation has no attribute {name!r}{hint and '; '}{hint}")
 
     @property
     def tensor_contents(self) -> torch.Tensor | None:

@@ -62,7 +62,8 @@ class Query:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if value is not None and not isinstance(value, _KINDS.get(name, str)):
-                raise TypeError(f"{name} of a query is {value!r:.80}; it takes {_TAKES.get(name, 'text')}")
+                hint = "; for a condition, filter history.operations" if callable(value) else ""
+                raise TypeError(f"{name} of a query is {value!r:.80}; it takes {_TAKES.get(name, 'text')}{hint}")
         sizes: Iterable[object] = self.shape or ()
         if odd := [size for size in sizes if not isinstance(size, int | None)]:
             raise TypeError(f"shape of a query has {odd[0]!r:.80}; sizes are whole numbers, None stands for any")

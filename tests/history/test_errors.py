@@ -58,7 +58,7 @@ def test_no_model(function, model, message):
         ((), None, "missing a required argument: 'x'"),
         ([X, X], None, r"too many positional arguments. A list that is the one argument goes in as \[\[...\]\]"),
         (X, {"y": 1}, "unexpected keyword argument 'y'"),
-        (X, "abc", "input_kwargs is 'abc'; it takes a dict"),
+        (X, X, "input_kwargs is a Tensor; it takes a dict of forward's keyword arguments, "),
         (X, {1: 2}, "keywords must be strings"),
     ],
 )
@@ -214,6 +214,8 @@ def test_calls_that_are_not_there(history, number):
 def test_attributes_get_the_nearest_and_completion(history):
     with pytest.raises(AttributeError, match="ModelHistory has no attribute 'layer_lables'; did you mean 'layer_la"):
         _ = history.layer_lables
+    with pytest.raises(AttributeError, match="an operation has no attribute 'tensor_content'; did you mean 'tensor_con"):
+        _ = history[0].tensor_content
     assert {"total_params", "layer_list", "find", "escapes"} <= set(dir(history))
 
 
