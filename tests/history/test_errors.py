@@ -214,7 +214,7 @@ def test_calls_that_are_not_there(history, number):
 def test_attributes_get_the_nearest_and_completion(history):
     with pytest.raises(AttributeError, match="ModelHistory has no attribute 'layer_lables'; did you mean 'layer_la"):
         _ = history.layer_lables
-    with pytest.raises(AttributeError, match="an operation has no attribute 'tensor_content'; did you mean 'tensor_con"):
+    with pytest.raises(AttributeError, match="an operation has no attribute 'tensor_content'; did you mean 'tensor_c"):
         _ = history[0].tensor_content
     assert {"total_params", "layer_list", "find", "escapes"} <= set(dir(history))
 
