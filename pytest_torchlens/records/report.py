@@ -55,25 +55,35 @@ class ModelReport:
 
     WHOLE: ClassVar = True
     zoo: str
+    """Name of its zoo; empty where there is none."""
     name: str
+    """Its name in the zoo."""
     nodeid: str = ""
+    """pytest's id of the item."""
     outcome: Outcome = Outcome.PASSED
+    """pytest's outcome of the item."""
     stage: Stage = Stage.DONE
     """The stage that failed, or ``done``."""
     error: ErrorRecord | None = None
+    """What was raised; null where nothing was."""
     weights: str = ""
+    """The zoo's setting of what its parameters hold."""
     inputs: tuple[str, ...] = ()
     """Each input as ``"x: float32[1, 3, 224, 224]"``."""
     outputs: tuple[str, ...] = ()
+    """Each output, in the same way."""
     forward_ms: float | None = None
     """Plain untraced forward pass, in milliseconds: median of ``forward_runs`` after one warm-up."""
     forward_runs: int = 0
+    """Forward passes that were timed."""
     record_ms: float | None = None
     """The recorded forward pass, in milliseconds (one run)."""
     seconds: float = 0.0
     """Wall time of the item, building and drawing included."""
     history: HistoryRecord | None = None
+    """The recorded forward pass; null where none came to its end.  In ``report.json`` without its lists."""
     verdict: Verdict | None = None
+    """What validation found; null where it was not asked for."""
     graph: str = ""
     """Path of the drawing, relative to the report's folder; empty where there is none."""
     notes: tuple[str, ...] = ()
@@ -105,6 +115,7 @@ class RunReport:
 
     WHOLE: ClassVar = True
     schema: int = SCHEMA
+    """Version of this form; a program that knows another one must not read on."""
     created: str = ""
     """ISO 8601, UTC."""
     command: str = ""

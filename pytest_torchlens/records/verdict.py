@@ -67,6 +67,7 @@ class PartVerdict:
     failures: tuple[Failure, ...] = ()
     """The first ten; the first in execution order stands first."""
     num_failures: int = 0
+    """How many things did not hold."""
     reason: str = ""
     """Why it was not run or does not apply."""
     notes: tuple[str, ...] = ()
@@ -83,8 +84,11 @@ class Verdict:
     status: Status
     parts: tuple[PartVerdict, ...] = ()
     operations_checked: int = 0
+    """Activations that replay compared."""
     edges_checked: int = 0
+    """Edges that perturbation tried."""
     seconds: float = 0.0
+    """Wall time of the validation."""
     settings: dict[str, str] = field(default_factory=dict)
     """Threads, default dtype, autocast, deterministic algorithms and the like, as they were when forward began."""
 

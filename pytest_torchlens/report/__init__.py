@@ -7,7 +7,17 @@ from pytest_torchlens.report.folder import RunFolder
 from pytest_torchlens.report.folder import RunFolderError
 from pytest_torchlens.report.graphs import Graphs
 from pytest_torchlens.report.paths import page_path
+from pytest_torchlens.report.schema import SCHEMA_FILE
 from pytest_torchlens.report.site import write_site
 from pytest_torchlens.report.terminal import terminal_table
 
-__all__ = ["Graphs", "RunFolder", "RunFolderError", "page_path", "save_drawing", "terminal_table", "write_site"]
+__all__ = [
+    "Graphs",
+    "RunFolder",
+    "RunFolderError",
+    "SCHEMA_FILE",
+    "page_path",
+    "save_drawing",
+    "terminal_table",
+    "write_site",
+]

@@ -26,12 +26,13 @@ def test_what_is_written(tmp_path):
     assert [str(path.relative_to(tmp_path)) for path in written] == [
         "index.html",
         "report.json",
+        "report.schema.json",
         "models/torchvision/alexnet.html",
         "models/torchvision/alexnet.json",
         "models/torchvision/broken.html",
         "models/torchvision/broken.json",
     ]
-    assert '<svg class="' in written[2].read_text(encoding="utf-8") or "<svg " in written[2].read_text(encoding="utf-8")
+    assert '<svg class="' in written[3].read_text(encoding="utf-8") or "<svg " in written[3].read_text(encoding="utf-8")
 
 
 def test_the_records_are_read_back(tmp_path):
@@ -82,13 +83,13 @@ def test_hostile_names_stay_in_the_folder(tmp_path):
     folder = tmp_path / "report"
     names = ["../../evil", "/abs", "a/b", "a\\b", "..", "x" * 5000, "lone \ud800"]
     written = site(run(*(passed(name, zoo=name) for name in names)), folder)
-    assert len(set(written)) == 2 + 2 * len(names)
+    assert len(set(written)) == 3 + 2 * len(names)
     assert all(path.resolve().is_relative_to(folder.resolve()) for path in written)
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
 def test_the_later_report_of_a_model_stays(tmp_path):
     written = site(run(raised("net"), passed("net")), tmp_path)
-    assert len(written) == 4
+    assert len(written) == 5
     page = (tmp_path / "models/torchvision/net.html").read_text(encoding="utf-8")
     assert "Failed in" not in page

@@ -1,0 +1,9 @@
+"""Where the published JSON Schema of the reports is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+SCHEMA_FILE: Final = Path(__file__).with_name("report.schema.json")
+"""Written by docs/generate_schema.py, and copied into each report's folder."""
