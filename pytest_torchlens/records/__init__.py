@@ -8,6 +8,10 @@ from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
 from pytest_torchlens.records.alignment import align
+from pytest_torchlens.records.comparison import Change
+from pytest_torchlens.records.comparison import Comparison
+from pytest_torchlens.records.comparison import Finding
+from pytest_torchlens.records.comparison import Growth
 from pytest_torchlens.records.control import EscapeRecord
 from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.environment import Environment
@@ -41,11 +45,15 @@ from pytest_torchlens.records.verdict import Verdict
 __all__ = [
     "AlignedEdge",
     "Alignment",
+    "Change",
+    "Comparison",
     "Edge",
     "Environment",
     "ErrorRecord",
     "EscapeRecord",
     "Failure",
+    "Finding",
+    "Growth",
     "HistoryRecord",
     "LoopRecord",
     "MergedGraph",

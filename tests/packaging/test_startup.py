@@ -7,7 +7,7 @@ import json
 import pytest
 
 HEAVY = {"executing", "graphviz", "jinja2", "numpy", "safetensors", "tabulate", "torch", "xxhash", "yaml"}
-LAYERS = ("capture", "history", "replay", "validate", "draw", "zoo", "report", "run")
+LAYERS = ("baseline", "capture", "history", "replay", "validate", "draw", "zoo", "report", "run")
 ENGINE = {f"pytest_torchlens.{layer}" for layer in LAYERS}
 SPY = """
 import json, pathlib, sys

@@ -1,0 +1,1 @@
+"""What a model computed last time, and what differs now."""

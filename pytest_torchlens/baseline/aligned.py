@@ -1,0 +1,278 @@
+"""Two snapshots side by side: which step is which, and what differs in them apart from numbers."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
+from itertools import groupby
+
+from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.snapshot import Step
+from pytest_torchlens.records import Change
+from pytest_torchlens.records import Finding
+from pytest_torchlens.records import align
+from pytest_torchlens.records.common import common_places
+
+_SHOWN = 3
+
+
+@dataclass
+class Both:
+    """A step of both snapshots, or of one.
+
+    Attributes
+    ----------
+    before, after
+        The step in each; None in the one that has none like it.
+    parents
+        Places of the steps that the later one reads.
+    structure
+        What differs of the call: function, arguments, what it reads.
+    meta
+        What differs of the tensor: shape, dtype, strides, memory.
+    rewired
+        Whether an argument comes from another step, or from one that is in one of the two alone.
+    """
+
+    before: Step | None
+    after: Step | None
+    parents: list[int] = field(default_factory=list)
+    structure: list[str] = field(default_factory=list)
+    meta: list[str] = field(default_factory=list)
+    rewired: bool = False
+
+    @property
+    def step(self) -> Step:
+        """The step, as it is now where there are two."""
+        found = self.after or self.before
+        assert found is not None  # noqa: S101 - one is there at least
+        return found
+
+
+class Aligned:
+    """The steps of two snapshots in one order.
+
+    Attributes
+    ----------
+    steps
+        In the order of the later one; what the earlier alone has stands where it ran.
+    """
+
+    def __init__(self, before: Snapshot, after: Snapshot) -> None:
+        self.steps = list(_paired(before, after))
+        self._now = {both.before.id: both.after.id for both in self.steps if both.before and both.after}
+        self._kept = set(self._now.values())
+        places = {both.after.id: place for place, both in enumerate(self.steps) if both.after is not None}
+        for both in self.steps:
+            if both.after is not None:
+                both.parents = [places[edge.parent] for edge in both.after.parents if edge.parent in places]
+            if both.before is not None and both.after is not None:
+                both.structure = [*_calls(both.before, both.after), *_reads(both.before, both.after, before, after)]
+                both.meta = list(_tensors(both.before, both.after))
+                self._rewire(both, both.before, both.after)
+
+    def _rewire(self, both: Both, before: Step, after: Step) -> None:
+        """Note which arguments come from elsewhere; that is a difference of its own where both makers are known."""
+        old, new = _sources(before), _sources(after)
+        for argument in dict.fromkeys([*old, *new]):
+            was, now = old.get(argument, []), new.get(argument, [])
+            if [self._now.get(name) for name in was] == now:
+                continue
+            both.rewired = True
+            if all(name in self._now for name in was) and all(name in self._kept for name in now):
+                name = f"argument {argument} is" if argument else "it is"
+                both.structure.append(f"{name} {_names(now)}, was {_names(was)}")
+
+    def replaced(self) -> Iterator[Finding]:
+        """Yield what was added, removed, replaced or moved, one for each stretch in one module call."""
+        stretches = [list(run) for alone, run in groupby(self.steps, _is_alone) if alone]
+        gone = [[both.before for both in run if both.before is not None] for run in stretches]
+        new = [[both.after for both in run if both.after is not None] for run in stretches]
+        moved = _moved(gone, new)
+        for old, late in zip(gone, new, strict=True):
+            yield from _stretch(old, late, moved)
+
+    @functools.cached_property
+    def other_names(self) -> dict[tuple[str, str], list[Step]]:
+        """Addresses of modules before and after where these differ, with the steps in them."""
+        names: dict[tuple[str, str], list[Step]] = defaultdict(list)
+        for both in self.steps:
+            if both.before is not None and both.after is not None:
+                old, new = (_address(step) for step in (both.before, both.after))
+                if old != new:
+                    names[_roots(old, new)].append(both.after)
+        return dict(names)
+
+    def renamed(self) -> Iterator[Finding]:
+        """Yield module calls that have another address, with all in them matched."""
+        for (old, new), steps in self.other_names.items():
+            count = f"{len(steps)} operation{'s' * (len(steps) != 1)} in it matched"
+            where = f"module {old or '(the model)'} is now {new or '(the model)'}"
+            yield Finding(
+                change=Change.STRUCTURE,
+                operation=steps[0].id,
+                message=f"renamed: {where}; {count}",
+                source_line=steps[0].source_line,
+            )
+
+
+def _is_alone(both: Both) -> bool:
+    return both.before is None or both.after is None
+
+
+def _paired(before: Snapshot, after: Snapshot) -> Iterator[Both]:
+    """Yield steps in one order: matched from the model's call down, then what is left between, wherever it runs."""
+    alignment = align(
+        [step.operation(before.state) for step in before.steps],
+        [step.operation(after.state) for step in after.steps],
+    )
+    old, new = ({step.id: step for step in side.steps} for side in (before, after))
+    every = [
+        Both(old[pair.first.label] if pair.first else None, new[pair.second.label] if pair.second else None)
+        for pair in alignment.pairs
+    ]
+    for alone, run in groupby(every, _is_alone):
+        stretch = list(run)
+        yield from _matched(stretch) if alone else stretch
+
+
+def _matched(stretch: list[Both]) -> Iterator[Both]:
+    gone = [both.before for both in stretch if both.before is not None]
+    new = [both.after for both in stretch if both.after is not None]
+    early = 0
+    partners = {place: of for of, place in common_places(list(map(_content, gone)), list(map(_content, new)))}
+    for place, step in enumerate(new):
+        if place in partners:
+            yield from (Both(before, None) for before in gone[early : partners[place]])
+            yield Both(gone[partners[place]], step)
+            early = partners[place] + 1
+        else:
+            yield Both(None, step)
+    yield from (Both(before, None) for before in gone[early:])
+
+
+def _content(step: Step) -> tuple[object, ...]:
+    return step.function, step.index, tuple((edge.argument, edge.parent.rpartition(".")[2]) for edge in step.reads)
+
+
+def _sources(step: Step) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for edge in step.parents:
+        found[edge.argument].append(edge.parent)
+    return found
+
+
+def _calls(before: Step, after: Step) -> Iterator[str]:
+    for name, old, new in (
+        ("function", before.applied, after.applied),
+        ("in place", before.in_place, after.in_place),
+    ):
+        if old != new:
+            yield f"{name} {old} → {new}"
+    old_args, new_args = set(before.arguments), set(after.arguments)
+    gone = [text for text in before.arguments if text not in new_args]
+    came = [text for text in after.arguments if text not in old_args]
+    if gone or came:
+        yield f"argument {', '.join(gone) or 'none'} → {', '.join(came) or 'none'}"
+
+
+def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iterator[str]:
+    """Yield which parameters and buffers come or go, or have another shape; that of a renamed module is the same."""
+    old = {edge.argument: edge.parent for edge in before.reads}
+    new = {edge.argument: edge.parent for edge in after.reads}
+    for argument in dict.fromkeys([*old, *new]):
+        was, now = old.get(argument), new.get(argument)
+        if was is None or now is None:
+            yield f"{now} is read" if was is None else f"{was} is not read"
+            continue
+        if _relative(was, before) != _relative(now, after):
+            yield f"{now} is read in place of {was}"
+        shapes = [side.state[name].shape for side, name in ((first, was), (second, now)) if name in side.state]
+        if len(set(shapes)) > 1:
+            yield f"{now} has shape {shapes[0]} → {shapes[1]}"
+
+
+def _relative(name: str, step: Step) -> str:
+    """Return a parameter's name inside the module that reads it, its whole address where that is another's."""
+    return name.removeprefix(f"{_address(step)}.")
+
+
+def _address(step: Step) -> str:
+    """Return the address of the module around a step, without the number of its call."""
+    name = step.module[-1] if step.module else ""
+    address, colon, number = name.rpartition(":")
+    return address if colon and number.isdigit() else name
+
+
+def _tensors(before: Step, after: Step) -> Iterator[str]:
+    for name, old, new in (
+        ("shape", before.shape, after.shape),
+        ("dtype", before.dtype, after.dtype),
+        ("device", before.device, after.device),
+    ):
+        if old != new:
+            yield f"{name} {old} → {new}"
+    if before.shape == after.shape:
+        if before.stride != after.stride:
+            yield f"strides {before.stride or 'contiguous'} → {after.stride or 'contiguous'}"
+        if bool(before.alias) != bool(after.alias):
+            yield "it was a copy and is a view" if after.alias else "it was a view and is a copy"
+
+
+def _names(ids: list[str]) -> str:
+    return ", ".join(ids) or "none"
+
+
+def _roots(old: str, new: str) -> tuple[str, str]:
+    """Return two addresses without the names at the end that they share."""
+    first, second = old.split("."), new.split(".")
+    while first and second and first[-1] == second[-1]:
+        first.pop()
+        second.pop()
+    return ".".join(first), ".".join(second)
+
+
+_What = tuple[object, ...]
+
+
+def _what(step: Step) -> _What:
+    return step.applied, step.arguments, step.reads, step.index
+
+
+def _moved(gone: list[list[Step]], new: list[list[Step]]) -> set[str]:
+    """Return the ids of steps that run elsewhere now: the same function with the same arguments, gone and come."""
+    by_what: dict[_What, list[Step]] = defaultdict(list)
+    for step in (step for steps in gone for step in steps):
+        by_what[_what(step)].append(step)
+    found: set[str] = set()
+    for step in (step for steps in new for step in steps):
+        if waiting := by_what.get(_what(step)):
+            found |= {step.id, waiting.pop(0).id}
+    return found
+
+
+def _stretch(old: list[Step], new: list[Step], moved: set[str]) -> Iterator[Finding]:
+    went = [step for step in new if step.id in moved]
+    old = [step for step in old if step.id not in moved]
+    new = [step for step in new if step.id not in moved]
+    if went:
+        yield _finding(went[0], f"moved: {_listed(went)} at another place in the order")
+    if old and new:
+        yield _finding(new[0], f"replaced: {_listed(new)} in place of {_listed(old)}")
+    elif new:
+        yield _finding(new[0], f"added: {_listed(new)}")
+    elif old:
+        yield _finding(old[0], f"removed: {_listed(old)}")
+
+
+def _finding(step: Step, message: str) -> Finding:
+    return Finding(change=Change.STRUCTURE, operation=step.id, message=message, source_line=step.source_line)
+
+
+def _listed(steps: list[Step]) -> str:
+    if len(steps) > _SHOWN:
+        return f"{steps[0].id} to {steps[-1].id} ({len(steps)} operations)"
+    return ", ".join(f"{step.id}({', '.join(step.arguments)})"[:120] for step in steps)

@@ -1,0 +1,204 @@
+"""One model against its baseline: what differs, where it began, and whether to care; no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pytest_torchlens.baseline.aligned import Aligned
+from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.environment import axes
+from pytest_torchlens.baseline.environment import machine_axes
+from pytest_torchlens.baseline.environment import nearest_class
+from pytest_torchlens.baseline.judge import Judge
+from pytest_torchlens.baseline.judge import Judgement
+from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.tolerance import Tolerance
+from pytest_torchlens.records import Change
+from pytest_torchlens.records import Comparison
+from pytest_torchlens.records import Environment
+from pytest_torchlens.records import Finding
+from pytest_torchlens.records import Growth
+
+SERIOUS = (
+    Change.STRUCTURE,
+    Change.META_CHANGE,
+    Change.INPUTS_DIFFER,
+    Change.NAN_CHANGE,
+    Change.REGRESSION,
+    Change.DECISION_FLIP,
+    Change.UNSTABLE,
+    Change.LOCAL_CHANGE,
+    Change.DRIFT,
+    Change.LARGER,
+    Change.SLOWER,
+    Change.ENVIRONMENT,
+    Change.IDENTICAL,
+)
+"""Classes, the most serious first."""
+_MOST = 20
+"""Findings that are kept; the counts have all."""
+_GROWTH = 6
+
+
+def compare(
+    before: Snapshot, after: Snapshot, conditions: Conditions | None = None, *, baseline: str = ""
+) -> Comparison:
+    """Compare a forward pass with a stored one.
+
+    Parameters
+    ----------
+    before
+        The baseline.
+    after
+        What is now; its numbers of one environment are compared.
+    conditions
+        What may differ, and what fails; None for the defaults.
+    baseline
+        What the baseline is called in what is said of it.
+
+    Returns
+    -------
+    Comparison
+        The verdict, and each difference where it begins; what that leads to is counted alone.
+    """
+    return _Comparing(before, after, conditions or Conditions()).comparison(baseline)
+
+
+class _Comparing:
+    def __init__(self, before: Snapshot, after: Snapshot, conditions: Conditions) -> None:
+        self._before = before
+        self._after = after
+        self._conditions = conditions
+        self._blocks = _blocks(before, after)
+        environments = [block.environment for block in self._blocks or ()]
+        self._axes = axes(*environments) if environments else ()
+        self._machines_differ = bool(environments and machine_axes(*environments))
+        self._aligned = Aligned(before, after)
+        self._found = self._judge(environments[1] if environments else Environment())
+
+    def _judge(self, environment: Environment) -> list[Judgement]:
+        tolerance = Tolerance(self._conditions, self._machines_differ, environment)
+        numbers = (self._blocks[0].numbers, self._blocks[1].numbers) if self._blocks else None
+        return Judge((self._before, self._after), numbers, tolerance, self._machines_differ).judge(self._aligned)
+
+    def comparison(self, baseline: str) -> Comparison:
+        findings = sorted(self._findings(), key=lambda finding: SERIOUS.index(finding.change))
+        verdict = findings[0].change if findings else Change.IDENTICAL
+        if verdict is Change.IDENTICAL and any(not judgement.same for judgement in self._found):
+            verdict = Change.DRIFT
+        if verdict is Change.IDENTICAL and self._blocks is None:
+            verdict = Change.ENVIRONMENT
+        return Comparison(
+            verdict=verdict,
+            fails=self._fails(verdict, findings),
+            baseline=baseline,
+            axes=self._axes,
+            counts=dict(sorted(Counter(judgement.change.value for judgement in self._found).items())),
+            findings=tuple(findings[:_MOST]),
+            growth=tuple(self._growth(findings)),
+            notes=tuple(self._notes(len(findings))),
+        )
+
+    def _fails(self, verdict: Change, findings: list[Finding]) -> bool:
+        steps = {step.id: step for side in (self._before, self._after) for step in side.steps}
+        if any(self._conditions.fails(finding.change, steps.get(finding.operation)) for finding in findings):
+            return True
+        return not findings and self._conditions.fails(verdict)
+
+    def _findings(self) -> Iterator[Finding]:
+        yield from self._aligned.replaced()
+        yield from self._aligned.renamed()
+        for both, judgement in zip(self._aligned.steps, self._found, strict=True):
+            if judgement.message:
+                yield judgement.finding(both.step)
+        yield from self._answers()
+        yield from self._unread()
+        yield from self._larger()
+
+    def _answers(self) -> Iterator[Finding]:
+        """Yield the first question about a tensor's value that was answered otherwise."""
+        old, new = self._before.answers, self._after.answers
+        different = next((pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]), None)
+        if different is None and len(old) != len(new):
+            rest = max(old, new, key=len)[min(len(old), len(new))]
+            different = (rest, "never asked") if len(old) > len(new) else ("never asked", rest)
+        if different is not None:
+            was, now = different
+            operation = now.partition(" ")[0] if was.partition(" ")[0] == now.partition(" ")[0] else ""
+            yield Finding(change=Change.STRUCTURE, operation=operation, message=f"other branch taken: {was} → {now}")
+
+    def _unread(self) -> Iterator[Finding]:
+        """Yield parameters and buffers that no step reads, and that came, went or changed."""
+        old = {self._renamed(name): weight for name, weight in _unread(self._before).items()}
+        new = _unread(self._after)
+        came = set(new) - {self._renamed(name) for name in self._before.state}
+        for word, names in (("came", came), ("went", set(old) - set(self._after.state))):
+            if names:
+                yield Finding(change=Change.STRUCTURE, message=f"parameters that nothing reads {word}: {_few(names)}")
+        if changed := {name for name in old if name in new and old[name] != new[name]}:
+            yield Finding(change=Change.INPUTS_DIFFER, message=f"other weights, which nothing reads: {_few(changed)}")
+
+    def _renamed(self, name: str) -> str:
+        """Return a parameter's address as it is now if the module that has it is another."""
+        for old, new in self._aligned.other_names:
+            prefix = f"{old}." if old else ""
+            if name.startswith(prefix):
+                return f"{new}.{name[len(prefix) :]}".removeprefix(".")
+        return name
+
+    def _larger(self) -> Iterator[Finding]:
+        for name, old in self._before.totals.items():
+            new = self._after.totals.get(name, old)
+            allowed = self._conditions.cost("peak" if name == "peak_bytes" else name)
+            if new > old * (1 + (allowed or 0.0)):
+                yield Finding(change=Change.LARGER, message=f"{name.replace('_', ' ')} {old:,} → {new:,}")
+
+    def _growth(self, findings: list[Finding]) -> Iterator[Growth]:
+        """Yield the first difference in numbers and some steps that it leads to, the last one at last."""
+        first = next((finding for finding in findings if finding.error is not None), None)
+        if first is None:
+            return
+        places = [place for place, both in enumerate(self._aligned.steps) if both.step.id == first.operation]
+        way = [place for place in self._reached(places[0]) if self._found[place].error is not None] if places else []
+        gaps = max(len(way) - 1, 1)
+        for place in dict.fromkeys(way[round(i * gaps / (_GROWTH - 1))] for i in range(_GROWTH) if len(way) > 1):
+            error = self._found[place].error
+            if error is not None:
+                yield Growth(operation=self._aligned.steps[place].step.id, error=error.largest, nrms=error.nrms)
+
+    def _reached(self, start: int) -> list[int]:
+        reached = {start}
+        for place, both in enumerate(self._aligned.steps):
+            if reached & set(both.parents) and not self._found[place].same:
+                reached.add(place)
+        return sorted(reached)
+
+    def _notes(self, count: int) -> Iterator[str]:
+        if self._blocks is None:
+            known = ", ".join(sorted(self._before.measured)) or "no environment"
+            yield f"numbers were not compared: the baseline has those of {known}"
+        if count > _MOST:
+            yield f"{count - _MOST} further differences are not listed"
+
+
+def _blocks(before: Snapshot, after: Snapshot) -> tuple[Measured, Measured] | None:
+    """Return the numbers to compare: those of one class, else of the nearest ones."""
+    for name in sorted(after.measured):
+        if name in before.measured:
+            return before.measured[name], after.measured[name]
+    for name in sorted(after.measured):
+        if (nearest := nearest_class(name, before.measured)) is not None:
+            return before.measured[nearest], after.measured[name]
+    return None
+
+
+def _unread(snapshot: Snapshot) -> dict[str, object]:
+    read = {edge.parent for step in snapshot.steps for edge in step.reads}
+    return {name: weight for name, weight in snapshot.state.items() if name not in read}
+
+
+def _few(names: set[str]) -> str:
+    first = sorted(names)[:3]
+    return ", ".join(first) + (f" and {len(names) - len(first)} more" if len(names) > len(first) else "")

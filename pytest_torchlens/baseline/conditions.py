@@ -1,0 +1,119 @@
+"""What may differ, and what fails a model: one grammar for options, markers, zoo files and the command."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from pytest_torchlens.baseline.snapshot import Step
+from pytest_torchlens.baseline.text import module_of
+from pytest_torchlens.records import Change
+from pytest_torchlens.records import close
+
+LIMITS = ("own", "graph", "output")
+COSTS = ("time", "peak", "operations", "parameters")
+DEFAULT = (Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
+"""Classes that fail a model where no others are asked for."""
+_FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED))
+_CONDITION = re.compile(r"(?P<name>[a-z-]+)(?::(?P<value>[^@]*))?(?:@(?P<glob>.+))?")
+
+
+class ConditionError(ValueError):
+    """A condition that is none; the message says what there is."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition: ``structure``, ``own:1e-5@layer_norm``, ``time:+20%``.
+
+    Attributes
+    ----------
+    name
+        A class of change, a limit (``own``, ``graph``, ``output``), a cost, or ``none``.
+    value
+        The limit, relative; NaN for a class.
+    glob
+        Module paths, functions or ids that it is about.
+    """
+
+    name: str
+    value: float = math.nan
+    glob: str = "*"
+
+    def fits(self, step: Step | None) -> bool:
+        """Whether it speaks of an operation; of the model (None) all do that speak of everything."""
+        if self.glob == "*" or step is None:
+            return self.glob == "*"
+        return any(fnmatchcase(name, self.glob) for name in (step.id, module_of(step.id), step.function, step.applied))
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions together; of two that speak of the same, the later wins."""
+
+    given: tuple[Condition, ...] = ()
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Conditions:
+        """Read conditions; each text may hold several, with commas between.
+
+        Raises
+        ------
+        ConditionError
+            If one is none.
+        """
+        parts = [part.strip() for text in texts for part in text.split(",")]
+        return cls(tuple(_condition(part) for part in parts if part))
+
+    def and_later(self, others: Conditions) -> Conditions:
+        """Return these, and others that win over them."""
+        return Conditions((*self.given, *others.given))
+
+    def fails(self, change: Change, step: Step | None = None) -> bool:
+        """Whether a class of change at an operation, or in the model (None), fails it."""
+        words = [condition for condition in self.given if condition.name == "none" or _is_class(condition.name)]
+        if not words:
+            return change in DEFAULT
+        return any(condition.name == change.value and condition.fits(step) for condition in words)
+
+    def limit(self, name: str, step: Step) -> float | None:
+        """Return the limit ``own``, ``graph`` or ``output`` of an operation; None where none was given."""
+        found = [condition.value for condition in self.given if condition.name == name and condition.fits(step)]
+        return found[-1] if found else None
+
+    def cost(self, name: str) -> float | None:
+        """Return by how much a cost may grow, relative; None where that was not said."""
+        found = [condition.value for condition in self.given if condition.name == name]
+        return found[-1] if found else None
+
+
+def _is_class(name: str) -> bool:
+    return any(change.value == name for change in _FAILING)
+
+
+def _condition(text: str) -> Condition:
+    found = _CONDITION.fullmatch(text)
+    names = (*(change.value for change in _FAILING), *LIMITS, *COSTS, "none")
+    if found is None or found["name"] not in names:
+        word = found["name"] if found else text
+        raise ConditionError(f"no condition {text!r}: {close(word, names) or 'there are ' + ', '.join(names)}")
+    name, value, glob = found["name"], found["value"], found["glob"] or "*"
+    if name in LIMITS + COSTS:
+        return Condition(name, _number(text, name, value or ""), glob)
+    if value is not None:
+        raise ConditionError(f"{text!r}: {name!r} takes no value")
+    return Condition(name, glob=glob)
+
+
+def _number(text: str, name: str, value: str) -> float:
+    example = "time:+20%" if name in COSTS else f"{name}:1e-5"
+    try:
+        number = float(value.strip().removeprefix("+").removesuffix("%")) / (100 if value.strip().endswith("%") else 1)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ConditionError(f"{text!r}: {name!r} takes a number from 0, as in {example}")
+    return number

@@ -1,0 +1,264 @@
+"""Judges step by step whether a difference begins there or came from before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_torchlens.baseline.aligned import Aligned
+from pytest_torchlens.baseline.aligned import Both
+from pytest_torchlens.baseline.error import NONE
+from pytest_torchlens.baseline.error import Error
+from pytest_torchlens.baseline.error import error_between
+from pytest_torchlens.baseline.snapshot import Numbers
+from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.snapshot import Step
+from pytest_torchlens.baseline.tolerance import Tolerance
+from pytest_torchlens.baseline.tolerance import is_exact
+from pytest_torchlens.baseline.tolerance import terms_of
+from pytest_torchlens.records import Change
+from pytest_torchlens.records import Finding
+
+SOURCES = ("input", "constant")
+_DECISIONS = frozenset(
+    "argmax argmin argsort topk sort msort kthvalue mode max min median nanmedian maxpool1d maxpool2d maxpool3d unique "
+    "uniqueconsecutive nonzero bucketize searchsorted multinomial nms round floor ceil trunc sign heaviside gt lt ge "
+    "le eq ne greater less where gridsample gridsampler interpolate onehot quantize roialign".split()
+)
+"""Functions that choose: a small difference before can be a large one after."""
+_SUMS = frozenset("add sub mean sum diff lerp addmm addcmul baddbmm".split())
+"""Functions whose terms may cancel: what is left is to be related to the terms."""
+_CANCELLED = 1e-3
+_JUMP = 10.0
+"""Growth from the worst parent that no sound operation shows on small differences."""
+
+
+@dataclass
+class Judgement:
+    """What is found at one step.
+
+    Attributes
+    ----------
+    change
+        Its class.
+    same
+        Whether its values are those of the baseline, bit for bit.
+    tainted
+        Whether something beyond tolerance, or another computation, is behind its values: they are not judged.
+    shifted
+        Whether its tensor has another shape, dtype or layout.
+    error
+        Its difference; None where it could not be told.
+    message
+        What it is about, where the difference begins here.
+    limit
+        What the error may be.
+    """
+
+    change: Change = Change.IDENTICAL
+    same: bool = True
+    tainted: bool = False
+    shifted: bool = False
+    error: Error | None = NONE
+    message: str = ""
+    limit: float | None = None
+
+    def finding(self, step: Step) -> Finding:
+        """Return it as a finding at a step."""
+        return Finding(
+            change=self.change,
+            operation=step.id,
+            message=self.message,
+            source_line=step.source_line,
+            error=self.error.largest if self.error else None,
+            nrms=self.error.nrms if self.error else None,
+            limit=self.limit,
+        )
+
+
+@dataclass
+class _Case:
+    """A step of both snapshots with what its judgement hangs on."""
+
+    before: Step
+    after: Step
+    old: Numbers
+    new: Numbers
+    parents: list[Judgement]
+    weights: list[str]
+    """Parameters and buffers that it reads and that differ."""
+    rewired: bool
+    error: Error | None = None
+
+    @property
+    def inherits(self) -> bool:
+        return any(not parent.same for parent in self.parents)
+
+    @property
+    def tainted(self) -> bool:
+        return self.rewired or any(parent.tainted for parent in self.parents)
+
+    @property
+    def inherited(self) -> Error:
+        """The largest difference among the parents."""
+        known = [parent.error for parent in self.parents if parent.error is not None]
+        return max(known, key=lambda error: error.nrms, default=NONE)
+
+    @property
+    def same(self) -> bool:
+        """Whether the values are equal; where no digest tells, whether those of the parents are."""
+        if (self.before.shape, self.before.dtype) != (self.after.shape, self.after.dtype):
+            return False
+        if not (self.old.digest or self.new.digest):
+            return not (self.inherits or self.weights)
+        return self.old.digest == self.new.digest
+
+
+class Judge:
+    """Goes through aligned steps in order.
+
+    Parameters
+    ----------
+    snapshots
+        Before and after.
+    numbers
+        Their numbers; None where there are none to compare.
+    tolerance
+        How far these may differ.
+    machines_differ
+        Whether they are of different CPUs or settings: then every kernel may differ.
+    """
+
+    def __init__(
+        self,
+        snapshots: tuple[Snapshot, Snapshot],
+        numbers: tuple[dict[str, Numbers], dict[str, Numbers]] | None,
+        tolerance: Tolerance,
+        machines_differ: bool,
+    ) -> None:
+        self._states = snapshots[0].state, snapshots[1].state
+        self._numbers = numbers or ({}, {})
+        self._tolerance = tolerance
+        self._machines_differ = machines_differ
+        self._steps: list[Both] = []
+        self._steps_by_id: dict[str, Step] = {}
+        self._found: list[Judgement] = []
+
+    def judge(self, aligned: Aligned) -> list[Judgement]:
+        """Return a judgement for each step, in order."""
+        self._steps, self._found = aligned.steps, []
+        self._steps_by_id = {both.after.id: both.after for both in aligned.steps if both.after is not None}
+        for both in aligned.steps:
+            self._found.append(self._judge(both))
+        return self._found
+
+    def _judge(self, both: Both) -> Judgement:
+        if both.before is None or both.after is None:
+            return Judgement(Change.STRUCTURE, same=False, tainted=True, shifted=True, error=None)
+        case = self._case(both, both.before, both.after)
+        shifted = bool(both.meta)
+        if both.structure:
+            return Judgement(Change.STRUCTURE, case.same, not case.same, shifted, case.error, "; ".join(both.structure))
+        if shifted:
+            return self._shifted(both, case)
+        return Judgement() if case.same else self._other_values(case)
+
+    def _case(self, both: Both, before: Step, after: Step) -> _Case:
+        old, new = (side.get(step.id, Numbers()) for side, step in zip(self._numbers, (before, after), strict=True))
+        parents = [self._found[place] for place in both.parents]
+        case = _Case(before, after, old, new, parents, self._weights(before, after), both.rewired)
+        if not case.same and before.shape == after.shape:
+            case.error = error_between(old, new, after.size, self._scale(both))
+        return case
+
+    def _weights(self, before: Step, after: Step) -> list[str]:
+        old = {edge.argument: self._states[0].get(edge.parent) for edge in before.reads}
+        new = {edge.argument: (edge.parent, self._states[1].get(edge.parent)) for edge in after.reads}
+        return [name for argument, (name, weight) in new.items() if argument in old and old[argument] != weight]
+
+    def _scale(self, both: Both) -> float:
+        """Return the least value to relate an error to: of a sum, a part of its largest term."""
+        if both.step.function not in _SUMS:
+            return 0.0
+        steps = [self._steps[place].step.id for place in both.parents]
+        return max(
+            (_CANCELLED * self._numbers[1][name].largest for name in steps if name in self._numbers[1]), default=0
+        )
+
+    def _shifted(self, both: Both, case: _Case) -> Judgement:
+        tainted = not case.same
+        message = "; ".join(both.meta)
+        if case.after.function in SOURCES:
+            return Judgement(Change.INPUTS_DIFFER, case.same, tainted, True, case.error, message)
+        if case.weights and tainted:
+            return Judgement(Change.INPUTS_DIFFER, False, True, True, None, self._of_weights(case))
+        if any(parent.shifted or parent.tainted for parent in case.parents):
+            return Judgement(Change.PROPAGATED, case.same, tainted, True, case.error)
+        return Judgement(Change.META_CHANGE, case.same, tainted, True, case.error, message)
+
+    def _of_weights(self, case: _Case) -> str:
+        return f"other weights: {', '.join(case.weights)}"
+
+    def _other_values(self, case: _Case) -> Judgement:
+        if case.after.function in SOURCES:
+            return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message="other values")
+        if case.weights:
+            return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message=self._of_weights(case))
+        if case.tainted:
+            return Judgement(Change.PROPAGATED, False, True, error=case.error)
+        if case.old.unstable or case.new.unstable:
+            return Judgement(Change.UNSTABLE, False, True, error=case.error, message="each run gives other values")
+        if _holes(case.old) != _holes(case.new):
+            return Judgement(Change.NAN_CHANGE, False, True, error=case.error, message=_of_holes(case.old, case.new))
+        return self._inherited(case) if case.inherits else self._own(case)
+
+    def _own(self, case: _Case) -> Judgement:
+        """Judge a step whose inputs are equal: the difference is all its own."""
+        step = case.after
+        if is_exact(step) and self._machines_differ and step.function in _DECISIONS:
+            return Judgement(Change.DECISION_FLIP, False, True, error=case.error, message="another choice")
+        parents = [self._steps_by_id[edge.parent] for edge in step.parents if edge.parent in self._steps_by_id]
+        limit = self._tolerance.own(step, terms_of(step, parents, self._states[1]))
+        message = "from equal inputs it computes other values"
+        if case.error is None or not case.error.within(limit):
+            return Judgement(Change.REGRESSION, False, True, error=case.error, message=message, limit=limit)
+        change = Change.DRIFT if self._machines_differ else Change.LOCAL_CHANGE
+        return Judgement(change, False, error=case.error, message=message, limit=limit)
+
+    def _inherited(self, case: _Case) -> Judgement:
+        """Judge a step whose inputs differ within tolerance."""
+        step, error = case.after, case.error or case.inherited
+        if step.function == "output":
+            return self._output(step, error)
+        limit = self._tolerance.graph(step)
+        if not is_exact(step) and error.within(limit):
+            return Judgement(Change.PROPAGATED, False, error=error)
+        if step.function in _DECISIONS or is_exact(step):
+            message = "inputs that differ within tolerance lead to another choice"
+            return Judgement(Change.DECISION_FLIP, False, True, error=error, message=message)
+        if error.nrms > _JUMP * case.inherited.nrms:
+            grown = (
+                f"{error.nrms / case.inherited.nrms:.0f} times" if case.inherited.nrms else "from nothing measurable"
+            )
+            message = (
+                f"its inputs differ within tolerance, its result {grown} as much: its own error or a steep function"
+            )
+            return Judgement(Change.REGRESSION, False, True, error=error, message=message, limit=limit)
+        return Judgement(Change.PROPAGATED, False, error=error)
+
+    def _output(self, step: Step, error: Error) -> Judgement:
+        limit = self._tolerance.output(step)
+        if error.within(limit):
+            return Judgement(Change.PROPAGATED, False, error=error)
+        message = "the output differs beyond tolerance, though each operation's own error is within its own"
+        return Judgement(Change.REGRESSION, False, True, error=error, message=message, limit=limit)
+
+
+def _holes(numbers: Numbers) -> tuple[int, int, str]:
+    return numbers.nan, numbers.inf, numbers.holes
+
+
+def _of_holes(old: Numbers, new: Numbers) -> str:
+    words = [
+        f"{name} {a} → {b}" for name, a, b in (("NaN", old.nan, new.nan), ("infinite", old.inf, new.inf)) if a != b
+    ]
+    return f"values that are {', '.join(words)}" if words else "other places are NaN or infinite"

@@ -1,0 +1,281 @@
+"""Snapshots from files that anybody may have written: read strictly, nothing in them is executed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import struct
+from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from typing import TypeVar
+
+from pytest_torchlens.baseline.snapshot import BUCKETS
+from pytest_torchlens.baseline.snapshot import SAMPLES
+from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import ModuleCalled
+from pytest_torchlens.baseline.snapshot import Numbers
+from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.snapshot import Step
+from pytest_torchlens.baseline.snapshot import Weight
+from pytest_torchlens.baseline.text import BEFORE
+from pytest_torchlens.baseline.text import FORMAT
+from pytest_torchlens.baseline.text import VERSION
+from pytest_torchlens.baseline.text import function_of
+from pytest_torchlens.baseline.text import module_of
+from pytest_torchlens.records import Edge
+from pytest_torchlens.records import Environment
+from pytest_torchlens.records import from_json
+
+T = TypeVar("T")
+LARGEST = 64 << 20
+"""Bytes that a file may have."""
+_DEEPEST = 1_000
+_LONGEST_SIZE = 2**62
+_VALUES = BUCKETS + SAMPLES
+_OUT = re.compile(r"([a-z0-9_]*)\[((?:-?\d{1,19}(?:,-?\d{1,19})*)?)\]")
+_DIGEST = re.compile(r"[0-9a-z_:.(), \[\]]{0,200}")
+_STEP = ("id", "function", "applied", "in", "reads", "args", "out", "stride", "device", "alias", "in_place", "index")
+
+
+class BaselineError(ValueError):
+    """A baseline file that cannot be used: which, why, and what to do."""
+
+
+def read(path: Path) -> Snapshot:
+    """Read a file.
+
+    Raises
+    ------
+    BaselineError
+        If it cannot be read, is too large, or is no baseline.
+    """
+    try:
+        if path.stat().st_size > LARGEST:
+            raise BaselineError(f"{path} has more than {LARGEST >> 20} MiB: it is no baseline of ours")
+        return parsed(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BaselineError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BaselineError(f"{path} is no baseline that can be used: {error}") from None
+
+
+def parsed(text: str) -> Snapshot:
+    """Return the snapshot that a text holds.
+
+    Raises
+    ------
+    ValueError
+        If anything in it is not as `to_text` writes it.
+    """
+    try:
+        raw = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    _fields(raw, "the file", ("format", "version", "model", "totals", "answers", "calls", "state", "steps", "measured"))
+    if raw["format"] != FORMAT:
+        raise ValueError(f"its format is {raw['format']!r:.80}, not {FORMAT!r}")
+    if raw["version"] != VERSION:
+        raise ValueError(f"it has version {raw['version']!r:.20}, this program reads {VERSION}; store it anew")
+    calls = {name: ModuleCalled(**_call(row, name)) for name, row in _dict(raw["calls"], "calls").items()}
+    steps = tuple(_steps(_list(raw["steps"], "steps"), calls))
+    known = {step.id for step in steps}
+    if len(known) < len(steps):
+        raise ValueError("two steps have the same id")
+    return Snapshot(
+        model=_text(raw["model"], "model"),
+        totals={name: _size(value, name) for name, value in _dict(raw["totals"], "totals").items()},
+        calls=calls,
+        state={name: _weight(row, name) for name, row in _dict(raw["state"], "state").items()},
+        steps=steps,
+        answers=tuple(_text(answer, "answers") for answer in _list(raw["answers"], "answers")),
+        measured={name: _measured(block, known) for name, block in _dict(raw["measured"], "measured").items()},
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in one table")
+    return found
+
+
+def _refused(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _fields(raw: Any, where: str, names: tuple[str, ...]) -> None:
+    missing, unknown = set(names) - set(_dict(raw, where)), set(raw) - set(names)
+    if missing or unknown:
+        word = "lacks" if missing else "has an unknown"
+        raise ValueError(f"{where} {word} {min(missing or unknown)!r:.80}")
+
+
+def _expect(value: Any, kind: type[T], where: str) -> T:
+    if type(value) is not kind:
+        raise ValueError(f"{where!r:.80}: expected {kind.__name__}, found {type(value).__name__}")
+    return value
+
+
+def _dict(value: Any, where: str) -> dict[str, Any]:
+    return _expect(value, dict, where)
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    return _expect(value, list, where)
+
+
+def _text(value: Any, where: str) -> str:
+    return _expect(value, str, where)
+
+
+def _size(value: Any, where: str) -> int:
+    if not -_LONGEST_SIZE < _expect(value, int, where) < _LONGEST_SIZE:
+        raise ValueError(f"{where!r:.80}: {value} is out of range")
+    return int(value)
+
+
+def _row(value: Any, where: str, *counts: int) -> list[Any]:
+    if len(_list(value, where)) not in counts:
+        raise ValueError(f"{where!r:.80}: a row of {len(value)} entries")
+    return list(value)
+
+
+def _call(value: Any, where: str) -> dict[str, str]:
+    parent, kind = _row(value, where, 2)
+    return {"parent": _text(parent, where), "kind": _text(kind, where)}
+
+
+def _weight(value: Any, where: str) -> Weight:
+    out, digest = _row(value, where, 2)
+    dtype, shape = _out(out, where)
+    return Weight(dtype=dtype, shape=shape, digest=_digest(digest, where))
+
+
+def _out(value: Any, where: str) -> tuple[str, tuple[int, ...]]:
+    found = _OUT.fullmatch(_text(value, where))
+    if found is None:
+        raise ValueError(f"{where!r:.80}: {value!r:.80} is no dtype and shape")
+    sizes = found[2].split(",") if found[2] else []
+    return found[1], tuple(_size(int(size), where) for size in sizes)
+
+
+def _digest(value: Any, where: str) -> str:
+    if not _DIGEST.fullmatch(_text(value, where)):
+        raise ValueError(f"{where!r:.80}: {value!r:.80} is no digest")
+    return str(value)
+
+
+def _steps(rows: list[Any], calls: dict[str, ModuleCalled]) -> Iterator[Step]:
+    before = ""
+    for row in rows:
+        yield _step(_dict(row, "steps"), before, calls)
+        before = row["id"]
+
+
+def _step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]) -> Step:
+    identity = _text(row.get("id"), "id")
+    if unknown := set(row) - set(_STEP):
+        raise ValueError(f"{identity!r:.80} has an unknown {min(unknown)!r:.80}")
+    dtype, shape = _out(row.get("out"), identity)
+    module = module_of(identity)
+    stride, index = row.get("stride"), row.get("index")
+    return Step(
+        id=identity,
+        function=_text(row.get("function", function_of(identity)), identity),
+        applied=_text(row.get("applied", function_of(identity)), identity),
+        module=_chain(module, calls),
+        parents=tuple(_parent(_text(edge, identity), before) for edge in _list(row.get("in", []), identity)),
+        reads=tuple(_read(_text(edge, identity), module) for edge in _list(row.get("reads", []), identity)),
+        arguments=tuple(_text(arg, identity) for arg in _list(row.get("args", []), identity)),
+        shape=shape,
+        dtype=dtype,
+        device=_text(row.get("device", "cpu"), identity),
+        stride=None if stride is None else tuple(_size(step, identity) for step in _list(stride, identity)),
+        alias=_text(row.get("alias", ""), identity),
+        in_place=_expect(row.get("in_place", False), bool, identity),
+        index=None if index is None else _size(index, identity),
+    )
+
+
+def _chain(call: str, calls: dict[str, ModuleCalled]) -> tuple[str, ...]:
+    """Return a module call and those around it, outermost first."""
+    chain: list[str] = []
+    while call:
+        if call not in calls or len(chain) > _DEEPEST:
+            raise ValueError(f"{call!r:.80} is no module call, or is inside itself")
+        chain.append(call)
+        call = calls[call].parent
+    return tuple(reversed(chain))
+
+
+def _halves(text: str) -> tuple[str, str]:
+    argument, equals, name = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r:.80} is no argument=NAME")
+    return argument, name
+
+
+def _parent(text: str, before: str) -> Edge:
+    argument, name = _halves(text)
+    return Edge(before if name == BEFORE else name, argument.removesuffix("*"), argument.endswith("*"))
+
+
+def _read(text: str, module: str) -> Edge:
+    argument, name = _halves(text)
+    return Edge(module + name if name.startswith(".") else name, argument)
+
+
+def _measured(value: Any, known: set[str]) -> Measured:
+    _fields(value, "measured", ("environment", "numbers"))
+    numbers = {name: _numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
+    if strangers := set(numbers) - known:
+        raise ValueError(f"numbers of {min(strangers)!r:.80}, which is no step")
+    return Measured(environment=from_json(json.dumps(value["environment"]), Environment), numbers=numbers)
+
+
+def _numbers(value: Any, where: str) -> Numbers:
+    digest, *rest = _row(value, where, 1, 2, 3, 4)
+    odd = _odd(rest.pop(), where) if rest and isinstance(rest[-1], dict) else {}
+    if not rest:
+        return Numbers(digest=_digest(digest, where), **odd)
+    statistics, packed = _row(rest, where, 2)
+    try:
+        mean, rms, low, high = (float(number) for number in _text(statistics, where).split())
+        values = _unpacked(base64.b64decode(_text(packed, where), validate=True))
+    except (ValueError, binascii.Error):
+        raise ValueError(f"{where!r:.80}: its statistics cannot be read") from None
+    return Numbers(
+        digest=_digest(digest, where),
+        mean=mean,
+        rms=rms,
+        low=low,
+        high=high,
+        sketch=values[:BUCKETS],
+        samples=values[BUCKETS:],
+        **odd,
+    )
+
+
+def _unpacked(packed: bytes) -> tuple[float, ...]:
+    kind = {4 * _VALUES: "f", 8 * _VALUES: "d"}.get(len(packed))
+    if kind is None:
+        raise ValueError
+    return struct.unpack(f"<{_VALUES}{kind}", packed)
+
+
+_ODD: dict[str, Callable[[Any, str], Any]] = {
+    "nan": _size,
+    "inf": _size,
+    "holes": _digest,
+    "unstable": lambda value, where: _expect(value, bool, where),
+}
+
+
+def _odd(value: dict[str, Any], where: str) -> dict[str, Any]:
+    if unknown := set(value) - set(_ODD):
+        raise ValueError(f"{where!r:.80} has an unknown {min(unknown)!r:.80}")
+    return {key: _ODD[key](item, where) for key, item in value.items()}

@@ -1,0 +1,76 @@
+"""How far numbers may differ without anything being wrong, by dtype and by what was computed."""
+
+from __future__ import annotations
+
+import math
+
+from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.snapshot import Step
+from pytest_torchlens.baseline.snapshot import Weight
+from pytest_torchlens.records import Environment
+
+_EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_PARTS = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
+# From differences seen between versions, threads and CPU capabilities: see docs/regressions.md.
+_OWN = {"float64": 4096.0, "float32": 64.0, "float16": 2.0, "bfloat16": 2.0}
+_GRAPH = {"float64": 1e-11, "float32": 1e-4, "float16": 2e-2, "bfloat16": 0.15}
+_OUTPUT = {"float64": 1e-11, "float32": 2e-5, "float16": 5e-3, "bfloat16": 2e-2}
+_LONG = 256
+"""Terms of a sum from which on its rounding error is let grow."""
+_MACHINE, _TF32 = 2.0, 10.0
+
+
+class Tolerance:
+    """Limits on the largest difference, relative to the largest value; half of each holds for the RMS.
+
+    Parameters
+    ----------
+    conditions
+        Limits that were asked for; they hold as they are.
+    machines_differ
+        Whether the numbers are of different CPUs or settings.
+    environment
+        Where the later numbers were had.
+    """
+
+    def __init__(self, conditions: Conditions, machines_differ: bool, environment: Environment) -> None:
+        self._conditions = conditions
+        rounded = environment.device != "cpu" and environment.settings.get("tf32") == "True"
+        self._factor = _TF32 if rounded else _MACHINE if machines_differ else 1.0
+
+    def own(self, step: Step, terms: int) -> float:
+        """Return what an operation on equal inputs may differ by; `terms` is the length of the sums in it."""
+        dtype = _real(step.dtype)
+        default = _OWN.get(dtype, 0.0) * _EPS.get(dtype, 0.0) * self._factor
+        return self._given("own", step, default * math.sqrt(max(1.0, terms / _LONG)))
+
+    def graph(self, step: Step) -> float:
+        """Return what may have grown out of small differences up to an operation."""
+        return self._given("graph", step, _GRAPH.get(_real(step.dtype), 0.0) * self._factor)
+
+    def output(self, step: Step) -> float:
+        """Return what an output of the model may differ by."""
+        return self._given("output", step, _OUTPUT.get(_real(step.dtype), 0.0) * self._factor)
+
+    def _given(self, name: str, step: Step, default: float) -> float:
+        given = self._conditions.limit(name, step)
+        return default if given is None else given
+
+
+def _real(dtype: str) -> str:
+    return _PARTS.get(dtype, dtype)
+
+
+def is_exact(step: Step) -> bool:
+    """Whether an operation gives whole numbers or truth values, of which none is nearly right."""
+    return _real(step.dtype) not in _EPS
+
+
+def terms_of(step: Step, parents: list[Step], state: dict[str, Weight]) -> int:
+    """Return about how many terms the sums have that an operation takes."""
+    weights = [state[edge.parent].shape for edge in step.reads if edge.parent in state]
+    if weights:
+        return math.prod(weights[0][1:])
+    shrunk = [parent.size // max(step.size, 1) for parent in parents]
+    inner = [parent.shape[-1] for parent in parents[:1] if len(parents) > 1 and parent.shape]
+    return max([1, *shrunk, *inner])

@@ -1,0 +1,121 @@
+"""What differs between two runs of one model, in words and in numbers."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from dataclasses import field
+
+
+class Change(str, enum.Enum):
+    """Words for a model, or one of its operations, against its baseline."""
+
+    IDENTICAL = "identical"
+    DRIFT = "drift"
+    """Numbers differ within tolerance, on another machine or with nothing to lay it to."""
+    LOCAL_CHANGE = "local-change"
+    """From equal inputs an operation computes other numbers, within tolerance: its kernel changed."""
+    REGRESSION = "regression"
+    """An operation's own error is beyond tolerance."""
+    PROPAGATED = "propagated"
+    """The difference came from an earlier operation."""
+    DECISION_FLIP = "decision-flip"
+    """A choice between nearly equal values went the other way."""
+    NAN_CHANGE = "nan-change"
+    """NaN or infinite where there was none, or no longer."""
+    META_CHANGE = "meta-change"
+    """Another shape, dtype, stride or alias."""
+    STRUCTURE = "structure"
+    """Operations added, removed, replaced or renamed, or other arguments."""
+    INPUTS_DIFFER = "inputs-differ"
+    """Other weights or inputs: nothing can be said of the numbers."""
+    UNSTABLE = "unstable"
+    """The operation's own repetition gives other numbers."""
+    ENVIRONMENT = "environment"
+    """The baseline has no numbers for such a machine."""
+    LARGER = "larger"
+    SLOWER = "slower"
+    NEW = "new"
+    """There is no baseline."""
+    UNUSED = "unused"
+    """A baseline of no model that is left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that differs, where it began.
+
+    Attributes
+    ----------
+    change
+        Its class.
+    operation
+        Stable id of the operation: ``"layer1.0.conv1/conv2d"``; empty where it concerns the model.
+    message
+        What was and what is.
+    source_line
+        ``file:line, in function`` of the model's code, where this run knows it.
+    error
+        Largest difference relative to the largest value; None where it was not measured.
+    nrms
+        Root mean square of the difference, relative to that of the values.
+    limit
+        What `error` may be.
+    """
+
+    change: Change
+    operation: str = ""
+    message: str = ""
+    source_line: str = ""
+    error: float | None = None
+    nrms: float | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How large a difference is at one operation on its way to the output."""
+
+    operation: str
+    error: float
+    nrms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One model against its baseline.
+
+    Attributes
+    ----------
+    verdict
+        The most serious class found.
+    fails
+        Whether that, under the conditions asked for, fails the model.
+    baseline
+        Which baseline it was: its file, relative to rootdir, and the environment whose numbers were compared.
+    axes
+        In what the environments differ: ``"torch 2.13.0 → 2.14.1"``, ``"CPU capability AVX512 → AVX2"``.
+    counts
+        Operations by class.
+    findings
+        What differs by itself, the most serious first and each kind in execution order; what they lead to is counted
+        alone.
+    growth
+        The first difference followed to the output, in a few steps.
+    notes
+        What could not be compared, and why.
+    """
+
+    verdict: Change
+    fails: bool = False
+    baseline: str = ""
+    axes: tuple[str, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    growth: tuple[Growth, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> Finding | None:
+        """The finding to look at first."""
+        return self.findings[0] if self.findings else None

@@ -1,0 +1,119 @@
+"""Fifteen edits of one small net: each is seen, and named at the operation where it was made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.baseline.compare import compare
+from pytest_torchlens.records import Change
+from tests.baseline.samples import Small
+from tests.baseline.samples import an_input
+from tests.baseline.samples import filled
+from tests.baseline.samples import snapshot_of
+
+X = an_input(2, 3, 8, 8)
+
+
+class OtherConstant(Small):
+    def forward(self, x):
+        x = self.act(self.norm(self.conv(x)))
+        x = x + self.mix(x) * 0.25
+        return self.head(self.drop(x.mean((2, 3))))
+
+
+class OtherFunction(Small):
+    def forward(self, x):
+        x = torch.relu(self.norm(self.conv(x)))
+        x = x + self.mix(x) * 0.5
+        return self.head(self.drop(x.mean((2, 3))))
+
+
+class OtherOrder(Small):
+    def forward(self, x):
+        x = self.norm(self.act(self.conv(x)))
+        x = x + self.mix(x) * 0.5
+        return self.head(self.drop(x.mean((2, 3))))
+
+
+class Nested(Small):
+    """The same computation, its convolutions one level deeper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(self.conv, self.norm)
+        del self.conv, self.norm
+
+    def forward(self, x):
+        x = self.act(self.stem(x))
+        x = x + self.mix(x) * 0.5
+        return self.head(self.drop(x.mean((2, 3))))
+
+
+def _with(**modules):
+    model = Small()
+    for name, module in modules.items():
+        setattr(model, name, module)
+    return filled(model)
+
+
+def _other_weights():
+    model = filled(Small())
+    with torch.no_grad():
+        model.mix.weight[0, 0] += 1.0
+    return model
+
+
+EDITS = {
+    "stride": (lambda: _with(conv=nn.Conv2d(3, 8, 3, 2, padding=1)), "conv/conv2d", "argument", Change.STRUCTURE),
+    "kernel": (lambda: _with(conv=nn.Conv2d(3, 8, 5, padding=2)), "conv/conv2d", "has shape", Change.STRUCTURE),
+    "width": (lambda: _with(head=nn.Linear(8, 5)), "head/linear", "head.weight has shape", Change.STRUCTURE),
+    "dilation": (
+        lambda: _with(conv=nn.Conv2d(3, 8, 3, padding=2, dilation=2)),
+        "conv/conv2d",
+        "5=(2, 2)",
+        Change.STRUCTURE,
+    ),
+    "bias": (lambda: _with(mix=nn.Conv2d(8, 8, 1, bias=False)), "mix/conv2d", "mix.bias is not read", Change.STRUCTURE),
+    "eps": (
+        lambda: _with(norm=nn.BatchNorm2d(8, eps=1e-6)),
+        "norm/batchnorm",
+        "eps=1e-05 → eps=1e-06",
+        Change.STRUCTURE,
+    ),
+    "dropout": (lambda: _with(drop=nn.Dropout(0.1)), "drop/dropout", "→", Change.STRUCTURE),
+    "dtype": (lambda: filled(Small()).double(), "/input", "dtype float32 → float64", Change.INPUTS_DIFFER),
+    "input size": (lambda: filled(Small()), "/input", "shape (2, 3, 8, 8) → (2, 3, 9, 9)", Change.INPUTS_DIFFER),
+    "constant": (lambda: filled(OtherConstant()), "/mul", "1=0.5 → 1=0.25", Change.STRUCTURE),
+    "nesting": (lambda: filled(Nested()), "stem.0/conv2d", "renamed", Change.STRUCTURE),
+    "function": (lambda: filled(OtherFunction()), "/relu", "in place of act/gelu", Change.STRUCTURE),
+    "train mode": (lambda: filled(Small()).train(), "norm/batchnorm", "training=True", Change.STRUCTURE),
+    "weights": (_other_weights, "mix/conv2d", "other weights: mix.weight", Change.INPUTS_DIFFER),
+    "order": (lambda: filled(OtherOrder()), "norm/batchnorm", "moved", Change.STRUCTURE),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_is_seen_and_named(edit):
+    make, operation, words, change = EDITS[edit]
+    model = make()
+    x = an_input(2, 3, 9, 9) if edit == "input size" else X.double() if edit == "dtype" else X
+    found = compare(snapshot_of(filled(Small()), X), snapshot_of(model, x))
+    assert found.verdict is change
+    assert found.fails
+    told = [finding.message for finding in found.findings if finding.operation == operation]
+    assert any(words in message for message in told), found.findings
+
+
+def test_the_same_net_is_identical():
+    found = compare(snapshot_of(filled(Small()), X), snapshot_of(filled(Small()), X))
+    assert (found.verdict, found.fails, found.findings, found.axes) == (Change.IDENTICAL, False, (), ())
+
+
+def test_all_inside_a_renamed_module_is_still_matched():
+    inner = filled(Small())
+    found = compare(snapshot_of(inner, X), snapshot_of(nn.Sequential(inner), X))
+    (finding,) = found.findings
+    assert finding.message.startswith("renamed: module (the model) is now 0;")
+    assert found.counts == {"identical": len(snapshot_of(inner, X).steps)}

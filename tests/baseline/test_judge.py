@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.baseline.compare import compare
+from pytest_torchlens.baseline.conditions import ConditionError
+from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.records import Change
+from tests.baseline.samples import Small
+from tests.baseline.samples import an_input
+from tests.baseline.samples import filled
+from tests.baseline.samples import snapshot_of
+from tests.baseline.samples import tampered_snapshot
+
+X = an_input(2, 3, 8, 8)
+
+
+def _scaled(factor):
+    return lambda func, args, kwargs: func(*args, **kwargs) * factor
+
+
+def _with_one(value):
+    def tamper(func, args, kwargs):
+        out = func(*args, **kwargs).clone()
+        out.view(-1)[7] = value
+        return out
+
+    return tamper
+
+
+def _strided(func, args, kwargs):
+    return func(*args, **kwargs).contiguous(memory_format=torch.channels_last)
+
+
+TAMPERED = {
+    "a few eps": (_scaled(1 + 2**-21), Change.LOCAL_CHANGE, False),
+    "a thousandth": (_scaled(1.001), Change.REGRESSION, True),
+    "one element": (_with_one(9.0), Change.REGRESSION, True),
+    "NaN": (_with_one(float("nan")), Change.NAN_CHANGE, True),
+    "infinite": (_with_one(float("inf")), Change.NAN_CHANGE, True),
+    "strides": (_strided, Change.META_CHANGE, True),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+@pytest.mark.parametrize("operation", ["conv/conv2d", "act/gelu"])
+def test_a_changed_kernel_is_found_and_no_other_is_accused(what, operation):
+    tamper, change, fails = TAMPERED[what]
+    model = filled(Small())
+    found = compare(snapshot_of(model, X), tampered_snapshot(model, X, operation, tamper))
+    assert (found.verdict, found.fails) == (change, fails)
+    (finding,) = found.findings
+    assert (finding.operation, finding.change) == (operation, change)
+    assert finding.source_line
+
+
+def test_the_size_of_an_error_is_told():
+    model = filled(Small())
+    found = compare(snapshot_of(model, X), tampered_snapshot(model, X, "act/gelu", _scaled(1.01)))
+    assert found.first is not None
+    assert found.first.error == pytest.approx(0.01, rel=0.1)
+    assert found.first.nrms == pytest.approx(0.01, rel=0.4)
+    assert [step.operation for step in (found.growth[0], found.growth[-1])] == ["act/gelu", "/output"]
+
+
+def test_a_limit_asked_for_holds_where_it_is_asked_for():
+    model = filled(Small())
+    before, after = snapshot_of(model, X), tampered_snapshot(model, X, "act/gelu", _scaled(1.001))
+    for text, verdict in (
+        ("own:1e-2,graph:1,output:1", Change.LOCAL_CHANGE),
+        ("own:1e-2@act,graph:1,output:1", Change.LOCAL_CHANGE),
+        ("own:1e-2@gelu,graph:1,output:1", Change.LOCAL_CHANGE),
+        ("own:1e-2@conv2d,graph:1,output:1", Change.REGRESSION),
+    ):
+        assert compare(before, after, Conditions.of([text])).verdict is verdict, text
+
+
+def test_what_fails_is_what_was_asked_for():
+    model = filled(Small())
+    before, after = snapshot_of(model, X), tampered_snapshot(model, X, "act/gelu", _scaled(1 + 2**-21))
+    for text, fails in (
+        ("", False),
+        ("local-change", True),
+        ("local-change@act", True),
+        ("local-change@conv*", False),
+        ("none", False),
+    ):
+        assert compare(before, after, Conditions.of([text])).fails is fails, text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("structur", "structure"),
+        ("own", "takes a number from 0, as in own:1e-5"),
+        ("own:x", "own:1e-5"),
+        ("own:-1", "own:1e-5"),
+        ("time:fast", r"time:\+20%"),
+        ("structure:1", "takes no value"),
+        ("", ""),
+    ],
+)
+def test_a_condition_that_is_none_is_explained(text, said):
+    if not text:
+        assert Conditions.of([text]) == Conditions()
+        return
+    with pytest.raises(ConditionError, match=said):
+        Conditions.of([text])
+
+
+class Rounding(nn.Module):
+    def forward(self, x):
+        x = x * 3
+        return torch.argmax(x + 0, dim=-1), (x * 1).round()
+
+
+def test_a_choice_that_flips_on_drift_is_no_regression():
+    x = torch.tensor([[0.5, 0.5 - 1e-9, 1.5]])
+    model = Rounding()
+    found = compare(snapshot_of(model, x), tampered_snapshot(model, x, "/mul", _scaled(1 + 2**-22)))
+    assert {finding.change for finding in found.findings} == {Change.LOCAL_CHANGE, Change.DECISION_FLIP}
+    assert found.verdict is Change.DECISION_FLIP
+    assert not found.fails
+
+
+class Steep(nn.Module):
+    def forward(self, x):
+        return torch.exp(200 * torch.tanh(x))
+
+
+def test_an_output_out_of_tolerance_fails_though_every_operation_is_within_its_own():
+    x = an_input(64)
+    found = compare(snapshot_of(Steep(), x), tampered_snapshot(Steep(), x, "/tanh", _scaled(1 + 2**-20)))
+    assert found.verdict is Change.REGRESSION
+    assert found.fails
+
+
+class Noisy(nn.Module):
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+
+def test_random_numbers_without_a_seed_are_unstable_and_fail_nothing():
+    found = compare(snapshot_of(Noisy(), X, seed=None), snapshot_of(Noisy(), X, seed=None))
+    assert found.verdict is Change.UNSTABLE
+    assert not found.fails
+    assert [finding.operation for finding in found.findings] == ["/randlike"]
+
+
+def _elsewhere(snapshot, **facts):
+    (block,) = snapshot.measured.values()
+    environment = dataclasses.replace(block.environment, **facts)
+    return dataclasses.replace(
+        snapshot, measured={"cpu other": Measured(environment=environment, numbers=block.numbers)}
+    )
+
+
+def test_on_another_machine_small_differences_are_drift_and_the_axis_is_named():
+    model = filled(Small())
+    before = _elsewhere(snapshot_of(model, X), cpu_capability="OTHER", torch="2.0.0")
+    found = compare(before, tampered_snapshot(model, X, "conv/conv2d", _scaled(1 + 2**-21)))
+    assert found.verdict is Change.DRIFT
+    assert found.axes[0].startswith("CPU capability OTHER → ")
+    assert found.axes[1].startswith("torch 2.0.0 → ")
+
+
+def test_without_numbers_of_such_a_device_the_structure_is_compared():
+    model = filled(Small())
+    before = snapshot_of(model, X)
+    elsewhere = dataclasses.replace(before, measured={"cuda 1 thread": next(iter(before.measured.values()))})
+    found = compare(elsewhere, before)
+    assert found.verdict is Change.ENVIRONMENT
+    assert "numbers were not compared" in found.notes[0]
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x * 3
+
+
+def test_another_branch_is_named():
+    found = compare(snapshot_of(Branching(), X.abs()), snapshot_of(Branching(), -X.abs()))
+    assert any("other branch taken" in finding.message for finding in found.findings)
+
+
+def test_two_saved_runs_are_compared_without_torch(tmp_path):
+    model = filled(Small())
+    for name, snapshot in (
+        ("a", snapshot_of(model, X)),
+        ("b", tampered_snapshot(model, X, "act/gelu", _scaled(1.01))),
+    ):
+        (tmp_path / f"{name}.json").write_text(to_text(snapshot), encoding="utf-8")
+    program = """
+import sys
+sys.modules["torch"] = None
+from pathlib import Path
+from pytest_torchlens.baseline.compare import compare
+from pytest_torchlens.baseline.parsed import read
+print(compare(read(Path("a.json")), read(Path("b.json"))).verdict.value)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "regression"

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.baseline.parsed import BaselineError
+from pytest_torchlens.baseline.parsed import parsed
+from pytest_torchlens.baseline.parsed import read
+from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.text import to_text
+from tests.baseline.samples import Small
+from tests.baseline.samples import an_input
+from tests.baseline.samples import filled
+from tests.baseline.samples import snapshot_of
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Snapshot:
+    return snapshot_of(filled(Small()), an_input(2, 3, 8, 8))
+
+
+class Odd(nn.Module):
+    def forward(self, x):
+        values, places = x.sort()
+        views = x.t()[1:], torch.view_as_complex(x.reshape(-1, 2))
+        nan = torch.log(x - 1)
+        return values, places, *views, nan, x.double() * 1e300 * 1e300, x.to_sparse(), torch.empty(0)
+
+
+def test_a_snapshot_comes_back_from_its_text(snapshot):
+    text = to_text(snapshot)
+    back = parsed(text)
+    assert back.steps == snapshot.steps
+    assert (back.state, back.calls, back.totals, back.answers) == (
+        snapshot.state,
+        snapshot.calls,
+        snapshot.totals,
+        snapshot.answers,
+    )
+    assert to_text(back) == text
+
+
+def test_what_is_odd_comes_back_too():
+    text = to_text(snapshot_of(Odd(), an_input(4, 4)))
+    assert to_text(parsed(text)) == text
+
+
+def test_the_text_is_the_same_each_time_and_names_no_path(snapshot):
+    text = to_text(snapshot)
+    assert to_text(snapshot_of(filled(Small()), an_input(2, 3, 8, 8))) == text
+    assert str(Path(__file__).parent) not in text
+
+
+def test_an_operation_is_one_line_and_says_all_but_its_numbers(snapshot):
+    line = next(line for line in to_text(snapshot).splitlines() if line.startswith('{"id":"norm/batchnorm"'))
+    step = json.loads(line.rstrip(","))
+    assert step["in"] == ["0=^"]
+    assert step["reads"] == ["1=.running_mean", "2=.running_var", "weight=.weight", "bias=.bias"]
+    assert step["args"] == ["training=False", "momentum=0.1", "eps=1e-05"]
+    assert step["out"] == "float32[2,8,8,8]"
+
+
+def test_an_added_operation_changes_no_line_of_others(snapshot):
+    class More(Small):
+        def forward(self, x):
+            return super().forward(x.clone())
+
+    before = set(to_text(snapshot).splitlines())
+    after = set(to_text(snapshot_of(filled(More()), an_input(2, 3, 8, 8))).splitlines())
+    assert len(before - after) <= 3  # model, totals, the operation that reads the new one
+
+
+def _damaged(text: str, change: Any) -> str:
+    raw = json.loads(text)
+    change(raw)
+    return json.dumps(raw)
+
+
+DAMAGE = {
+    "lacks 'steps'": lambda raw: raw.pop("steps"),
+    "has an unknown 'extra'": lambda raw: raw.update(extra=1),
+    "its format is": lambda raw: raw.update(format="other"),
+    "has version 2": lambda raw: raw.update(version=2),
+    "expected int": lambda raw: raw["totals"].update(operations="7"),
+    "out of range": lambda raw: raw["totals"].update(operations=2**80),
+    "two steps have the same id": lambda raw: raw["steps"].append(raw["steps"][0]),
+    "inside itself": lambda raw: raw["calls"].update(conv=["conv", "Conv2d"]),
+    "no module call": lambda raw: raw["calls"].pop("conv"),
+    "is no dtype and shape": lambda raw: raw["steps"][0].update(out="float32[1;2]"),
+    "has an unknown 'code'": lambda raw: raw["steps"][0].update(code="x"),
+    "is no argument=NAME": lambda raw: raw["steps"][1].update({"in": ["x"]}),
+    "is no digest": lambda raw: raw["state"].update(a=["float32[1]", "<script>"]),
+    "numbers of 'none'": lambda raw: next(iter(raw["measured"].values()))["numbers"].update(none=["0"]),
+    "statistics cannot be read": lambda raw: next(iter(raw["measured"].values()))["numbers"].update(
+        {raw["steps"][0]["id"]: ["0", "1 2 3", "AAAA"]}
+    ),
+    "unknown field": lambda raw: next(iter(raw["measured"].values()))["environment"].update(evil=1),
+}
+
+
+@pytest.mark.parametrize("said", DAMAGE)
+def test_a_file_that_is_not_as_we_write_it_is_refused(said, snapshot, tmp_path):
+    file = tmp_path / "model.json"
+    file.write_text(_damaged(to_text(snapshot), DAMAGE[said]), encoding="utf-8")
+    with pytest.raises(BaselineError, match=said) as error:
+        read(file)
+    assert str(file) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[" * 100_000, '{"format": NaN}', '{"format": 1, "format": 2}', "null", '"x"', "\ud800"]
+)
+def test_no_text_leads_to_anything_but_a_clear_refusal(text, tmp_path):
+    file = tmp_path / "model.json"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(BaselineError, match=r"model\.json"):
+        read(file)
+
+
+def test_a_file_that_is_not_there_or_too_large_is_named(tmp_path, monkeypatch):
+    with pytest.raises(BaselineError, match=r"none\.json cannot be read"):
+        read(tmp_path / "none.json")
+    monkeypatch.setattr("pytest_torchlens.baseline.parsed.LARGEST", 10)
+    (tmp_path / "large.json").write_text("x" * 11)
+    with pytest.raises(BaselineError, match=r"large\.json has more than"):
+        read(tmp_path / "large.json")
