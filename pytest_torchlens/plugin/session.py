@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from datetime import timezone
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.plugin.items import ZooFile
     from pytest_torchlens.records import ModelReport
+    from pytest_torchlens.report import ResultTable
     from pytest_torchlens.run import Isolation
     from pytest_torchlens.run import RunOptions
 
@@ -112,8 +114,21 @@ class LensSession:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what pytest says of each model; under xdist all reports come to the controller."""
-        if not self.is_worker and report.nodeid in self.selection.models and (said := outcome_of(report)):
+        if self.is_worker or report.nodeid not in self.selection.models:
+            return
+        if said := outcome_of(report):
             self._said[report.nodeid] = said
+        if report.when == "teardown" and self._table:
+            self._table.add(self._model_report(report.nodeid))
+
+    @cached_property
+    def _table(self) -> ResultTable | None:
+        """The file of results, where one is asked for."""
+        from pytest_torchlens.report import ResultTable
+        from pytest_torchlens.run import find_environment
+
+        path = self.options.sweep.table
+        return ResultTable(path, find_environment()) if path else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_torchlens.run import Limits
 
 MANY = 20
@@ -79,6 +81,13 @@ def add_sweep_options(group: pytest.OptionGroup, parser: pytest.Parser) -> None:
         help="Go on with the last run that was cut short: models that passed in it, under the same versions, settings "
         "and options, are not run again, and stand in the report.",
     )
+    group.addoption(
+        "--lens-table",
+        metavar="FILE",
+        dest="lens_table",
+        default=None,
+        help="Write a row a model into this CSV file as each ends; rows of other models in it stay. Default: no table.",
+    )
     parser.addini("lens_timeout", "Seconds that a model may take, as --lens-timeout", default="")
     parser.addini("lens_memory", "Memory that a worker process may take, as --lens-memory", default="")
 
@@ -97,6 +106,8 @@ class SweepOptions:
     """How many models, and the seed."""
     sizes: tuple[str, ...]
     resume: bool
+    table: Path | None
+    """The CSV file of results; None where none is asked for."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> SweepOptions:
@@ -118,6 +129,7 @@ class SweepOptions:
             sample=_sample(option.lens_sample),
             sizes=_sizes(option.lens_size),
             resume=option.lens_resume,
+            table=config.invocation_params.dir / option.lens_table if option.lens_table else None,
         )
 
     def limits(self) -> Limits:

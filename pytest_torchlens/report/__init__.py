@@ -9,10 +9,12 @@ from pytest_torchlens.report.graphs import Graphs
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.schema import SCHEMA_FILE
 from pytest_torchlens.report.site import write_site
+from pytest_torchlens.report.table import ResultTable
 from pytest_torchlens.report.terminal import terminal_table
 
 __all__ = [
     "Graphs",
+    "ResultTable",
     "RunFolder",
     "RunFolderError",
     "SCHEMA_FILE",

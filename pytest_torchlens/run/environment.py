@@ -9,7 +9,17 @@ import torch
 
 from pytest_torchlens.records import Environment
 
-PACKAGES = ("pytest", "pytest-torchlens", "numpy", "torchvision", "timm")
+PACKAGES = (
+    "pytest",
+    "pytest-torchlens",
+    "numpy",
+    "torchvision",
+    "timm",
+    "transformers",
+    "torchaudio",
+    "torch_geometric",
+    "segmentation_models_pytorch",
+)
 
 
 def find_environment() -> Environment:
