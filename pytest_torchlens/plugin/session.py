@@ -45,6 +45,7 @@ class LensSession:
         self._collected: set[Path] = set()
         self._said: dict[str, Said] = {}
         self._report: RunReport | None = None
+        self._tabulated: set[str] = set()
         self._trouble = ""
         self._isolation: Isolation | None = None
 
@@ -118,8 +119,13 @@ class LensSession:
             return
         if said := outcome_of(report):
             self._said[report.nodeid] = said
-        if report.when == "teardown" and self._table:
-            self._table.add(self._model_report(report.nodeid))
+        if report.when == "teardown":
+            self._tabulate(report.nodeid)
+
+    def _tabulate(self, nodeid: str) -> None:
+        if self._table and nodeid not in self._tabulated:
+            self._tabulated.add(nodeid)
+            self._table.add(self._model_report(nodeid))
 
     @cached_property
     def _table(self) -> ResultTable | None:
@@ -143,6 +149,8 @@ class LensSession:
             environment=find_environment(),
             models=tuple(report.brief() for report in self._model_reports()),
         )
+        for nodeid in self._said:  # of a worker of xdist that died there was no last report
+            self._tabulate(nodeid)
         if self.options.report:
             self._write(self._report, self.options.report, session)
         self._judge_drawings(session, self._report.models)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_torchlens.run import RunOptions
+from pytest_torchlens.run import run_case
 from pytest_torchlens.zoo import ModelCase
 from pytest_torchlens.zoo import TensorSpec
 from pytest_torchlens.zoo import Zoo
@@ -47,10 +49,14 @@ def test_video_takes_clips():
     assert shipped("torchvision").case("r3d_18").settings.input == TensorSpec((1, 3, 16, 112, 112))
 
 
-def test_quantized_models_have_a_reason():
-    zoo = shipped("torchvision")
-    for name in zoo.select("quantized_*"):
-        assert "not audited yet" in (zoo.case(name).settings.skip or "")
+@pytest.mark.filterwarnings("ignore")  # of PyTorch, on quantized tensors
+def test_quantized_models_compute_with_integers_and_hold():
+    case = shipped("torchvision").case("quantized_shufflenet_v2_x0_5")
+    report = run_case(case, RunOptions(validate=True)).report
+    assert report.verdict
+    assert report.verdict.operations_checked > 100
+    assert report.history is not None
+    assert "torch.quint8" in {operation.tensor_dtype for operation in report.history.operations}
 
 
 def test_timm_takes_the_size_of_its_configuration():

@@ -1,0 +1,90 @@
+"""Architectures of the library ``transformers``, of its own classes, with configurations shrunk to a few numbers."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import cast
+
+from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.inputs import InputSpec
+from pytest_torchlens.zoo.inputs import TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from torch import nn
+
+VOCABULARY = 128
+TOKENS = TensorSpec((1, 16), "int64", 5, VOCABULARY - 1)
+"""Low ids have meanings: padding, begin, end."""
+IMAGE = 32
+SMALL: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "emb_dim", "encoder_hidden_size"), 64),
+    **dict.fromkeys(("projection_dim", "embedding_size", "pooler_hidden_size", "hidden_dim", "text_embed_dim"), 64),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "num_hidden_groups", "decoder_num_hidden_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"), 4),
+    **dict.fromkeys(("decoder_attention_heads", "decoder_num_attention_heads"), 4),
+    **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim"), 128),
+    **dict.fromkeys(("decoder_intermediate_size", "ffn_hidden_size", "moe_intermediate_size", "hidden_dim_ffn"), 128),
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "d_kv": 16,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 64,
+    "n_positions": 64,
+    "type_vocab_size": 2,
+    "image_size": IMAGE,
+    "patch_size": 8,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""Fields that many configurations have, and small values that go together."""
+
+
+class TransformersProvider:
+    """One tiny model of each architecture; nothing is downloaded."""
+
+    def __init__(self, library: ModuleType) -> None:
+        self._auto = importlib.import_module(f"{library.__name__}.models.auto")
+
+    def names(self) -> list[str]:
+        """Return the architectures that have a bare model, by the library's own names."""
+        return list(self._auto.modeling_auto.MODEL_MAPPING_NAMES)
+
+    def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
+        """Return the bare model of an architecture; `kwargs` are fields of its configuration."""
+        if pretrained:
+            raise ZooError("a tiny model has no pretrained weights: say 'weights: random' or 'weights: init'")
+        config = _shrunk(self._auto.CONFIG_MAPPING[name], kwargs)
+        return cast("nn.Module", self._auto.AutoModel.from_config(config))
+
+    def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
+        """Return tokens, an image or sound, as the model's main input is called."""
+        return {str(model.main_input_name): _INPUTS.get(str(model.main_input_name), TOKENS)}
+
+
+_INPUTS = {
+    "pixel_values": TensorSpec((1, 3, IMAGE, IMAGE)),
+    "input_values": TensorSpec((1, 2000), low=-1.0),
+}
+
+
+def _shrunk(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """Return a configuration of a class with the small values of its fields, those within it shrunk too."""
+    default = kind()
+    small = {name: value for name, value in SMALL.items() if getattr(default, name, None) is not None}
+    inner = {
+        name: _shrunk(type(value), fields.get(name, {})).to_dict()
+        for name, value in vars(default).items()
+        if hasattr(value, "to_diff_dict")
+    }
+    return kind(**{**small, **inner, **{name: value for name, value in fields.items() if name not in inner}})
