@@ -13,7 +13,9 @@ def rows(pytester: pytest.Pytester) -> dict[str, dict[str, str]]:
 
 
 def test_a_row_a_model(pytester: pytest.Pytester):
-    pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,raises,drifts", "--lens-validate", "--lens-table=results/tiny.csv")
+    pytester.runpytest_inprocess(
+        "--lens-zoo=tiny:mlp,raises,drifts", "--lens-validate", "--lens-table=results/tiny.csv"
+    )
     found = rows(pytester)
     assert list(found) == ["drifts", "mlp", "raises"]
     mlp = found["mlp"]
