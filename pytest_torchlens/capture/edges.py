@@ -22,10 +22,15 @@ def edges_in(call: Call) -> Iterator[tuple[str, Value | Aliased]]:
     yield from edges_of(call.kwargs)
 
 
-def edges_of(template: Any, path: str = "") -> Iterator[tuple[str, Value | Aliased]]:
-    """Yield path and value of each tensor in recorded arguments."""
+def edges_of(template: Any, path: str = "", entered: set[int] | None = None) -> Iterator[tuple[str, Value | Aliased]]:
+    """Yield path and value of each tensor in recorded arguments; an object is entered by the first path to it."""
     if isinstance(template, Value | Aliased):
         yield path, template
     elif isinstance(template, list | tuple | dict | slice | Opened):
+        entered = set() if entered is None else entered
+        if type(template) is Opened:
+            if id(template) in entered:
+                return
+            entered.add(id(template))
         for key, item in children(template):
-            yield from edges_of(item, f"{path}.{key}" if path else str(key))
+            yield from edges_of(item, f"{path}.{key}" if path else str(key), entered)

@@ -21,6 +21,7 @@ _UNUSUAL = frozenset([torch.complex32, torch.complex64, torch.complex128])
 _UNUSUAL |= frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
 
 _digest = xxhash.xxh3_64_intdigest
+_MOST_READERS = 4096
 _readers: dict[int, Callable[[int], ctypes.Array[ctypes.c_char]]] = {}
 
 
@@ -79,6 +80,8 @@ def digest_memory(address: int, size: int) -> int:
 
 
 def _reader(size: int) -> Callable[[int], ctypes.Array[ctypes.c_char]]:
+    if len(_readers) > _MOST_READERS:
+        _readers.clear()
     reader = _readers[size] = (ctypes.c_char * size).from_address
     return reader
 

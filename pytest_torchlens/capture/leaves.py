@@ -97,7 +97,7 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith("__"))
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Opened:
     """An object taken apart because tensors are in it, as lists and dicts are in the recorded arguments of a call.
 
@@ -116,31 +116,59 @@ class Opened:
         """Return the name of the object's class, for its own text may be as long as its tensors."""
         return f"{type(self.thing).__name__}(...)"
 
-    def closed(self, part: Callable[[Any], Any]) -> Any:
-        """Return a copy of the object with ``part(child)`` for each of its parts; itself if it cannot be copied."""
-        parts = {key: substitute(value, part) for key, value in self.parts.items()}
-        try:
-            return _like(self.thing, parts)
-        except Exception:  # noqa: BLE001 - copying runs code of the user's
-            return self.thing
+    def closed(self, part: Callable[[Any], Any], already: dict[int, Any]) -> Any:
+        """Return a copy of the object with ``part(child)`` for each of its parts; itself if it cannot be copied.
+
+        `already` has the copies made so far, by the `id` of what they stand for: objects may know each other.
+        """
+        if id(self) not in already:
+            other = already[id(self)] = _copied(self.thing)
+            parts = {key: substitute(value, part) for key, value in self.parts.items()}
+            already[id(self)] = _with_parts(other, parts, self.thing)
+        return already[id(self)]
 
 
-def opened(value: Any, part: Callable[[Any], Any]) -> Any:
-    """Return an object with ``part(child)`` in place of its parts if there are tensors in it, else the object."""
-    return Opened(value, {key: part(item) for key, item in children(value)}) if tensors(value) else value
+def opened(value: Any, part: Callable[[Any], Any], already: dict[int, Opened]) -> Any:
+    """Return an object with ``part(child)`` in place of its parts if there are tensors in it, else the object.
+
+    `already` has those that were opened before, by their `id`: objects may know each other, and themselves.
+    """
+    if id(value) in already:
+        return already[id(value)]
+    if next(walk(value), None) is None:
+        return value
+    whole = already[id(value)] = Opened(value, {})
+    whole.parts.update({key: part(item) for key, item in children(value)})
+    return whole
 
 
-def _like(thing: Any, parts: dict[Any, Any]) -> Any:
+def _copied(thing: Any) -> Any:
+    try:
+        return copy.copy(thing)
+    except Exception:  # noqa: BLE001 - it runs code of the user's
+        return thing
+
+
+def _with_parts(other: Any, parts: dict[Any, Any], thing: Any) -> Any:
+    """Return the copy with parts of its own; the thing itself where that cannot be."""
+    try:
+        return _like(other, parts, thing)
+    except Exception:  # noqa: BLE001 - as above
+        return thing
+
+
+def _like(other: Any, parts: dict[Any, Any], thing: Any) -> Any:
     kind = type(thing)
     if kind in pytree.SUPPORTED_NODES and not isinstance(thing, Mapping):
         node = pytree.SUPPORTED_NODES[kind]
         return node.unflatten_fn(list(parts.values()), node.flatten_fn(thing)[1])
-    other = copy.copy(thing)
+    if isinstance(thing, set | frozenset):
+        return kind(parts.values())
+    if other is thing:
+        return thing
     if isinstance(thing, Mapping):
         for key, item in parts.items():
             other[key] = item
-    elif isinstance(thing, set | frozenset):
-        return kind(parts.values())
     elif isinstance(thing, deque):
         other.clear()
         other.extend(parts.values())

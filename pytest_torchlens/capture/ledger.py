@@ -21,6 +21,7 @@ from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.leaves import ATOMS
+from pytest_torchlens.capture.leaves import Opened
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import opened
 from pytest_torchlens.capture.leaves import substitute
@@ -91,7 +92,7 @@ class Ledger:
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
         self._named_memory: dict[int, Tensor] | None = None
-        self._opening: list[Any] = []
+        self._opened: dict[int, Opened] = {}
         self._writes: dict[int, WriteLog] = {}
         self._retention = retention
         self._arrays = Arrays(self._array_changed)
@@ -124,13 +125,16 @@ class Ledger:
             return leaf
         if isinstance(leaf, np.ndarray):
             return leaf.copy()
-        if any(leaf is outer for outer in self._opening):  # it contains itself
-            return leaf
-        self._opening.append(leaf)
+        outermost = not self._opened
         try:
-            return opened(leaf, self.template)
+            return opened(leaf, self.template, self._opened)
+        except RecursionError:  # a chain longer than Python's stack is deep
+            if outermost:
+                return leaf
+            raise
         finally:
-            self._opening.pop()
+            if outermost:
+                self._opened.clear()
 
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""

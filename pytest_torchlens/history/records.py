@@ -174,9 +174,11 @@ def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     names = {id(parent.value): parent.label for parent, _, write in node.parents if not write}
     names |= {id(source.value): source.name for source in node.parameters}
 
+    closed: dict[int, Any] = {}
+
     def name(leaf: Any) -> Any:
         if isinstance(leaf, Opened):
-            return leaf.closed(name)
+            return leaf.closed(name, closed)
         value = leaf.value if isinstance(leaf, Aliased) else leaf
         return names.get(id(value), "?") if isinstance(value, Value) else leaf
 

@@ -107,7 +107,7 @@ class Player:
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in their places, those of ``swap(value)`` if given."""
-        fill = partial(_filled, swap or (lambda value: self._tensors[value.slot]))
+        fill = partial(_filled, swap or (lambda value: self._tensors[value.slot]), {})
         return substitute(call.args, fill), substitute(call.kwargs, fill)
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
@@ -148,12 +148,12 @@ class Player:
             self._ambient = number
 
 
-def _filled(tensor_of: Callable[[Value], torch.Tensor], leaf: Any) -> Any:
-    """Return the argument that a leaf of a template stands for."""
+def _filled(tensor_of: Callable[[Value], torch.Tensor], closed: dict[int, Any], leaf: Any) -> Any:
+    """Return the argument that a leaf of a template stands for; `closed` has the objects put together so far."""
     if type(leaf) is Value:
         return tensor_of(leaf)
     if type(leaf) is Opened:
-        return leaf.closed(partial(_filled, tensor_of))
+        return leaf.closed(partial(_filled, tensor_of, closed), closed)
     return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
 
 

@@ -7,10 +7,12 @@ import sys
 import torch
 from torch import nn
 
+from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import record
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.validate import validate
 from tests.models import Function
+from tests.models import failures
 
 
 class Node:
@@ -54,6 +56,30 @@ def test_objects_that_know_each_other_are_entered_once():
     recording = record(Function(lambda nodes: nodes[0].others[1].value * 2), (nodes,))
     assert len(input_paths(recording)) == 40
     assert recording.sources[recording.calls[0].args[0].position].live is nodes[2].value
+
+
+class SumOfNodes(torch.autograd.Function):
+    """Finds tensors in objects, and adds them up out of sight."""
+
+    @staticmethod
+    def forward(ctx, x, node):
+        return torch.from_numpy(x.detach().numpy() + sum(other.value.numpy() for other in node.neighbours))
+
+
+def test_objects_that_know_each_other_are_put_together_again_as_they_were():
+    model = Function(lambda x: SumOfNodes.apply(x, everyone_knows_everyone(30)[3]))
+    (*_, call) = record(model, (torch.ones(2),)).calls
+    assert len(list(edges_in(call))) == 31
+    assert failures(validate(model, (torch.ones(2),)).verdict) == []
+
+
+def test_a_chain_of_objects_that_is_too_long_to_enter_is_left_alone():
+    node = Node(torch.ones(1))
+    for _ in range(500):
+        node, last = Node(torch.ones(1)), node
+        node.neighbours = [last]
+    output = record(Function(lambda x: SumOfNodes.apply(x, node)), (torch.ones(2),)).output
+    assert output.tolist() == [2, 2]
 
 
 def test_a_list_that_is_shared_many_times_over_is_entered_once():

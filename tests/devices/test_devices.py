@@ -75,12 +75,8 @@ def test_lower_matmul_precision_is_part_of_the_record(device):
 
 
 def test_convolutions_chosen_by_trial_are_within_tolerance(device):
-    kept = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
+    with torch.backends.cudnn.flags(benchmark=True):
         verdict = validate(nn.Conv2d(8, 16, 3).to(device), (torch.randn(2, 8, 32, 32, device=device),)).verdict
-    finally:
-        torch.backends.cudnn.benchmark = kept
     assert failures(verdict) == []
 
 
