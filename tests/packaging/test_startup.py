@@ -6,8 +6,21 @@ import json
 
 import pytest
 
-HEAVY = {"executing", "graphviz", "jinja2", "numpy", "safetensors", "tabulate", "torch", "xxhash", "yaml"}
-LAYERS = ("baseline", "capture", "history", "replay", "validate", "draw", "zoo", "report", "run")
+HEAVY = {
+    "PIL",
+    "av",
+    "executing",
+    "graphviz",
+    "jinja2",
+    "numpy",
+    "pyarrow",
+    "safetensors",
+    "tabulate",
+    "torch",
+    "xxhash",
+    "yaml",
+}
+LAYERS = ("baseline", "capture", "history", "replay", "validate", "draw", "recorder", "zoo", "report", "run")
 ENGINE = {f"pytest_torchlens.{layer}" for layer in LAYERS}
 SPY = """
 import json, pathlib, sys

@@ -1,0 +1,26 @@
+"""Tensors over training steps: statistics, videos and expectations, drawn and written by a process beside.
+
+Names are imported when first used: the process beside needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    from pytest_torchlens.recorder.errors import ExpectationError
+    from pytest_torchlens.recorder.errors import RecorderError
+    from pytest_torchlens.recorder.recorder import Recorder
+    from pytest_torchlens.recorder.series import Series
+
+_HOME = {"ExpectationError": "errors", "Recorder": "recorder", "RecorderError": "errors", "Series": "series"}
+
+__all__ = ["ExpectationError", "Recorder", "RecorderError", "Series"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,200 @@
+"""What training is expected to do, asked at every step."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass
+from dataclasses import field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
+
+from pytest_torchlens.recorder.errors import ExpectationError
+from pytest_torchlens.recorder.ranges import Range
+from pytest_torchlens.recorder.rules import RULES
+from pytest_torchlens.recorder.rules import Found
+from pytest_torchlens.recorder.rules import decrease
+from pytest_torchlens.recorder.statistics import NOT_MEASURED
+from pytest_torchlens.records.near import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_torchlens.recorder.items import Item
+    from pytest_torchlens.recorder.readings import Reading
+    from pytest_torchlens.recorder.rules import Rule
+    from pytest_torchlens.recorder.series import Row
+
+AT_THE_END = "loss_decreases"
+NAMES = (*RULES, AT_THE_END)
+
+
+@dataclass
+class Expected:
+    """One expectation.
+
+    Attributes
+    ----------
+    name : str
+        One of `NAMES`.
+    range : Range or None
+        What the value has to be in; None for those that are true or not.
+    layers : str
+        Glob of the names that it is about.
+    window : int
+        Steps that it looks back.
+    looks : int
+        How often it had something to look at.
+    """
+
+    name: str
+    range: Range | None
+    layers: str
+    window: int
+    looks: int = 0
+    _history: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def rule(self) -> Rule:
+        """What is looked at."""
+        return RULES[self.name]
+
+    def is_about(self, kind: str, name: str) -> bool:
+        """Whether it looks at such an item."""
+        return self.name in RULES and kind in self.rule.kinds and fnmatchcase(name, self.layers)
+
+    def look(self, found: Found) -> str:
+        """Look at a row; return what is wrong with it."""
+        self.looks += 1
+        return self.rule.look(self, found, self._history[found.name])
+
+    def past(self, name: str) -> str:
+        """Return the last values that were as expected."""
+        return ", ".join(f"{number:.4g}" for number in self._history[name][-3:])
+
+    def missing(self) -> str:
+        """Return what was never there to be looked at; nothing where there was something."""
+        return "" if self.looks else f"{self.name} looked at nothing: {self.rule.missing}"
+
+
+class Expectations:
+    """All expectations of a recorder."""
+
+    def __init__(self) -> None:
+        self._all: list[Expected] = []
+        self._losses = array("d")
+        self._asleep: dict[int, torch.Tensor] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def add(self, layers: str, window: int, wanted: dict[str, Any]) -> None:
+        """Add expectations, checked.
+
+        Raises
+        ------
+        TypeError
+            If there is none of that name.
+        ValueError
+            If a range is none.
+        """
+        for name, value in wanted.items():
+            if name not in NAMES:
+                raise TypeError(f"there is no expectation {name!r}; {nearest(name, NAMES)}")
+            if value is None or value is False:
+                continue
+            self._all.append(Expected(name, _range(name, value), layers, window))
+
+    def awaits_gradient(self, item: Item) -> bool:
+        """Whether it matters that this gradient does not come."""
+        return any(one.name == "gradients_arrive" and one.is_about(item.kind, item.name) for one in self._all)
+
+    def want(self, item: Item) -> bool:
+        """Whether one of them looks at this item, so that it has to be read in every step."""
+        return any(expected.is_about(item.kind, item.name) for expected in self._all)
+
+    def dead_units(self, item: Item, tensor: torch.Tensor) -> float:
+        """Return the share of units that were zero in all samples of the last steps; NaN where nobody asks."""
+        windows = [one.window for one in self._all if one.name == "dead_units" and one.is_about(item.kind, item.name)]
+        if not windows or tensor.dim() < 2:  # noqa: PLR2004 - one number a sample is no layer of units
+            return NOT_MEASURED
+        silent = _silent_units(tensor)
+        asleep = self._asleep.get(item.number)
+        if asleep is None or asleep.shape != silent.shape:
+            asleep = torch.zeros_like(silent, dtype=torch.int64)
+        self._asleep[item.number] = asleep = (asleep + 1) * silent
+        return float((asleep >= max(windows)).double().mean())
+
+    def check(self, rows: Iterable[tuple[Reading, Row]]) -> ExpectationError | None:
+        """Look at all that a step had; return the first failure."""
+        for reading, row in rows:
+            if reading.scale != 1 and row.nans:
+                continue  # a loss scaled too far: the scaler leaves the step out
+            found = Found(reading.item.kind, reading.item.name, reading.shape, reading.dtype, row)
+            if error := self._check(found):
+                return error
+        return None
+
+    def check_scalar(self, name: str, row: Row) -> ExpectationError | None:
+        """Look at a number that the loop told."""
+        if name == "loss":
+            self._losses.append(row.mean)
+        return self._check(Found("loss" if name == "loss" else "scalar", name, (), "", row))
+
+    def check_end(self, step: int) -> ExpectationError | None:
+        """Look at what only the whole tells; also at whether there was anything to look at."""
+        for expected in self._all:
+            problem = self._decrease(expected) if expected.name == AT_THE_END else expected.missing()
+            if problem:
+                return ExpectationError(problem, step=step, item="", expectation=expected.name, value=math.nan)
+        return None
+
+    def _check(self, found: Found) -> ExpectationError | None:
+        for expected in self._all:
+            if expected.is_about(found.kind, found.name) and (problem := expected.look(found)):
+                return _failure(expected, found, problem)
+        return None
+
+    def _decrease(self, expected: Expected) -> str:
+        if len(self._losses) < 2:  # noqa: PLR2004 - one number does not decrease
+            return (
+                f"{AT_THE_END} looked at nothing: tell the loss of each step, rec.step(loss=loss) or rec.log(loss=loss)"
+            )
+        return decrease(self._losses.tolist(), expected.range)
+
+
+def _range(name: str, value: Any) -> Range | None:
+    takes_range = name == AT_THE_END or RULES[name].takes_range
+    if value is True:
+        if takes_range and name != AT_THE_END:
+            raise ValueError(f"{name}=True says too little: write a range, such as {name}={RULES[name].example!r}")
+        return None
+    if not takes_range:
+        raise ValueError(f"{name}={value!r}: it is expected or not, write {name}=True")
+    return Range.of(name, value)
+
+
+def _silent_units(tensor: torch.Tensor) -> torch.Tensor:
+    """Return for each unit whether it is zero everywhere; units are channels, or the last dimension of rows."""
+    unit = 1 if tensor.dim() > 3 else tensor.dim() - 1  # noqa: PLR2004 - (batch, channel, height, width)
+    others = [dim for dim in range(tensor.dim()) if dim != unit]
+    largest: torch.Tensor = torch.linalg.vector_norm(tensor.abs(), ord=math.inf, dim=others)
+    return largest == 0
+
+
+def _failure(expected: Expected, found: Found, problem: str) -> ExpectationError:
+    row = found.row
+    wanted = f"{expected.name}={expected.range.text if expected.range else True}"
+    lines = [f"step {row.step}, {found.kind} of {found.layer!r}: {problem}; expected {wanted}"]
+    if found.shape:
+        facts = {"mean": row.mean, "std": row.std, "min": row.min, "max": row.max, "norm": row.norm}
+        known = [f"{name} {value:.4g}" for name, value in facts.items() if not math.isnan(value)]
+        lines.append(f"  {'×'.join(map(str, found.shape))} {found.dtype}: {', '.join(known)}")
+    if past := expected.past(found.name):
+        lines.append(f"  before: {past}")
+    value = expected.rule.value(row)
+    return ExpectationError("\n".join(lines), step=row.step, item=found.name, expectation=expected.name, value=value)

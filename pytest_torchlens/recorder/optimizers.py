@@ -1,0 +1,62 @@
+"""Steps of optimizers, seen through PyTorch's own global hooks: whoever calls ``step``, and from wherever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class OptimizerSteps:
+    """Calls before and after a step of an optimizer that has a parameter of a tracked model.
+
+    Parameters
+    ----------
+    before, after
+        What is called.
+    automatic
+        Whether `after` is: else somebody else says when a step is over.
+    """
+
+    def __init__(self, before: Callable[[], None], after: Callable[[], None], *, automatic: bool) -> None:
+        self._before = before
+        self._after = after
+        self._models: list[nn.Module] = []
+        self._handles = [register_optimizer_step_pre_hook(self._about_to_step)]
+        if automatic:
+            self._handles.append(register_optimizer_step_post_hook(self._has_stepped))
+
+    def own(self, model: nn.Module) -> None:
+        """Count a model as tracked."""
+        if model not in self._models:
+            self._models.append(model)
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._models.clear()
+
+    def _about_to_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._is_ours(optimizer):
+            self._before()
+
+    def _has_stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        __tracebackhide__ = True
+        if self._is_ours(optimizer):
+            self._after()
+
+    def _is_ours(self, optimizer: Optimizer) -> bool:
+        """Whether it has a tracked parameter; where no model is tracked, every optimizer counts."""
+        ours = {id(parameter) for model in self._models for parameter in model.parameters()}
+        theirs = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+        return not ours or any(parameter in ours for parameter in theirs)

@@ -1,0 +1,98 @@
+"""Where frames and rows go: to the processes beside, or, without a folder, nowhere."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+from typing import Any
+
+from pytest_torchlens.recorder.errors import RecorderError
+from pytest_torchlens.recorder.process import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from pytest_torchlens.recorder.items import Item
+    from pytest_torchlens.recorder.options import RecorderOptions
+    from pytest_torchlens.recorder.process import Counts
+    from pytest_torchlens.recorder.readings import Reading
+    from pytest_torchlens.recorder.series import Row
+
+
+class Output:
+    """Hands out items to processes beside, which are started with the first item.
+
+    The first of them writes the table of all; frames of an item go to one of them, always the same.
+    """
+
+    def __init__(self, options: RecorderOptions) -> None:
+        self._options = options
+        self._workers: list[Worker] = []
+        self._error: RecorderError | None = None
+        self._is_off = options.folder is None
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the processes beside."""
+        return [worker.pid for worker in self._workers]
+
+    def declare(self, item: Item) -> None:
+        """Announce an item."""
+        if not (self._workers or self._is_off):
+            self._workers = [Worker(self._options, number) for number in range(self._options.workers)]
+        for worker in self._workers:
+            self._send(worker.declare, item.number, **item.announcement())
+
+    def show(self, reading: Reading, values: torch.Tensor, step: int, note: str) -> None:
+        """Send a frame."""
+        if self._is_off or not self._is_shown(reading.item):
+            return
+        found = reading.measured.statistics()
+        said = {
+            "step": step,
+            "note": note,
+            "full": reading.shape,
+            "dtype": reading.dtype,
+            "facts": {"mean": found.mean, "std": found.std, "min": found.min, "max": found.max, "nans": found.nans},
+        }
+        self._send(self._worker(reading.item).send_frame, reading.item.number, values, **said)
+
+    def write(self, rows: list[tuple[Item, Row]]) -> None:
+        """Send rows of statistics."""
+        if self._workers:
+            self._send(self._workers[0].send_rows, [(item.number, *astuple(row)) for item, row in rows])
+
+    def counts(self, item: Item) -> Counts | None:
+        """Return what became of an item's frames."""
+        return self._worker(item).counts[item.number] if self._workers and self._is_shown(item) else None
+
+    def trouble(self) -> RecorderError | None:
+        """Return, once, why nothing can be sent any more: a process beside has ended."""
+        if not self._is_off:
+            self._error = next((error for worker in self._workers if (error := worker.trouble())), None)
+            self._is_off = self._error is not None
+        error, self._error = self._error, None
+        return error
+
+    def close(self) -> RecorderError | None:
+        """Have all files finished, those of the first process last: it makes the page; return what went wrong."""
+        was_off, self._is_off = self._is_off, True
+        errors = [self._error, *(worker.close() for worker in reversed(self._workers))]
+        return None if was_off and not self._error else next((error for error in errors if error), None)
+
+    def _send(self, send: Callable[..., None], *what: Any, **said: Any) -> None:
+        """Send something; that it cannot be sent is told when the step ends, not within a hook of autograd's."""
+        if self._is_off:
+            return
+        try:
+            send(*what, **said)
+        except RecorderError as error:
+            self._error, self._is_off = error, True
+
+    def _worker(self, item: Item) -> Worker:
+        return self._workers[item.number % len(self._workers)]
+
+    def _is_shown(self, item: Item) -> bool:
+        return (item.drawing.video and self._options.videos) or item.drawing.callback is not None

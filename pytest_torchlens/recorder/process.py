@@ -1,0 +1,297 @@
+"""The near side of the process that draws and writes: started, fed, watched, and ended in time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+import torch
+
+from pytest_torchlens.recorder.errors import RecorderError
+from pytest_torchlens.recorder.ring import Ring
+
+if TYPE_CHECKING:
+    from pytest_torchlens.recorder.options import RecorderOptions
+
+RESERVED = 2
+"""Slots that frames leave to the statistics."""
+
+FINISHING = 5.0
+"""Seconds for a process that was told to stop to finish its files."""
+
+HELD = 100_000
+"""Rows of statistics that wait for a slot at most."""
+
+_all: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@dataclass
+class Counts:
+    """What became of the frames of one item.
+
+    Attributes
+    ----------
+    seen : int
+        Frames that were to be drawn.
+    written : int
+        Frames in the files; known once the recorder is closed.
+    dropped : int
+        Frames left out because the process beside lagged.
+    coalesced : int
+        Frames that a later one of the same item took the place of.
+    """
+
+    seen: int = 0
+    written: int = 0
+    dropped: int = 0
+    coalesced: int = 0
+
+
+class Worker:
+    """A process beside, and the way to it: memory for numbers, a pipe for what they are."""
+
+    def __init__(self, options: RecorderOptions, number: int) -> None:
+        self.options = options
+        self.number = number
+        self.counts: dict[int, Counts] = {}
+        self.rows_dropped = 0
+        self._waiting: dict[int, tuple[dict[str, Any], torch.Tensor]] = {}
+        self._held: list[tuple[float, ...]] = []
+        self._lock = threading.RLock()
+        self._ring = Ring(options.slots, options.slot_values)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._process = self._started()
+        self.forked = self._is_overdue = False
+        _all.add(self)
+        self._tell(do="start", **self._settings())
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def declare(self, item: int, **what: Any) -> None:
+        """Announce an item."""
+        self.counts[item] = Counts()
+        self._tell(do="item", item=item, **what)
+
+    def send_frame(self, item: int, values: torch.Tensor, **what: Any) -> None:
+        """Copy values into a free slot; where there is none, do as the policy says.
+
+        Parameters
+        ----------
+        item
+            Number of the item.
+        values
+            In the CPU's memory, no more than a slot holds; copied before this returns.
+        what
+            What the frame says.
+        """
+        with self._lock:
+            self.counts[item].seen += 1
+            message = {"do": "frame", "item": item, "shape": list(values.shape)} | what
+            self._send_waiting()
+            if self._has_room():
+                self._put(message, values)
+            elif self.options.policy == "coalesce":
+                self.counts[item].coalesced += item in self._waiting
+                self._waiting[item] = (message, values.float().clone())
+            else:
+                self.counts[item].dropped += 1
+
+    def send_rows(self, rows: list[tuple[float, ...]]) -> None:
+        """Send rows of statistics; where there is no slot they wait for one."""
+        with self._lock:
+            self._held += rows
+            self._send_waiting()
+            while self._held and self._ring.free:
+                self._put_rows()
+            if (excess := len(self._held) - HELD) > 0:
+                del self._held[:excess]
+                self.rows_dropped += excess
+
+    def trouble(self) -> RecorderError | None:
+        """Return why the process has ended, with what it said last; None where it runs."""
+        has_ended = not self.forked and self._process.poll() is not None
+        return self._error() if has_ended else None
+
+    def close(self) -> RecorderError | None:
+        """Have all that was sent written, within the time allowed, and end the process; return what went wrong."""
+        if self.forked:
+            return None
+        deadline = time.monotonic() + self.options.timeout
+        error: RecorderError | None = None
+        try:
+            self._drain(deadline)
+            self._tell(do="end")
+            self._end_pipe()
+            self._process.wait(max(deadline - time.monotonic(), 0.1))
+        except RecorderError as found:
+            error = found
+        except subprocess.TimeoutExpired:
+            self._stop()
+        finally:
+            self._end_pipe()
+        if self._process.poll() != 0:
+            error = error or self._error()
+        self._count_written()
+        self._ring.close()
+        self._log.close()
+        _all.discard(self)
+        return error
+
+    def forget(self) -> None:
+        """Be of no more use in a process that was forked from the one that records, and hold nothing open."""
+        self.forked = True
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, self._pipe.fileno())
+        os.close(nothing)
+
+    @property
+    def _pipe(self) -> Any:
+        return self._process.stdin
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        paths = os.pathsep.join(path for path in sys.path if path)
+        windows = sys.platform == "win32"
+        # A new interpreter, never a fork: nothing of CUDA, of locks or of the caller's `__main__` comes along.
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest_torchlens.recorder.worker"],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            # Ctrl-C is for the one that records: this process ends when that one does.
+            start_new_session=not windows,
+            pass_fds=() if windows else self._ring.inherited,
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "ring": [options.slots, options.slot_values, self._ring.handle],
+            "folder": str(options.folder),
+            "number": self.number,
+            "directory": str(Path.cwd()),
+            "videos": options.videos,
+            "series": options.series,
+            "tensorboard": options.tensorboard,
+            "page": options.page,
+            "max_frames": options.max_frames,
+            "frames_per_second": options.frames_per_second,
+            "size": options.size,
+        }
+
+    def _tell(self, **message: Any) -> None:
+        try:
+            self._pipe.write(json.dumps(message).encode() + b"\n")
+            self._pipe.flush()
+        except (OSError, ValueError):
+            self._wait_for_end()
+            raise self._error() from None
+
+    def _put(self, message: dict[str, Any], values: torch.Tensor) -> None:
+        slot = torch.from_numpy(self._ring.next_slot())
+        slot[: values.numel()].view(values.shape).copy_(values)
+        self._tell(slot=self._ring.fill(), **message)
+
+    def _put_rows(self) -> None:
+        slot = self._ring.next_slot()
+        wide = slot[: len(slot) // 2 * 2].view(np.float64)
+        width = len(self._held[0])
+        fitting = self._held[: len(wide) // width]
+        wide[: len(fitting) * width] = np.array(fitting).reshape(-1)
+        del self._held[: len(fitting)]
+        self._tell(do="rows", slot=self._ring.fill(), rows=len(fitting), width=width)
+
+    def _check(self) -> None:
+        if error := self.trouble():
+            raise error
+
+    def _has_room(self) -> bool:
+        if self.options.policy == "block":
+            while self._ring.free <= RESERVED:
+                self._check()
+                time.sleep(0.001)
+        return self._ring.free > RESERVED
+
+    def _send_waiting(self) -> None:
+        while self._waiting and self._ring.free > RESERVED:
+            item = next(iter(self._waiting))
+            self._put(*self._waiting.pop(item))
+
+    def _drain(self, deadline: float) -> None:
+        while self._waiting or self._held:
+            self._check()
+            self.send_rows([])
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("recorder", self.options.timeout)
+            if self._waiting or self._held:
+                time.sleep(0.005)
+
+    def _stop(self) -> None:
+        """End a process that did not manage in time: it finishes its files; where it cannot, it is killed."""
+        self._process.terminate()
+        try:
+            self._process.wait(FINISHING)
+        except subprocess.TimeoutExpired:
+            self._is_overdue = True
+            self._process.kill()
+            self._process.wait()
+
+    def _end_pipe(self) -> None:
+        with contextlib.suppress(OSError):
+            self._pipe.close()
+
+    def _wait_for_end(self) -> None:
+        try:
+            self._process.wait(FINISHING)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _error(self) -> RecorderError:
+        self._log.seek(0)
+        said = self._log.read().decode(errors="replace").strip()
+        status = self._process.returncode
+        how = f"was ended by signal {-status}" if status and status < 0 else f"ended with status {status}"
+        if self._is_overdue:
+            how = f"did not end within {self.options.timeout:g} s and was killed; timeout= gives it more"
+        return RecorderError(f"the recorder's process {self.pid} {how}\n{said}".strip())
+
+    def _count_written(self) -> None:
+        written = _written(self.options.folder, self.number)
+        for item, counts in self.counts.items():
+            counts.written = written.get(item, 0)
+            counts.dropped = counts.seen - counts.coalesced - counts.written
+
+
+def _written(folder: Path | None, number: int) -> dict[int, int]:
+    try:
+        report = json.loads((Path(str(folder)) / f"recording-{number}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {item["item"]: item["frames"] for item in report["items"]}
+
+
+def _after_fork() -> None:
+    for worker in list(_all):
+        worker.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked child (of a DataLoader) holding the pipe open would hide the end of the process that records.
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,393 @@
+"""The recorder: what to track, what to expect, and what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from typing import Any
+
+from pytest_torchlens.recorder.expectations import Expectations
+from pytest_torchlens.recorder.items import Drawing
+from pytest_torchlens.recorder.options import RecorderOptions
+from pytest_torchlens.recorder.recording import Recording
+from pytest_torchlens.recorder.tracking import as_number
+from pytest_torchlens.recorder.tracking import check_tensor
+from pytest_torchlens.recorder.tracking import chosen_modules
+from pytest_torchlens.recorder.tracking import chosen_parameters
+from pytest_torchlens.recorder.tracking import joined
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import torch
+    from torch import nn
+    from typing_extensions import Self
+
+    from pytest_torchlens.recorder.process import Counts
+    from pytest_torchlens.recorder.series import Series
+
+
+class Recorder:
+    """Records tensors of models while they train: statistics, videos, and whether all is as expected.
+
+    Use it as a context manager, or call `close` when training is over.  All is read through hooks, which are
+    removed then; a tensor is copied when its hook fires.  A step is over when an optimizer of a tracked model
+    has stepped, or when `step` is called.  With a `folder`, a process beside draws and writes; it ends with
+    this one, however this one ends.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Where files go; made where it does not exist.  Without one there are no files and no process beside:
+        `series` and `expect` work all the same.
+    every : int, default 10
+        Record every so many steps.  What is expected is looked at in each step.
+    per_second : float, optional
+        Record so many steps a second at most.
+    start, until : int, default 0 and None
+        First step to record, and the first not to record any more.
+    policy : {"drop", "coalesce", "block"}, default "drop"
+        What becomes of a frame when the process beside lags: left out and counted; kept until a later frame of
+        the same item takes its place; or waited for.
+    steps : {"optimizer", "manual"}, default "optimizer"
+        What ends a step.  With ``"manual"`` only `step` does: for several optimizers that take turns.
+    no_grad : bool, default False
+        Read outputs of layers also under ``torch.no_grad()``.
+    scaler : torch.amp.GradScaler, optional
+        Gradients of layers and tensors are divided by its scale, and may be infinite.
+    videos, page, tensorboard : bool, default True, True, False
+        What is written beside the series: a video an item, ``index.html`` with curves and videos, event files.
+    series : {"csv", "parquet"}, default "csv"
+        Format of the table of statistics.
+    max_frames, frames_per_second : int, default 1000 and 10
+        Frames after which a video goes on in another file, and how fast it plays.
+    size : tuple of int, default (480, 360)
+        Width and height of videos in pixels.
+    slots, slot_values : int, default 128 and 65,536
+        Frames that may be on their way, and numbers that a frame has at most: of larger tensors an evenly spread
+        part is drawn.  Memory for them is allocated once.
+    workers : int, default 1
+        Processes beside; items are dealt out to them.
+    keep : int, default 10,000
+        Rows that `series` keeps of each item, the latest; the file has all.
+    timeout : float, default 60
+        Seconds that `close` waits for frames on their way.
+    on_error : {"raise", "warn"}, default "raise"
+        What becomes of training when the process beside fails.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with Recorder(every=1) as recorder:
+    ...     recorder.track_layers(model)
+    ...     recorder.track_parameters(model, "*.weight")
+    ...     recorder.expect(no_nan=True, grad_norm="<1e3")
+    ...     for _ in range(3):
+    ...         optimizer.zero_grad()
+    ...         loss = model(torch.ones(2, 4)).pow(2).mean()
+    ...         loss.backward()
+    ...         optimizer.step()
+    ...         recorder.step(loss=loss)
+    >>> len(recorder.series["0.weight.grad"].norm)
+    3
+    """
+
+    def __init__(self, folder: Any = None, **options: Any) -> None:
+        self._given = {"folder": folder} | options
+        self._recording = Recording(RecorderOptions.of(**self._given), Expectations())
+
+    def configure(self, **options: Any) -> None:
+        """Change options, before anything is tracked: for the fixture, which makes the recorder itself.
+
+        Raises
+        ------
+        RuntimeError
+            If something is tracked already.
+        """
+        old = self._recording
+        if old.items:
+            raise RuntimeError("options are set before anything is tracked: call configure() first")
+        given = self._given | options
+        self._recording = Recording(RecorderOptions.of(**given), old.expectations)
+        self._given = given
+        old.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._recording.close()
+
+    @property
+    def series(self) -> dict[str, Series]:
+        """Statistics over the steps, by the item's name."""
+        return self._recording.series
+
+    @property
+    def note(self) -> str:
+        """A text that frames show, such as the epoch; may be set."""
+        return self._recording.note
+
+    @note.setter
+    def note(self, text: str) -> None:
+        self._recording.note = str(text)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether steps are recorded; may be set, and holds from the next step on."""
+        return self._recording.clock.enabled
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        self._recording.clock.enabled = bool(value)
+
+    @property
+    def trackable(self) -> dict[str, set[str]]:
+        """What of each layer has come so far: ``output``, ``gradient``, or both, by name."""
+        return {name: set(kinds) for name, kinds in self._recording.watch.reached.items()}
+
+    @property
+    def report(self) -> dict[str, Counts]:
+        """How many frames of each item were seen, written, dropped and coalesced; exact once closed."""
+        counted = {name: self._recording.output.counts(item) for name, item in self._recording.items.items()}
+        return {name: counts for name, counts in counted.items() if counts}
+
+    def track_model(
+        self,
+        model: nn.Module,
+        name: str = "model",
+        *,
+        gradients: bool = True,
+        **drawing: Any,
+    ) -> None:
+        """Track what a model returns, and its gradient.
+
+        Parameters
+        ----------
+        model
+            Of what it returns, the first tensor in it counts.
+        name
+            Name of the output; its gradient has ``.grad`` after it.
+        gradients
+            Track the gradient too.
+        **drawing
+            How it is drawn, and what else is done with each frame:
+
+            ``view``, default ``"auto"``: ``heatmap``, ``channels``, ``histogram``, ``pca`` or ``square``; by default
+            the shape decides.
+            ``transform``: a function applied to the tensor when it is read.
+            ``callback``: called in the process beside with each frame, ``callback(name, step, values)``, where
+            `values` is a NumPy array of 32-bit floats.  A function or a class from the top level of a file; of a
+            class one object is made there, without arguments, and its ``close`` called at the end if it has one.
+            ``video``, default True: whether there is a video.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `drawing` has a word or a value that it cannot have, or the name is taken.
+        """
+        how = Drawing.of(drawing)
+        self._recording.optimizers.own(model)
+        self._recording.watch.module(model, *self._recording.pair(name, "output", how, True, gradients))
+
+    def track_layers(
+        self,
+        model: nn.Module,
+        layers: str | list[str] | None = None,
+        name: str = "",
+        *,
+        outputs: bool = True,
+        gradients: bool = True,
+        **drawing: Any,
+    ) -> None:
+        """Track what modules of a model return, and the gradients that come back for it.
+
+        Those that return no tensor of floats, or no gradient comes back to, are left out by themselves:
+        `trackable` says which they are.
+
+        Parameters
+        ----------
+        model
+            The model.
+        layers
+            Globs of module paths, such as ``"features.*"``.  Default: all modules without submodules.
+        name
+            Put before all names, with a dot: needed for a second model.
+        outputs, gradients
+            What to track.
+        **drawing
+            As in `track_model`.
+
+        Raises
+        ------
+        ValueError
+            If a glob fits no module, or a name is taken.
+        """
+        how = Drawing.of(drawing)
+        recording = self._recording
+        recording.optimizers.own(model)
+        for path, module in chosen_modules(model, layers).items():
+            items = recording.pair(joined(name, path), "output", how, outputs, gradients)
+            recording.watch.module(module, *items)
+
+    def track_parameters(
+        self,
+        model: nn.Module,
+        parameters: str | list[str] = "*",
+        name: str = "",
+        *,
+        values: bool = True,
+        gradients: bool = True,
+        updates: bool = True,
+        **drawing: Any,
+    ) -> None:
+        """Track parameters at the end of each step: values, gradients, and what the step did to them.
+
+        Parameters
+        ----------
+        model
+            The model.
+        parameters
+            Globs of parameter names, such as ``"*.weight"``.
+        name
+            Put before all names, with a dot: needed for a second model.
+        values, gradients, updates
+            What to track.  An update, and its ratio to the values, is that of a sample of 65,536 values at most.
+        **drawing
+            As in `track_model`.
+
+        Raises
+        ------
+        ValueError
+            If a glob fits no parameter, a name is taken, or a parameter has no values yet.
+        """
+        how = Drawing.of(drawing)
+        recording = self._recording
+        recording.optimizers.own(model)
+        for path, parameter in chosen_parameters(model, parameters).items():
+            full = joined(name, path)
+            items = recording.pair(full, "parameter", how, values, gradients)
+            update = recording.new_item(f"{full}.update", "update", how) if updates else None
+            recording.parameters.add(parameter, *items, update)
+        recording.parameters.remember()
+
+    def track_tensor(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        **drawing: Any,
+    ) -> None:
+        """Record a tensor as it is now, and its gradient when backward comes to it.
+
+        Call it in each step with the tensor of that step.  Of a leaf, such as an input that is learned, the
+        gradient is recorded in later steps too.
+
+        Parameters
+        ----------
+        name
+            Its name; its gradient has ``.grad`` after it.
+        tensor
+            Of floating or complex numbers.
+        **drawing
+            As in `track_model`; those of the first call hold.
+
+        Raises
+        ------
+        TypeError
+            If it is no such tensor.
+        ValueError
+            If the name is that of something else.
+        """
+        check_tensor(name, tensor)
+        recording = self._recording
+        value = recording.items.get(name)
+        if value is None or value.kind != "tensor":
+            recording.pair(name, "tensor", Drawing.of(drawing), True, True)
+        recording.watch.tensor(tensor, recording.items[name], recording.items[f"{name}.grad"])
+
+    def expect(self, *, layers: str = "*", window: int = 10, **expectations: Any) -> None:
+        """Expect something of training; the step where it is not so raises `ExpectationError`.
+
+        Parameters
+        ----------
+        layers
+            Glob of the names that it is about.
+        window
+            Steps in a row that a unit has to be zero to be dead, or a parameter without update or gradient to
+            fail; steps that a median is taken of.
+        **expectations
+            ``no_nan=True``: no NaN and no infinity in anything tracked.
+            ``grad_norm="<1e3"``: Euclidean norm of each gradient.
+            ``grad_growth="<100"``: the norm over the median of those before.
+            ``dead_units="<5%"``: share of a layer's units that were zero in all samples.
+            ``update_ratio="1e-5..1e-1"``: norm of an update over that of the weight, of two dimensions or more.
+            ``output_norm="<1e4"``: norm of each layer's output.
+            ``gradients_arrive=True``, ``parameters_move=True``: none stays zero.
+            ``loss="<10"``, ``loss_decreases=True`` (or ``">20%"``): looked at by the numbers that `step` and `log`
+            are given; the decrease is from the first quarter of the steps to the last, looked at in `close`.
+
+        Raises
+        ------
+        TypeError
+            If there is no such expectation.
+        ValueError
+            If a range is none.
+        """
+        self._recording.expectations.add(layers, window, expectations)
+        self._recording.parameters.remember()
+
+    def log(self, **numbers: Any) -> None:
+        """Record numbers of the step that is going on, such as the loss.
+
+        Raises
+        ------
+        TypeError
+            If one is no number.
+        """
+        __tracebackhide__ = True
+        self._recording.tell({name: as_number(name, number) for name, number in numbers.items()})
+
+    def step(self, loss: Any = None, **numbers: Any) -> None:
+        """Tell numbers of a step; it ends, if its optimizer has not ended it.
+
+        Parameters
+        ----------
+        loss
+            The loss, a number or a tensor of one.
+        **numbers
+            Others, by name.
+
+        Raises
+        ------
+        ExpectationError
+            If something is not as expected.
+        RecorderError
+            If the process beside failed.
+        """
+        __tracebackhide__ = True
+        numbers = ({} if loss is None else {"loss": loss}) | numbers
+        self._recording.end_step({name: as_number(name, number) for name, number in numbers.items()})
+
+    def close(self) -> None:
+        """Remove all hooks, have the files finished, and look at what is expected of the whole.
+
+        Raises
+        ------
+        ExpectationError
+            If something is not as expected, or an expectation had nothing to look at.
+        RecorderError
+            If the process beside failed.
+        """
+        __tracebackhide__ = True
+        recording = self._recording
+        if recording.is_closed:
+            return
+        if error := recording.close():
+            recording.fail(error)
+        if failure := recording.expectations.check_end(max(recording.clock.step - 1, 0)):
+            raise failure

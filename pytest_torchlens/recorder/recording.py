@@ -1,0 +1,148 @@
+"""One recording as it goes on: what is tracked, the step it is in, and where all of it goes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from pytest_torchlens.recorder.clock import Clock
+from pytest_torchlens.recorder.errors import RecorderError
+from pytest_torchlens.recorder.items import Drawing
+from pytest_torchlens.recorder.items import Item
+from pytest_torchlens.recorder.optimizers import OptimizerSteps
+from pytest_torchlens.recorder.output import Output
+from pytest_torchlens.recorder.parameters import Parameters
+from pytest_torchlens.recorder.series import Row
+from pytest_torchlens.recorder.series import Series
+from pytest_torchlens.recorder.series import number_row
+from pytest_torchlens.recorder.watch import Watch
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_torchlens.recorder.expectations import Expectations
+    from pytest_torchlens.recorder.options import RecorderOptions
+    from pytest_torchlens.recorder.readings import Reading
+
+
+class Recording:
+    """Puts the parts together.
+
+    Parameters
+    ----------
+    options
+        Of the recorder.
+    expectations
+        What is looked at in each step.
+    """
+
+    def __init__(self, options: RecorderOptions, expectations: Expectations) -> None:
+        self.options = options
+        self.expectations = expectations
+        self.note = ""
+        self.series: dict[str, Series] = {}
+        self.items: dict[str, Item] = {}
+        self.clock = Clock(options)
+        self.watch = Watch(options, self.clock, expectations, self._show)
+        self.parameters = Parameters(self.watch)
+        self.output = Output(options)
+        self.is_closed = False
+        self._has_ended_step = False
+        automatic = options.steps != "manual"
+        self.optimizers = OptimizerSteps(self.parameters.remember, self._optimizer_stepped, automatic=automatic)
+
+    def pair(
+        self, name: str, kind: str, drawing: Drawing, outputs: bool, gradients: bool
+    ) -> tuple[Item | None, Item | None]:
+        """Begin to follow a tensor and its gradient, or one of the two."""
+        value = self.new_item(name, kind, drawing) if outputs else None
+        gradient = self.new_item(f"{name}.grad", f"{kind} gradient", drawing) if gradients else None
+        return value, gradient
+
+    def new_item(self, name: str, kind: str, drawing: Drawing) -> Item:
+        """Begin to follow one more.
+
+        Raises
+        ------
+        RuntimeError
+            If the recorder is closed.
+        ValueError
+            If the name is taken.
+        """
+        if self.is_closed:
+            raise RuntimeError("the recorder is closed: make a new one")
+        if name in self.items:
+            raise ValueError(f"{name!r} is tracked already; a second model needs a name of its own: name='other'")
+        item = Item(len(self.items), name, kind, drawing)
+        self.items[name] = item
+        self.series[name] = Series(name, self.options.keep)
+        self.output.declare(item)
+        return item
+
+    def tell(self, numbers: dict[str, float]) -> None:
+        """Keep numbers of the step that is going on."""
+        self._tell(numbers, self.clock.step)
+
+    def end_step(self, numbers: dict[str, float]) -> None:
+        """Keep numbers of a step; it ends, if its optimizer has not ended it."""
+        __tracebackhide__ = True
+        has_ended, self._has_ended_step = self._has_ended_step, False
+        step = self.clock.step - has_ended
+        if not has_ended:
+            self._complete()
+        self._tell(numbers, step)
+
+    def close(self) -> RecorderError | None:
+        """Remove all hooks and have the files finished; return what went wrong."""
+        if self.is_closed:
+            return None
+        self.is_closed = True
+        self.watch.close()
+        self.optimizers.close()
+        return self.output.close()
+
+    def fail(self, error: RecorderError) -> None:
+        """Do with an error of the process beside what the options say."""
+        __tracebackhide__ = True
+        if self.options.on_error == "raise":
+            raise error
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+
+    def _optimizer_stepped(self) -> None:
+        __tracebackhide__ = True
+        self._complete()
+        self._has_ended_step = True
+
+    def _complete(self) -> None:
+        """End the step: read parameters, keep what was read, begin the next, and say what is not as expected."""
+        __tracebackhide__ = True
+        if self.clock.is_recorded or self.expectations:
+            self.parameters.read()
+        step, is_recorded = self.clock.step, self.clock.is_recorded
+        rows = [(reading, reading.row(step)) for reading in self.watch.finish_step()]
+        failure = self.expectations.check(rows)
+        self._keep([(one.item, row) for one, row in rows if is_recorded or (failure and one.item.name == failure.item)])
+        self.clock.advance()
+        self.parameters.remember()
+        if error := self.output.trouble():
+            self.fail(error)
+        if failure:
+            raise failure
+
+    def _tell(self, numbers: dict[str, float], step: int) -> None:
+        __tracebackhide__ = True
+        for name, number in numbers.items():
+            item = self.items.get(name) or self.new_item(name, "scalar", Drawing(video=False))
+            row = number_row(number, step)
+            self._keep([(item, row)])
+            if failure := self.expectations.check_scalar(name, row):
+                raise failure
+
+    def _keep(self, rows: list[tuple[Item, Row]]) -> None:
+        for item, row in rows:
+            self.series[item.name].rows.append(row)
+        if rows:
+            self.output.write(rows)
+
+    def _show(self, reading: Reading, values: torch.Tensor) -> None:
+        self.output.show(reading, values, self.clock.step, self.note)

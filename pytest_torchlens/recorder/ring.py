@@ -1,0 +1,108 @@
+"""Memory that two processes share, as a ring of slots of one size: allocated once, without a name, never growing.
+
+Memory without a name leaves nothing behind, however the processes end.  One process fills slots, in order, and
+says so by a message of its own; the other reads and frees them in that order.  All that is shared beside the
+slots is the number of those freed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HEAD = 64
+"""Bytes before the first slot; the first eight count the freed slots."""
+
+
+class Ring:
+    """A ring of slots of 32-bit floats.
+
+    Parameters
+    ----------
+    slots
+        How many there are.
+    values
+        Floats in each.
+    handle
+        What `handle` of the other process's ring is; None makes new memory.
+
+    Attributes
+    ----------
+    filled : int
+        Slots ever filled by this process.
+    """
+
+    def __init__(self, slots: int, values: int, handle: str | None = None) -> None:
+        self.slots = slots
+        self.values = values
+        self.filled = 0
+        size = HEAD + 4 * slots * values
+        self._file, self._memory = _new(size) if handle is None else _attached(handle, size)
+        self._freed: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(self._memory, np.int64, 1)
+        flat = np.frombuffer(self._memory, np.float32, slots * values, HEAD)
+        self._slots = flat.reshape(slots, values)
+
+    @property
+    def handle(self) -> str:
+        """What the other process finds the memory by."""
+        return str(self._file)
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """File descriptors that the other process has to inherit."""
+        return (self._file,) if isinstance(self._file, int) else ()
+
+    @property
+    def free(self) -> int:
+        """How many slots can be filled now."""
+        return self.slots - (self.filled - int(self._freed[0]))
+
+    def next_slot(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Return the slot to be filled next; it counts as filled once `fill` is called."""
+        slot: np.ndarray[Any, np.dtype[np.float32]] = self._slots[self.filled % self.slots]
+        return slot
+
+    def fill(self) -> int:
+        """Count the next slot as filled; return its number."""
+        self.filled += 1
+        return self.filled - 1
+
+    def read(self, number: int, size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Return a copy of the first `size` values of a filled slot."""
+        slot: np.ndarray[Any, np.dtype[np.float32]] = self._slots[number % self.slots]
+        return slot[:size].copy()
+
+    def release(self) -> None:
+        """Free the oldest filled slot."""
+        self._freed[0] += 1
+
+    def close(self) -> None:
+        """Let go of the memory, which goes with the last array that is a part of it."""
+        del self._freed, self._slots, self._memory
+        if isinstance(self._file, int):
+            os.close(self._file)
+
+
+def _new(size: int) -> tuple[int | str, mmap.mmap]:
+    if sys.platform == "win32":
+        name = f"pytest-lens-{os.getpid()}-{os.urandom(8).hex()}"
+        return name, mmap.mmap(-1, size, tagname=name)
+    if hasattr(os, "memfd_create"):
+        file = os.memfd_create("pytest-lens-recorder")
+    else:
+        file, path = tempfile.mkstemp(prefix="pytest-lens-")
+        Path(path).unlink()
+    os.truncate(file, size)
+    return file, mmap.mmap(file, size)
+
+
+def _attached(handle: str, size: int) -> tuple[int | str, mmap.mmap]:
+    if sys.platform == "win32":
+        return handle, mmap.mmap(-1, size, tagname=handle)
+    return int(handle), mmap.mmap(int(handle), size)

@@ -1,0 +1,197 @@
+"""What an expectation looks at, by its name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_torchlens.recorder.expectations import Expected
+    from pytest_torchlens.recorder.ranges import Range
+    from pytest_torchlens.recorder.series import Row
+
+GRADIENTS = frozenset({"output gradient", "parameter gradient", "tensor gradient"})
+ANYTHING = GRADIENTS | {"output", "parameter", "update", "tensor", "loss", "scalar"}
+FEW = 5
+"""Norms that a median is taken of, at least."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is looked at: a row, and what it is of."""
+
+    kind: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    row: Row
+
+    @property
+    def layer(self) -> str:
+        """The name without what its kind says anyway."""
+        return self.name.removesuffix(".grad").removesuffix(".update")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of expectation.
+
+    Attributes
+    ----------
+    kinds : frozenset of str
+        Kinds of items that it looks at.
+    look : callable
+        Returns what is wrong with a row; the list is the rule's own, of what it saw of that item before.
+    value : callable
+        Returns the number that is judged.
+    takes_range : bool
+        Whether it is expected of a size, or just expected.
+    example : str
+        A range, for messages.
+    missing : str
+        What to do where there was nothing to look at.
+    """
+
+    kinds: frozenset[str]
+    look: Callable[[Expected, Found, list[float]], str]
+    value: Callable[[Row], float]
+    takes_range: bool = True
+    example: str = ""
+    missing: str = ""
+
+
+def _norm(row: Row) -> float:
+    return math.inf if row.nans else row.norm
+
+
+def _in_range(words: str, value: Callable[[Row], float]) -> Callable[[Expected, Found, list[float]], str]:
+    def look(expected: Expected, found: Found, past: list[float]) -> str:
+        number = value(found.row)
+        if math.isnan(number) or (expected.range and number in expected.range):
+            _remember(past, number, expected.window)
+            return ""
+        return f"{words} {_text(number, expected.range)}"
+
+    return look
+
+
+def _update_ratio(expected: Expected, found: Found, past: list[float]) -> str:
+    # A bias begins at zero and moves by more than itself: the ratio says something of weights only.
+    return _RATIO(expected, found, past) if len(found.shape) > 1 else ""
+
+
+def _no_nan(_: Expected, found: Found, __: list[float]) -> str:
+    row = found.row
+    return f"{row.nans:,} of {row.count:,} values are NaN or infinite" if row.nans else ""
+
+
+def _growth(expected: Expected, found: Found, past: list[float]) -> str:
+    usual = median(past) if len(past) >= FEW else 0.0
+    norm = _norm(found.row)
+    if usual and expected.range and norm / usual not in expected.range:
+        return f"gradient norm {norm:.4g} is {norm / usual:.4g} times the median of the last {len(past)}, {usual:.4g}"
+    _remember(past, norm, max(expected.window, FEW))
+    return ""
+
+
+def _not_still(words: str) -> Callable[[Expected, Found, list[float]], str]:
+    def look(expected: Expected, found: Found, past: list[float]) -> str:
+        if found.row.norm or found.row.nans:
+            past.clear()
+            return ""
+        past.append(0.0)
+        return f"{words} in {len(past)} steps one after the other" if len(past) >= expected.window else ""
+
+    return look
+
+
+def decrease(losses: list[float], wanted: Range | None) -> str:
+    """Return what is wrong with how losses went: the last quarter has to be below the first, or by a share of it."""
+    quarter = max(1, len(losses) // 4)
+    first, last = fmean(losses[:quarter]), fmean(losses[-quarter:])
+    fallen = (first - last) / abs(first) if first else 0.0 - last
+    if fallen > 0 if wanted is None else fallen in wanted:
+        return ""
+    how = f"of {len(losses)} losses the first {quarter} are {first:.4g} in the mean, the last {quarter} {last:.4g}"
+    asked = "loss_decreases=True" if wanted is None else f"loss_decreases={wanted.text}, found {fallen:.2%}"
+    return f"loss: {how}; expected {asked}"
+
+
+def _remember(past: list[float], number: float, window: int) -> None:
+    past.append(number)
+    del past[:-window]
+
+
+def _text(number: float, wanted: Range | None) -> str:
+    return f"{number:.2%}" if wanted and wanted.is_share else f"{number:.4g}"
+
+
+_RATIO = _in_range("update over weight", lambda row: row.ratio)
+_GRADIENT_MISSING = "no gradient was read; track_parameters(model) or track_layers(model) reads them"
+_UPDATE_MISSING = "no update was read; track_parameters(model), and an optimizer or rec.step()"
+_OUTPUT_MISSING = "no output of a layer was read; track_layers(model)"
+
+RULES = {
+    "no_nan": Rule(
+        ANYTHING,
+        _no_nan,
+        lambda row: float(row.nans),
+        takes_range=False,
+        missing="nothing was read; track_layers(model), track_parameters(model)",
+    ),
+    "grad_norm": Rule(
+        GRADIENTS,
+        _in_range("gradient norm", _norm),
+        _norm,
+        example="<1e3",
+        missing=_GRADIENT_MISSING,
+    ),
+    "grad_growth": Rule(GRADIENTS, _growth, _norm, example="<100", missing=_GRADIENT_MISSING),
+    "dead_units": Rule(
+        frozenset({"output"}),
+        _in_range("dead units", lambda row: row.dead),
+        lambda row: row.dead,
+        example="<5%",
+        missing=_OUTPUT_MISSING,
+    ),
+    "update_ratio": Rule(
+        frozenset({"update"}),
+        _update_ratio,
+        lambda row: row.ratio,
+        example="1e-5..1e-1",
+        missing=_UPDATE_MISSING,
+    ),
+    "output_norm": Rule(
+        frozenset({"output", "tensor"}),
+        _in_range("norm", _norm),
+        _norm,
+        example="<1e4",
+        missing=_OUTPUT_MISSING,
+    ),
+    "gradients_arrive": Rule(
+        frozenset({"parameter gradient"}),
+        _not_still("the gradient was zero or did not come"),
+        _norm,
+        takes_range=False,
+        missing=_GRADIENT_MISSING,
+    ),
+    "parameters_move": Rule(
+        frozenset({"update"}),
+        _not_still("the update was zero"),
+        _norm,
+        takes_range=False,
+        missing=_UPDATE_MISSING,
+    ),
+    "loss": Rule(
+        frozenset({"loss"}),
+        _in_range("loss", lambda row: row.mean),
+        lambda row: row.mean,
+        example="<10",
+        missing="tell it: rec.step(loss=loss)",
+    ),
+}

@@ -1,0 +1,121 @@
+"""Statistics of a tensor, cheap enough for each step of a training.
+
+Sums and norms are taken by the kernels that run at the speed of memory; the exact look at what is no number
+follows only where a norm says that there is such.  On an accelerator nothing is waited for until it is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from pytest_torchlens.recorder.sample import spread_sample
+
+NOT_MEASURED = math.nan
+
+CANCELLED = 1e-3
+"""Share of the squared norm below which the variance is what rounding left over, and is computed anew."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of one tensor; of its finite values, where some are not.
+
+    Attributes
+    ----------
+    count : int
+        Elements.
+    mean, std, norm, min, max : float
+        Mean, standard deviation, Euclidean norm, extremes.
+    zeros : float
+        Share of elements that are zero, of a sample of 65,536 where there are more.
+    nans : int
+        Elements that are NaN or infinite.
+    """
+
+    count: int
+    mean: float
+    std: float
+    norm: float
+    min: float
+    max: float
+    zeros: float
+    nans: int
+
+
+class Measured:
+    """The statistics of a tensor as it was: all that needs the tensor has been computed.
+
+    Parameters
+    ----------
+    tensor
+        Real or complex, of any dtype and device; of complex ones, and of sparse ones, the stored numbers count.
+    norm_only
+        Measure no more than norm and NaN count, which costs a tenth.
+    """
+
+    def __init__(self, tensor: torch.Tensor, *, norm_only: bool = False) -> None:
+        plain = as_plain(tensor)
+        self.count = plain.numel()
+        is_near = plain.device.type == "cpu"
+        found = (_norm_only(plain) if norm_only else _quick(plain)) if is_near else None
+        self._found: Statistics | torch.Tensor = found or _exact(plain.double() if is_near else plain)
+
+    def statistics(self) -> Statistics:
+        """Return them; waits for the device."""
+        if isinstance(self._found, torch.Tensor):
+            mean, std, norm, low, high, zeros, finite = self._found.tolist()
+            self._found = Statistics(self.count, mean, std, norm, low, high, zeros, self.count - int(finite))
+        return self._found
+
+
+def as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor's numbers in a dtype that sums do not overflow: a view where it can be one."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor if tensor.dtype in {torch.float32, torch.float64} else tensor.float()
+
+
+def _norm_only(plain: torch.Tensor) -> Statistics | None:
+    norm = float(torch.linalg.vector_norm(plain))
+    nothing = NOT_MEASURED
+    if not math.isfinite(norm):
+        return None
+    return Statistics(plain.numel(), nothing, nothing, norm, nothing, nothing, nothing, 0)
+
+
+def _quick(plain: torch.Tensor) -> Statistics | None:
+    """Return the statistics in three passes over the memory; None where they would not be right."""
+    norm, total = float(torch.linalg.vector_norm(plain)), float(plain.sum())
+    count = plain.numel()
+    mean = total / count
+    variance = norm * norm - total * mean
+    if not math.isfinite(variance) or variance < CANCELLED * norm * norm:
+        return None
+    low, high = plain.aminmax()
+    std = math.sqrt(variance / max(count - 1, 1))
+    return Statistics(count, mean, std, norm, float(low), float(high), _zeros(plain), 0)
+
+
+def _zeros(plain: torch.Tensor) -> float:
+    sample = spread_sample(plain)
+    return 1 - int(torch.count_nonzero(sample)) / sample.numel()
+
+
+def _exact(plain: torch.Tensor) -> torch.Tensor:
+    """Return mean, standard deviation, norm, extremes and share of zeros of the finite values, and their number."""
+    finite = plain.isfinite()
+    count = finite.sum()
+    values = plain.where(finite, 0)
+    mean = values.sum() / count.clamp(min=1)
+    deviation = torch.linalg.vector_norm((plain - mean).where(finite, 0)) / (count - 1).clamp(min=1).sqrt()
+    low = plain.where(finite, math.inf).amin()
+    high = plain.where(finite, -math.inf).amax()
+    zeros = (plain == 0).sum() / plain.numel()
+    facts = (mean, deviation, torch.linalg.vector_norm(values), low, high, zeros, count)
+    return torch.stack([fact.double() for fact in facts])

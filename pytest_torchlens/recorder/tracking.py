@@ -1,0 +1,95 @@
+"""What a user names, found, and checked."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from pytest_torchlens.recorder.outputs import is_measurable
+from pytest_torchlens.records.near import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+
+def joined(name: str, path: str) -> str:
+    """Return a path with the name of its model before it."""
+    return f"{name}.{path}" if name else path
+
+
+def chosen_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[str, nn.Module]:
+    """Return the modules that one of the globs fits, by path; of all, those without submodules.
+
+    Raises
+    ------
+    ValueError
+        If a glob fits none.
+    """
+    modules = {path: module for path, module in model.named_modules() if path}
+    if globs is not None:
+        return {path: modules[path] for path in _chosen("module", modules, globs)}
+    leaves = {path: module for path, module in modules.items() if not any(module.children())}
+    return leaves or {type(model).__name__: model}
+
+
+def chosen_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
+    """Return the parameters that one of the globs fits, by name.
+
+    Raises
+    ------
+    ValueError
+        If a glob fits none, or a parameter has no values yet.
+    """
+    parameters = dict(model.named_parameters())
+    found = {name: parameters[name] for name in _chosen("parameter", parameters, globs)}
+    for name, parameter in found.items():
+        if is_lazy(parameter):
+            raise ValueError(f"parameter {name!r} has no values yet: run the model once before it is tracked")
+    return found
+
+
+def check_tensor(name: str, tensor: Any) -> None:
+    """Check that it can be measured.
+
+    Raises
+    ------
+    TypeError
+        If it cannot.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name!r} is a {type(tensor).__name__}; track_tensor takes a tensor")
+    if not is_measurable(tensor):
+        raise TypeError(
+            f"{name!r} is a tensor of {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; what is recorded are "
+            "floating or complex numbers, at least one of them"
+        )
+
+
+def as_number(name: str, number: Any) -> float:
+    """Return a number as a float.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if isinstance(number, torch.Tensor):
+        number = number.detach()
+    try:
+        return float(number)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name}={number!r} is no number, and no tensor of one") from None
+
+
+def _chosen(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> list[str]:
+    globs = [globs] if isinstance(globs, str) else list(globs)
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in known):
+            raise ValueError(f"no {noun} fits {glob!r}; {nearest(glob, known)}")
+    return [name for name in known if any(fnmatchcase(name, glob) for glob in globs)]

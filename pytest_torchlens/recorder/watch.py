@@ -1,0 +1,173 @@
+"""Reads tensors where training makes them, through hooks that change nothing and are all removed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
+
+from pytest_torchlens.recorder.outputs import first_tensor
+from pytest_torchlens.recorder.outputs import is_measurable
+from pytest_torchlens.recorder.readings import Reading
+from pytest_torchlens.recorder.readings import Readings
+from pytest_torchlens.recorder.sample import picture_sample
+from pytest_torchlens.recorder.statistics import Measured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from pytest_torchlens.recorder.clock import Clock
+    from pytest_torchlens.recorder.expectations import Expectations
+    from pytest_torchlens.recorder.items import Item
+    from pytest_torchlens.recorder.options import RecorderOptions
+
+
+class Watch:
+    """Hooks on modules and tensors, and what they read in the step that is going on.
+
+    Parameters
+    ----------
+    options
+        Of the recorder.
+    clock
+        Says whether to read.
+    expectations
+        May want more than that.
+    show
+        Takes a reading and the part of its tensor that is drawn, in the CPU's memory.
+    """
+
+    def __init__(
+        self,
+        options: RecorderOptions,
+        clock: Clock,
+        expectations: Expectations,
+        show: Callable[[Reading, torch.Tensor], None],
+    ) -> None:
+        self.readings = Readings()
+        self.reached: dict[str, set[str]] = {}
+        self._options = options
+        self._clock = clock
+        self._expectations = expectations
+        self._show = show
+        self._scale: float | None = None
+        self._handles: list[Any] = []
+
+    def module(self, module: nn.Module, output: Item | None, gradient: Item | None) -> None:
+        """Read what a module returns, and the gradient that comes back for it."""
+        self._handles.append(module.register_forward_hook(partial(self._returned, output, gradient)))
+
+    def tensor(self, tensor: torch.Tensor, value: Item, gradient: Item) -> None:
+        """Read a tensor now, and its gradient when it comes."""
+        self.read(value, tensor)
+        if tensor.requires_grad:
+            handle: Any = tensor.register_hook(partial(self._came_back, gradient))  # type: ignore[no-untyped-call]
+            if tensor.is_leaf:
+                self._handles.append(handle)
+
+    def wants(self, item: Item) -> bool:
+        """Whether a tensor of this item is to be read in this step."""
+        return self._clock.is_recorded or self._expectations.want(item)
+
+    def read(self, item: Item, tensor: torch.Tensor, *, ratio: float | None = None) -> None:
+        """Measure a tensor, and copy what is drawn of it.
+
+        Raises
+        ------
+        TypeError
+            If the item's transform returns no tensor of numbers.
+        """
+        if not self.wants(item) or torch.compiler.is_compiling():
+            return
+        tensor = _transformed(item, tensor.detach())
+        reading = Reading(
+            item,
+            self.readings.next_call(item),
+            tuple(tensor.shape),
+            str(tensor.dtype).removeprefix("torch."),
+            Measured(tensor, norm_only=not self._clock.is_recorded),
+            self._scale_of(item),
+        )
+        if ratio is not None:
+            reading.ratio = ratio
+        reading.dead = self._expectations.dead_units(item, tensor)
+        self.readings.all.append(reading)
+        if self._clock.is_recorded and reading.call == 1:
+            self._sample(reading, tensor)
+
+    def read_missing(self, item: Item) -> None:
+        """Note that a gradient did not come, where that matters."""
+        if self._expectations.awaits_gradient(item):
+            nothing = Measured(torch.zeros(1))
+            self.readings.all.append(Reading(item, self.readings.next_call(item), (), "", nothing))
+
+    def finish_step(self) -> list[Reading]:
+        """Return what the step had, its samples shown; the next one begins."""
+        found = list(self.readings.all)
+        for reading in found:
+            if reading.sample is not None:
+                self._show(reading, reading.sample.cpu())
+                reading.sample = None
+        self.readings.clear()
+        self._scale = None
+        return found
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _returned(self, output: Item | None, gradient: Item | None, module: nn.Module, _: Any, result: Any) -> None:
+        if not (torch.is_grad_enabled() or self._options.no_grad):
+            return
+        if (tensor := first_tensor(result)) is None:
+            return
+        if output:
+            self._reach(output)
+            self.read(output, tensor)
+        if gradient and tensor.requires_grad and torch.is_grad_enabled():
+            self._reach(gradient)
+            if self.wants(gradient):
+                # On the tensor, not the module: what is later written into it in place does not matter then.
+                tensor.register_hook(partial(self._came_back, gradient))  # type: ignore[no-untyped-call]
+
+    def _came_back(self, item: Item, gradient: torch.Tensor) -> None:
+        if is_measurable(gradient):
+            self.read(item, gradient)
+
+    def _reach(self, item: Item) -> None:
+        name, kind = item.name.removesuffix(".grad"), "gradient" if "gradient" in item.kind else "output"
+        self.reached.setdefault(name, set()).add(kind)
+
+    def _sample(self, reading: Reading, tensor: torch.Tensor) -> None:
+        part = picture_sample(tensor, self._options.slot_values, is_batch=reading.item.is_batch)
+        if part.is_complex():
+            part = part.abs()
+        if reading.scale != 1:
+            part = part / reading.scale
+        if part.device.type == "cpu":
+            self._show(reading, part)
+        else:
+            reading.sample = part.float().clone()
+
+    def _scale_of(self, item: Item) -> float:
+        if self._options.scaler is None or item.kind not in {"output gradient", "tensor gradient"}:
+            return 1.0
+        if self._scale is None:
+            self._scale = float(self._options.scaler.get_scale())
+        return self._scale
+
+
+def _transformed(item: Item, tensor: torch.Tensor) -> torch.Tensor:
+    if item.drawing.transform is None:
+        return tensor
+    with torch.no_grad():
+        result: Any = item.drawing.transform(tensor)
+    if not isinstance(result, torch.Tensor) or not is_measurable(result):
+        raise TypeError(f"the transform of {item.name!r} returned {result!r}; it has to return a tensor of floats")
+    return result

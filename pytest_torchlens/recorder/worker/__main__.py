@@ -1,0 +1,50 @@
+"""Where the process beside begins."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from pytest_torchlens.recorder.worker.messages import Messages
+from pytest_torchlens.recorder.worker.sink import Sink
+
+
+def main() -> int:
+    """Read messages until they end; return the exit status."""
+    if hasattr(os, "nice"):
+        os.nice(5)  # training goes first
+    messages = Messages(sys.stdin.fileno())
+    signal.signal(signal.SIGTERM, lambda *_: messages.stop())
+    sink: Sink | None = None
+    try:
+        for message in messages:
+            if sink is None:
+                sink = Sink(message)
+            else:
+                sink.take(message)
+    except OSError as error:
+        _say(f"a file could not be written: {error}")
+        _finish(sink, f"a file could not be written: {error}")
+        return 1
+    except BaseException:
+        _finish(sink, "an error")
+        raise
+    return _finish(sink, "closed" if messages.were_ended else "the process that records ended without closing")
+
+
+def _finish(sink: Sink | None, reason: str) -> int:
+    if sink is None:
+        return 0
+    errors = sink.close(reason)
+    for error in errors:
+        _say(f"{type(error).__name__}: {error}")
+    return 1 if errors else 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201 - what this process says ends up in an error of the other
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Names of files, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONGEST = 80
+
+
+class WholeFile:
+    """A file that is appended to: what cannot be written whole is taken back.
+
+    Parameters
+    ----------
+    path
+        Overwritten where it exists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        """Append to it.
+
+        Raises
+        ------
+        OSError
+            If that cannot be done; the file is then as it was before.
+        """
+        try:
+            self._file.seek(self.size)
+            self._write(data)
+        except OSError:
+            self._file.truncate(self.size)
+            raise
+        self.size += len(data)
+
+    def replace(self, place: int, data: bytes) -> None:
+        """Write over a few bytes."""
+        self._file.seek(place)
+        self._write(data)
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[self._file.write(data) :]
+
+
+def file_stem(number: int, name: str) -> str:
+    """Return a file name for an item, without suffix: unlike any other item's, and safe on any disk.
+
+    Examples
+    --------
+    >>> file_stem(3, "net/features.0.grad")
+    '003-net_features.0.grad'
+    """
+    safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:LONGEST].rstrip(".")
+    return f"{number:03d}-{safe}"
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file such that no reader ever sees half of it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

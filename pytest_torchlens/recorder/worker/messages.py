@@ -1,0 +1,68 @@
+"""What the process that records says, read by a thread of its own: its end is noticed whatever is going on here."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GRACE = 30.0
+"""Seconds for what is left to be written, after the process that records has ended without a word."""
+
+
+class Messages:
+    """Messages in the order they were sent, until one says that it is the last, or their sender is gone.
+
+    Parameters
+    ----------
+    source
+        File descriptor that they come from.
+
+    Attributes
+    ----------
+    were_ended : bool
+        Whether the sender said that it was the last.
+    """
+
+    def __init__(self, source: int) -> None:
+        self.were_ended = False
+        self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._is_stopped = False
+        threading.Thread(target=self._read, args=(source,), daemon=True).start()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while (message := self._queue.get()) is not None and not self._is_stopped:
+            yield message
+
+    def stop(self) -> None:
+        """Take no further message."""
+        self._is_stopped = True
+        self._queue.put(None)
+
+    def _read(self, source: int) -> None:
+        for line in _lines(source):
+            message = json.loads(line)
+            self.were_ended = message["do"] == "end"
+            if self.were_ended:
+                break
+            self._queue.put(message)
+        self._queue.put(None)
+        if not self.were_ended:
+            # A callback that hangs must not keep this process alive for ever.
+            last = threading.Timer(GRACE, os._exit, [4])
+            last.daemon = True
+            last.start()
+
+
+def _lines(source: int) -> Iterator[bytes]:
+    """Yield lines from a file descriptor.  Python's own files hold a lock while they wait, and could not be left."""
+    rest = b""
+    while data := os.read(source, 1 << 16):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines

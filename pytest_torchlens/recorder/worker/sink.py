@@ -1,0 +1,152 @@
+"""Takes messages to the files that they are for."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+
+from pytest_torchlens.recorder.ring import Ring
+from pytest_torchlens.recorder.worker.callbacks import Callback
+from pytest_torchlens.recorder.worker.files import file_stem
+from pytest_torchlens.recorder.worker.files import replace_file
+from pytest_torchlens.recorder.worker.table import Table
+
+if TYPE_CHECKING:
+    from pytest_torchlens.recorder.worker.board import Board
+    from pytest_torchlens.recorder.worker.painter import Painter
+    from pytest_torchlens.recorder.worker.video import Video
+
+
+@dataclass
+class Sunk:
+    """An item, and what is done with it here."""
+
+    number: int
+    name: str
+    kind: str
+    view: str
+    is_filmed: bool
+    callback: Callback | None
+    frames: int = 0
+    painter: Painter | None = None
+    video: Video | None = None
+
+
+class Sink:
+    """All files of one process beside.
+
+    Parameters
+    ----------
+    settings
+        The first message.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        os.chdir(settings["directory"])
+        self.folder = Path(settings["folder"])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ring = Ring(*settings["ring"])
+        self._items: dict[int, Sunk] = {}
+        self._is_first = settings["number"] == 0
+        self._table = Table(self.folder / "series.csv") if self._is_first else None
+        self._board: Board | None = self._new_board() if self._is_first and settings["tensorboard"] else None
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Do what a message says."""
+        getattr(self, f"_take_{message['do']}")(message)
+
+    def close(self, reason: str) -> list[Exception]:
+        """Finish all files, each whatever becomes of the others; return what went wrong."""
+        videos = [item.video for item in self._items.values() if item.video]
+        callbacks = [item.callback for item in self._items.values() if item.callback]
+        errors = []
+        for part in (*videos, *callbacks, self._table, self._board):
+            if part is not None and (error := _tried(part.close)):
+                errors.append(error)
+        for last in (lambda: self._write_report(reason, errors), self._convert_table, self._write_page):
+            if error := _tried(last):
+                errors.append(error)
+        return errors
+
+    def _take_item(self, message: dict[str, Any]) -> None:
+        callback = Callback(message["callback"]) if message["callback"] else None
+        is_filmed = bool(message["video"] and self.settings["videos"])
+        self._items[message["item"]] = Sunk(
+            message["item"], message["name"], message["kind"], message["view"], is_filmed, callback
+        )
+
+    def _take_frame(self, message: dict[str, Any]) -> None:
+        shape = message["shape"]
+        values = self._ring.read(message["slot"], int(np.prod(shape, dtype=int))).reshape(shape)
+        self._ring.release()
+        item = self._items[message["item"]]
+        if item.callback:
+            item.callback(item.name, message["step"], values)
+        if item.is_filmed:
+            self._film(item, values, message)
+        item.frames += 1
+
+    def _take_rows(self, message: dict[str, Any]) -> None:
+        count, width = message["rows"], message["width"]
+        flat = self._ring.read(message["slot"], 2 * count * width)
+        self._ring.release()
+        rows = flat.view(np.float64).reshape(count, width).tolist()
+        if self._table:
+            self._table.write([(self._items[int(row[0])].name, self._items[int(row[0])].kind, row[1:]) for row in rows])
+        if self._board:
+            self._board.write([(self._items[int(row[0])].name, row[1:]) for row in rows])
+
+    def _film(self, item: Sunk, values: np.ndarray[Any, Any], message: dict[str, Any]) -> None:
+        if item.painter is None or item.video is None:
+            from pytest_torchlens.recorder.worker.painter import Painter
+            from pytest_torchlens.recorder.worker.video import new_video
+
+            item.painter = Painter(item.name, item.kind, item.view, tuple(self.settings["size"]))
+            item.video = new_video(self.folder / file_stem(item.number, item.name), self.settings)
+        item.video.add(item.painter.paint(values, message))
+
+    def _new_board(self) -> Board:
+        from pytest_torchlens.recorder.worker.board import Board
+
+        return Board(self.folder / "tensorboard")
+
+    def _write_report(self, reason: str, errors: list[Exception]) -> None:
+        items = [
+            {
+                "item": item.number,
+                "name": item.name,
+                "kind": item.kind,
+                "frames": item.frames,
+                "files": [path.name for path in item.video.paths] if item.video else [],
+            }
+            for item in self._items.values()
+        ]
+        report = {"ended": reason, "errors": [str(error) for error in errors], "items": items}
+        replace_file(self.folder / f"recording-{self.settings['number']}.json", json.dumps(report, indent=1))
+
+    def _convert_table(self) -> None:
+        if self._is_first and self.settings["series"] == "parquet":
+            from pytest_torchlens.recorder.worker.parquet import to_parquet
+
+            to_parquet(self.folder / "series.csv")
+
+    def _write_page(self) -> None:
+        if self._is_first and self.settings["page"]:
+            from pytest_torchlens.recorder.worker.page import write_page
+
+            write_page(self.folder)
+
+
+def _tried(action: Any) -> Exception | None:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - one file that fails must not cost the others
+        return error
+    return None

@@ -1,0 +1,219 @@
+"""What is drawn of a tensor, as pixels: a frame's picture without its text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from pytest_torchlens.recorder.worker.colours import Colours
+from pytest_torchlens.recorder.worker.colours import Scale
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+BACK = (24, 27, 31)
+BAR = (110, 168, 254)
+BINS = 64
+MOST_TILES = 400
+MOST_POINTS = 2000
+AXES = 2
+TILE = 2
+"""Dimensions of a tile."""
+
+
+class View(Protocol):
+    """Draws the frames of one item, one after the other."""
+
+    def draw(self, values: Array, width: int, height: int) -> Colours:
+        """Return pixels of `height` × `width` × 3."""
+
+    def caption(self) -> str:
+        """Return what the picture shows, in a few words."""
+
+
+class Heatmap:
+    """Numbers as colours, two dimensions as they are."""
+
+    def __init__(self) -> None:
+        self.scale = Scale()
+
+    def draw(self, values: Array, width: int, height: int) -> Colours:
+        """Draw the last two dimensions, others below each other."""
+        rows = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(1, -1)
+        self.scale.follow(rows)
+        return stretched(self.scale.colour(rows), width, height)
+
+    def caption(self) -> str:
+        """Return the range of the colours."""
+        return f"colours {self.scale.low:.3g} to {self.scale.high:.3g}"
+
+
+class Square(Heatmap):
+    """All numbers in order, line by line, as a square: for shapes that no other view fits."""
+
+    def draw(self, values: Array, width: int, height: int) -> Colours:
+        """Draw as many lines as columns."""
+        side = math.ceil(math.sqrt(values.size))
+        square = np.full(side * side, np.nan, np.float32)
+        square[: values.size] = values.reshape(-1)
+        self.scale.follow(values)
+        colours = self.scale.colour(square)
+        colours[values.size :] = BACK
+        return fitted(colours.reshape(side, side, 3), width, height)
+
+
+class Channels(Heatmap):
+    """A tile a channel, in a grid."""
+
+    def draw(self, values: Array, width: int, height: int) -> Colours:
+        """Draw the last two dimensions as tiles, all others in order."""
+        tiles = values.reshape(-1, *values.shape[-2:])
+        tiles = tiles[:: max(1, -(-len(tiles) // MOST_TILES))]
+        self.scale.follow(tiles)
+        return fitted(grid(self.scale.colour(tiles), width / height), width, height)
+
+
+class Histogram:
+    """How often which values come up."""
+
+    def __init__(self) -> None:
+        self.scale = Scale()
+        self._most = 0.0
+
+    def draw(self, values: Array, width: int, height: int) -> Colours:
+        """Draw bars over the range of all frames so far."""
+        flat = values[np.isfinite(values)]
+        self.scale.follow(flat)
+        low, high = self.scale.low, self.scale.high
+        counts, _ = np.histogram(np.clip(flat, low, high), BINS, (low, high) if high > low else (low, low + 1))
+        heights = np.sqrt(counts / max(flat.size, 1))
+        self._most = max(float(heights.max(initial=0)), self._most * 0.95) or 1.0
+        return bars(heights / self._most, width, height)
+
+    def caption(self) -> str:
+        """Return the range of the bars."""
+        return f"{BINS} bins from {self.scale.low:.3g} to {self.scale.high:.3g}, heights as square roots"
+
+
+class Projection:
+    """Rows as points, on their two main directions; these are turned as little as can be from frame to frame."""
+
+    def __init__(self) -> None:
+        self._axes: Array | None = None
+        self._reach = 0.0
+        self._share = 0.0
+
+    def draw(self, values: Array, width: int, height: int) -> Colours:
+        """Draw a point for each entry of the first dimension."""
+        rows = np.nan_to_num(values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1))
+        rows = rows[:: max(1, -(-len(rows) // MOST_POINTS))]
+        points = self._project(rows - rows.mean(axis=0))
+        self._reach = max(float(np.abs(points).max(initial=0)), self._reach * 0.95) or 1.0
+        return scattered(points / self._reach, width, height)
+
+    def caption(self) -> str:
+        """Return how much of the spread is seen."""
+        return f"two main directions, {self._share:.0%} of the variance"
+
+    def _project(self, rows: Array) -> Array:
+        axes, self._share = main_axes(rows)
+        if self._axes is not None and self._axes.shape == axes.shape:
+            left, _, right = np.linalg.svd(self._axes @ axes.T)
+            axes = left @ right @ axes
+        self._axes = axes
+        points: Array = rows @ axes.T
+        return points
+
+
+def new_view(name: str, kind: str, shape: tuple[int, ...]) -> View:
+    """Return the view of that name; for ``auto`` the one that fits the shape."""
+    if name == "auto":
+        name = _fitting(kind, shape)
+    views: dict[str, type[View]] = {
+        "heatmap": Heatmap,
+        "channels": Channels if len(shape) > TILE else Heatmap,
+        "histogram": Histogram,
+        "pca": Projection,
+        "square": Square,
+    }
+    return views[name]()
+
+
+def _fitting(kind: str, shape: tuple[int, ...]) -> str:
+    if len(shape) < TILE or min(shape[-2:]) == 1:
+        return "histogram"
+    return "heatmap" if len(shape) == TILE else "channels"
+
+
+def main_axes(rows: Array) -> tuple[Array, float]:
+    """Return the two directions that centred rows spread most in, and their share of the variance."""
+    is_wide = rows.shape[0] < rows.shape[1]
+    products = (rows @ rows.T if is_wide else rows.T @ rows).astype(np.float64)
+    sizes, vectors = np.linalg.eigh(products)
+    axes = vectors[:, ::-1][:, :AXES].T
+    axes = axes @ rows if is_wide else axes
+    lengths = np.linalg.norm(axes, axis=1, keepdims=True)
+    axes = np.divide(axes, lengths, out=np.zeros_like(axes), where=lengths > 0)
+    axes = np.pad(axes, ((0, AXES - len(axes)), (0, 0)))
+    return axes.astype(np.float32), float(sizes[::-1][:AXES].sum() / max(sizes.sum(), np.finfo(float).tiny))
+
+
+def grid(tiles: Colours, aspect: float) -> Colours:
+    """Return tiles side by side with a pixel between them, in about the shape asked for."""
+    count, height, width, _ = tiles.shape
+    columns = max(1, min(count, round(math.sqrt(count * aspect * height / width))))
+    lines = -(-count // columns)
+    picture = np.full((lines * columns, height + 1, width + 1, 3), BACK, np.uint8)
+    picture[:count, :-1, :-1] = tiles
+    picture = picture.reshape(lines, columns, height + 1, width + 1, 3).swapaxes(1, 2)
+    return picture.reshape(lines * (height + 1), columns * (width + 1), 3)
+
+
+def stretched(colours: Colours, width: int, height: int) -> Colours:
+    """Return a picture of exactly that size; small ones with hard edges."""
+    lines, columns = colours.shape[:2]
+    smooth = lines > height or columns > width
+    return _resized(colours, width, height, smooth)
+
+
+def fitted(colours: Colours, width: int, height: int) -> Colours:
+    """Return a picture of that size with the other in its middle, its proportions kept."""
+    lines, columns = colours.shape[:2]
+    scale = min(width / columns, height / lines)
+    inner = _resized(colours, max(1, int(columns * scale)), max(1, int(lines * scale)), scale < 1)
+    frame = np.full((height, width, 3), BACK, np.uint8)
+    top, left = (height - inner.shape[0]) // 2, (width - inner.shape[1]) // 2
+    frame[top : top + inner.shape[0], left : left + inner.shape[1]] = inner
+    return frame
+
+
+def bars(heights: np.ndarray[Any, Any], width: int, height: int) -> Colours:
+    """Return bars from the bottom; `heights` are shares of the picture's."""
+    columns = np.minimum(np.arange(width) * len(heights) // width, len(heights) - 1)
+    tops = (1 - 0.95 * heights[columns]) * height
+    is_bar = np.arange(height)[:, None] >= tops
+    picture: Colours = np.array([BACK, BAR], np.uint8)[is_bar.astype(int)]
+    return picture
+
+
+def scattered(points: np.ndarray[Any, Any], width: int, height: int) -> Colours:
+    """Return points in a picture whose sides are at -1 and 1, coloured by their order."""
+    frame = np.full((height, width, 3), BACK, np.uint8)
+    frame[height // 2, :] = frame[:, width // 2] = (60, 66, 74)
+    across = ((points[:, 0] * 0.95 + 1) / 2 * (width - 5)).astype(int)
+    down = ((1 - points[:, 1] * 0.95) / 2 * (height - 5)).astype(int)
+    order = Scale()
+    order.low, order.high = 0.0, max(len(points) - 1, 1)
+    colours = order.colour(np.arange(len(points), dtype=np.float32))
+    for y in range(4):
+        for x in range(4):
+            frame[down + y, across + x] = colours
+    return frame
+
+
+def _resized(colours: Colours, width: int, height: int, smooth: bool) -> Colours:
+    how = Image.Resampling.BOX if smooth else Image.Resampling.NEAREST
+    return np.asarray(Image.fromarray(colours).resize((width, height), how))
