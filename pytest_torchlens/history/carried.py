@@ -14,6 +14,9 @@ from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.sameness import Groups
 from pytest_torchlens.history.sameness import Operations
 
+_AT_MOST = 1000
+"""Streams side by side."""
+
 
 class Carried:
     """Joins operations of one place that work on successive values of a loop.
@@ -29,11 +32,12 @@ class Carried:
         self._groups = groups
         self._detours = detours
         self._pairs = list(self._visits_in_a_row())
+        self._next = dict(self._pairs)
 
     def join(self) -> list[int]:
         """Join what can be told by the layers so far; return the layers that grew."""
         apart = [pair for pair in self._pairs if not self._groups.same(*pair)]
-        joined = [pair for pair in apart if self._is_between(*pair) and self._groups.join(list(pair))]
+        joined = [pair for pair in apart if self._follows(*pair) and self._groups.join(list(pair))]
         self._pairs = apart
         return [self._groups.of(number) for number, _ in joined]
 
@@ -44,6 +48,17 @@ class Carried:
             if key in latest and ops.counts[number] and not ops.weights[number]:
                 yield latest[key], number
             latest[key] = number
+
+    def _follows(self, earlier: int, number: int) -> bool:
+        """Return whether an operation comes between another and the next pass of that one's layer."""
+        if not self._is_between(earlier, number):
+            return False
+        later = self._next.get(number)
+        for _ in range(_AT_MOST):
+            if later is None or self._groups.same(later, earlier):
+                break
+            later = self._next.get(later)
+        return later is None or not self._groups.same(later, earlier) or self._is_between(number, later)
 
     def _is_between(self, earlier: int, number: int) -> bool:
         """Return whether all that an operation reads came of the earlier one, or of what that read, or is no other."""

@@ -20,6 +20,7 @@ from pytest_torchlens.history.repeats import repeats_by_site
 from pytest_torchlens.history.repeats import repeats_written_out
 from pytest_torchlens.history.sameness import Groups
 from pytest_torchlens.history.sameness import Operations
+from pytest_torchlens.history.visits import visits_by_site
 
 
 def group_passes(nodes: list[Node]) -> list[list[Node]]:
@@ -32,7 +33,7 @@ def group_passes(nodes: list[Node]) -> list[list[Node]]:
     groups, detours = Groups(len(ops)), Detours(ops)
     growth = Growth(ops, groups, detours)
     growth.grow(_on_same_parameters(ops, groups))
-    growth.grow(repeats_by_site(ops, groups, detours), inside=True)
+    growth.grow(repeats_by_site(ops, groups, visits_by_site(ops, detours)), inside=True)
     growth.grow(repeats_written_out(ops, groups), inside=True)
     carried = Carried(ops, groups, detours)
     while grown := carried.join():

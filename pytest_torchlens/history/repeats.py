@@ -8,98 +8,40 @@ pass; and blocks of two operations or more with the same arguments and shapes, w
 from __future__ import annotations
 
 from collections import Counter
-from collections import defaultdict
-from collections.abc import Sequence
 from heapq import heappop
 from heapq import heappush
 
-from pytest_torchlens.history.cycles import in_cycles
-from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.rounds import Rounds
 from pytest_torchlens.history.sameness import Groups
-from pytest_torchlens.history.sameness import Link
 from pytest_torchlens.history.sameness import Operations
-
-_LOOK_BACK = 16
-"""How many earlier operations of a key are tried: more than equal streams side by side, or equal steps of a body."""
+from pytest_torchlens.history.visits import Visits
 
 
-class _Visits:
-    """Operations by key: the visits of each, and since when nothing new was made on the way to an operation."""
-
-    def __init__(self, ops: Operations, keys: list[int], detours: Detours | None = None) -> None:
-        counts = Counter(keys)
-        taken = detours.taken if detours else [False] * len(ops)
-        always_new = detours.always_new if detours else ops.weights
-        self.keys = keys
-        self.parents: Sequence[Sequence[Link]] = ops.parents
-        if detours and detours.any:
-            self.parents = [[*near, *far] for near, far in zip(ops.parents, detours.parents, strict=True)]
-        self.of_key: dict[int, list[int]] = defaultdict(list)
-        self.nth: list[int] = []
-        self.since: list[int] = []
-        """The latest first visit among an operation and its ancestors; one on parameters is always new."""
-        self.since_one_of_a_kind: list[int] = []
-        """The same for operations that are never met again."""
-        for number, key in enumerate(keys):
-            visits = self.of_key[key]
-            since = alone = -1
-            for _, parent in ops.parents[number]:
-                since = max(since, self.since[parent])
-                alone = max(alone, self.since_one_of_a_kind[parent])
-            new = ops.counts[number] and not taken[number]
-            always = new and always_new[number]
-            self.since.append(number if always or (new and not visits) else since)
-            self.since_one_of_a_kind.append(number if always or (new and counts[key] == 1) else alone)
-            self.nth.append(len(visits))
-            visits.append(number)
-        self.cycle = in_cycles(
-            (keys[parent], key)
-            for number, key in enumerate(keys)
-            if counts[key] > 1
-            for _, parent in self.parents[number]
-            if counts[keys[parent]] > 1
-        )
-
-    def candidates(self, number: int) -> list[int]:
-        """Return earlier visits of the same key with nothing new made since, latest first."""
-        nth, since = self.nth[number], self.since[number]
-        if not nth or self.keys[number] not in self.cycle:
-            return []
-        visits = self.of_key[self.keys[number]]
-        return [earlier for earlier in reversed(visits[max(0, nth - _LOOK_BACK) : nth]) if earlier >= since]
-
-    def reads_something_new(self, number: int) -> bool:
-        """Return whether what it is made from was made since the visit before, by what is never met again."""
-        nth = self.nth[number]
-        return bool(nth) and self.since_one_of_a_kind[number] > self.of_key[self.keys[number]][nth - 1]
-
-
-def repeats_by_site(ops: Operations, groups: Groups, detours: Detours) -> list[int]:
+def repeats_by_site(ops: Operations, groups: Groups, visits: Visits) -> list[int]:
     """Join operations of one call site that follow each other; return the layers that this made."""
-    keys = [
-        key if counts else -number - 1 for number, (key, counts) in enumerate(zip(ops.key, ops.counts, strict=True))
-    ]
-    visits = _Visits(ops, keys, detours)
+    keys, rounds = visits.keys, Rounds(visits)
     joined, passed = [], set()
     for number in reversed(range(len(ops))):
         candidates = [] if number in passed else visits.candidates(number)
         if not candidates or groups.same(number, candidates[0]):
             continue
-        way = _way_to_nearest(visits, number, candidates[-1])
-        if way and not _is_plain_sum(ops, groups, way[-1], number) and groups.join([way[-1], number]):
+        lowest = max(visits.since[number], *rounds.before(number)[:1], 0)
+        way = _way_to_nearest(visits, number, min(lowest, candidates[-1]))
+        earlier = rounds.followed(number, way[-1]) if way else number
+        if way and not _is_plain_sum(ops, groups, earlier, number) and groups.join([earlier, number]):
             joined.append(number)
             if len({keys[step] for step in way}) == len(way):
                 passed.update(way[:-1])  # no loop inside: growing joins these
     return [groups.of(number) for number in joined]
 
 
-def _way_to_nearest(visits: _Visits, number: int, lowest: int) -> list[int]:
+def _way_to_nearest(visits: Visits, number: int, lowest: int) -> list[int]:
     """Return what leads up to the nearest ancestor of the same key, not before `lowest`, and that ancestor last.
 
     Nothing if there is no such ancestor, or the two are not back to back.
     """
-    keys, cycle = visits.keys, visits.cycle
+    keys, loop = visits.keys, visits.loop
     waiting, seen, way = [-number], {number}, []
     while waiting:
         found = -heappop(waiting)
@@ -110,7 +52,7 @@ def _way_to_nearest(visits: _Visits, number: int, lowest: int) -> list[int]:
         if visits.reads_something_new(found):
             return []
         for _, parent in visits.parents[found]:
-            if parent >= lowest and parent not in seen and cycle.get(keys[parent]) == cycle[keys[number]]:
+            if parent >= lowest and parent not in seen and loop[parent] == loop[number]:
                 seen.add(parent)
                 heappush(waiting, -parent)
     return []
@@ -147,15 +89,14 @@ def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:
         ops.alike(number) if kinds[kind] > 1 and ops.counts[number] else -number - 1
         for number, kind in enumerate(ops.kind)
     ]
-    visits = _Visits(ops, keys)
+    visits = Visits(ops, keys)
     joined = []
-    read = [[keys[parent] for _, parent in links] for links in ops.parents]
     for number in reversed(range(len(ops))):
         latest = max((parent for _, parent in ops.parents[number] if ops.counts[parent]), default=-1)
         for earlier in visits.candidates(number):
             if groups.same(earlier, number):
                 break
-            if latest <= earlier or keys[latest] not in read[earlier]:
+            if latest <= earlier or all(keys[parent] != keys[latest] for _, parent in ops.parents[earlier]):
                 continue  # no block of two operations can end in both
             block = _Block(ops, groups, keys, earlier, number).match()
             if block and not any(_is_seam(groups, before, later) for later, before in block.items()):
