@@ -95,14 +95,17 @@ class Item:
 
     def announcement(self) -> dict[str, Any]:
         """Return what the process beside has to know."""
-        callback = self.drawing.callback
         return {
             "name": self.name,
             "kind": self.kind,
             "view": self.drawing.view,
             "video": self.drawing.video,
-            "callback": where_found(callback) if callback else None,
         }
+
+    @property
+    def callback(self) -> dict[str, str] | None:
+        """Where the process beside finds the callback; None where there is none."""
+        return where_found(self.drawing.callback) if self.drawing.callback else None
 
 
 def where_found(callback: Callable[..., Any]) -> dict[str, str]:

@@ -43,7 +43,8 @@ class Output:
         if not (self._workers or self._is_off):
             self._workers = [Worker(self._options, number) for number in range(self._options.workers)]
         for worker in self._workers:
-            self._send(worker.declare, item.number, **item.announcement())
+            own = worker is self._worker(item)
+            self._send(worker.declare, item.number, **item.announcement(), callback=item.callback if own else None)
 
     def show(self, reading: Reading, values: torch.Tensor, step: int, note: str) -> None:
         """Send a frame."""

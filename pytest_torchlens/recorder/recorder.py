@@ -183,7 +183,7 @@ class Recorder:
             ``transform``: a function applied to the tensor when it is read.
             ``callback``: called in the process beside with each frame, ``callback(name, step, values)``, where
             `values` is a NumPy array of 32-bit floats.  A function or a class from the top level of a file; of a
-            class one object is made there, without arguments, and its ``close`` called at the end if it has one.
+            class one object an item is made there, without arguments, and its ``close``, if any, called at the end.
             ``video``, default True: whether there is a video.
 
         Raises

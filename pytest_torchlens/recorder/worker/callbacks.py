@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -38,6 +39,7 @@ class Callback:
             self._call.close()
 
 
+@functools.cache
 def _module(name: str, file: str) -> ModuleType:
     """Return a module by its name where that leads to its file, else from its file: a test, or a script."""
     try:

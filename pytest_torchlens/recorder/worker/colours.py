@@ -65,7 +65,7 @@ class Scale:
         """Return colours of the same shape, with the three channels last."""
         span = (self.high - self.low) or 1.0
         with np.errstate(invalid="ignore"):
-            places = np.clip((values - self.low) / span * 255, 0, 255)
+            places = np.clip((values.astype(np.float64) - self.low) / span * 255, 0, 255)
         colours: Colours = self.table[np.nan_to_num(places).astype(np.uint8)]
         colours[~np.isfinite(values)] = NOT_A_NUMBER
         return colours

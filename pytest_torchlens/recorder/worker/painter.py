@@ -17,6 +17,7 @@ LINE = 15
 HEAD = 3 * LINE + 6
 FOOT = LINE + 4
 INK = (236, 239, 242)
+LONGEST = 100
 SHORTEST = 4
 """Letters of a name that are shown at least."""
 QUIET = (160, 169, 178)
@@ -59,8 +60,8 @@ class Painter:
         step = f"step {message['step']}"
         draw.text((6, 3), self._fitted(self._name, step), INK, self._bold)
         draw.text((self._width - 6, 3), step, INK, self._bold, anchor="ra")
-        draw.text((6, 3 + LINE), self._cut(f"{self._kind}  {shape} {message['dtype']}"), QUIET, self._plain)
-        numbers = "  ".join(f"{name} {facts[name]:.4g}" for name in ("mean", "std", "min", "max"))
+        draw.text((6, 3 + LINE), self._cut(f"{self._kind}, {shape}, {message['dtype']}"), QUIET, self._plain)
+        numbers = ", ".join(f"{name} {facts[name]:.4g}" for name in ("mean", "std", "min", "max"))
         draw.text((6, 3 + 2 * LINE), numbers, QUIET, self._plain)
         if facts["nans"]:
             draw.text((self._width - 6, 3 + 2 * LINE), f"{facts['nans']:,} not finite", ALARM, self._plain, anchor="ra")
@@ -70,6 +71,7 @@ class Painter:
         draw.text((self._width - 6, foot), message["note"][:40], INK, self._plain, anchor="ra")
 
     def _fitted(self, name: str, beside: str) -> str:
+        name = name[-LONGEST:]
         room = self._width - 24 - self._bold.getlength(beside)
         while len(name) > SHORTEST and self._bold.getlength(name) > room:
             name = "…" + name[2:]

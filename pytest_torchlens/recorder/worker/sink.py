@@ -70,7 +70,7 @@ class Sink:
         for part in (*videos, *callbacks, self._table, self._board):
             if part is not None and (error := _tried(part.close)):
                 errors.append(error)
-        for last in (lambda: self._write_report(reason, errors), self._convert_table, self._write_page):
+        for last in (lambda: self._write_report(reason, errors), self._write_page, self._convert_table):
             if error := _tried(last):
                 errors.append(error)
         return errors

@@ -13,6 +13,7 @@ from pytest_torchlens.recorder.worker.colours import Colours
 from pytest_torchlens.recorder.worker.colours import Scale
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
+Points = np.ndarray[Any, np.dtype[np.float64]]
 
 BACK = (24, 27, 31)
 BAR = (110, 168, 254)
@@ -102,13 +103,14 @@ class Projection:
     """Rows as points, on their two main directions; these are turned as little as can be from frame to frame."""
 
     def __init__(self) -> None:
-        self._axes: Array | None = None
+        self._axes: Points | None = None
         self._reach = 0.0
         self._share = 0.0
 
     def draw(self, values: Array, width: int, height: int) -> Colours:
         """Draw a point for each entry of the first dimension."""
-        rows = np.nan_to_num(values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1))
+        rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
+        rows = np.where(np.isfinite(rows), rows, 0).astype(np.float64)
         rows = rows[:: max(1, -(-len(rows) // MOST_POINTS))]
         points = self._project(rows - rows.mean(axis=0))
         self._reach = max(float(np.abs(points).max(initial=0)), self._reach * 0.95) or 1.0
@@ -118,13 +120,13 @@ class Projection:
         """Return how much of the spread is seen."""
         return f"two main directions, {self._share:.0%} of the variance"
 
-    def _project(self, rows: Array) -> Array:
+    def _project(self, rows: Points) -> Points:
         axes, self._share = main_axes(rows)
         if self._axes is not None and self._axes.shape == axes.shape:
             left, _, right = np.linalg.svd(self._axes @ axes.T)
             axes = left @ right @ axes
         self._axes = axes
-        points: Array = rows @ axes.T
+        points: Points = rows @ axes.T
         return points
 
 
@@ -148,17 +150,17 @@ def _fitting(kind: str, shape: tuple[int, ...]) -> str:
     return "heatmap" if len(shape) == TILE else "channels"
 
 
-def main_axes(rows: Array) -> tuple[Array, float]:
+def main_axes(rows: Points) -> tuple[Points, float]:
     """Return the two directions that centred rows spread most in, and their share of the variance."""
     is_wide = rows.shape[0] < rows.shape[1]
-    products = (rows @ rows.T if is_wide else rows.T @ rows).astype(np.float64)
+    products = rows @ rows.T if is_wide else rows.T @ rows
     sizes, vectors = np.linalg.eigh(products)
     axes = vectors[:, ::-1][:, :AXES].T
     axes = axes @ rows if is_wide else axes
     lengths = np.linalg.norm(axes, axis=1, keepdims=True)
     axes = np.divide(axes, lengths, out=np.zeros_like(axes), where=lengths > 0)
     axes = np.pad(axes, ((0, AXES - len(axes)), (0, 0)))
-    return axes.astype(np.float32), float(sizes[::-1][:AXES].sum() / max(sizes.sum(), np.finfo(float).tiny))
+    return axes, float(sizes[::-1][:AXES].sum() / max(sizes.sum(), np.finfo(float).tiny))
 
 
 def grid(tiles: Colours, aspect: float) -> Colours:
@@ -190,7 +192,7 @@ def fitted(colours: Colours, width: int, height: int) -> Colours:
     return frame
 
 
-def bars(heights: np.ndarray[Any, Any], width: int, height: int) -> Colours:
+def bars(heights: Points, width: int, height: int) -> Colours:
     """Return bars from the bottom; `heights` are shares of the picture's."""
     columns = np.minimum(np.arange(width) * len(heights) // width, len(heights) - 1)
     tops = (1 - 0.95 * heights[columns]) * height
@@ -199,7 +201,7 @@ def bars(heights: np.ndarray[Any, Any], width: int, height: int) -> Colours:
     return picture
 
 
-def scattered(points: np.ndarray[Any, Any], width: int, height: int) -> Colours:
+def scattered(points: Points, width: int, height: int) -> Colours:
     """Return points in a picture whose sides are at -1 and 1, coloured by their order."""
     frame = np.full((height, width, 3), BACK, np.uint8)
     frame[height // 2, :] = frame[:, width // 2] = (60, 66, 74)

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.recorder import ExpectationError
+from pytest_torchlens.recorder import Recorder
+from tests.recorder.training import small_model
+from tests.recorder.training import train
+
+
+class Sabotaged(nn.Module):
+    """Trains well until a step, from which on its hidden layer is multiplied by a factor."""
+
+    def __init__(self, step: int, factor: float):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.relu, self.last = nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)
+        self.step, self.factor, self.calls = step, factor, 0
+
+    def forward(self, x):
+        self.calls += 1
+        hidden = self.relu(self.first(x))
+        return self.last(hidden * self.factor if self.calls > self.step else hidden)
+
+
+def failure(model: nn.Module, steps: int = 30, lr: float = 0.05, **expected) -> ExpectationError:
+    recorder = Recorder()
+    recorder.track_layers(model)
+    recorder.track_parameters(model)
+    recorder.expect(**expected)
+    with pytest.raises(ExpectationError) as caught, recorder:
+        train(model, steps, recorder, lr)
+    return caught.value
+
+
+def test_what_holds_is_silent():
+    with Recorder() as recorder:
+        model = small_model()
+        recorder.track_layers(model)
+        recorder.track_parameters(model)
+        recorder.expect(
+            no_nan=True,
+            grad_norm="<1e3",
+            grad_growth="<100",
+            dead_units="<90%",
+            update_ratio="1e-8..1e-1",
+            output_norm="<1e4",
+            gradients_arrive=True,
+            parameters_move=True,
+            loss="<10",
+            loss_decreases=">20%",
+        )
+        train(model, 30, recorder)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_nan_fails_at_its_step_with_layer_and_value(bad: float):
+    error = failure(Sabotaged(7, bad), no_nan=True)
+    # The step is none of the recorded ones, which are every tenth: what is expected is looked at in each.
+    assert (error.step, error.item, error.expectation, error.value) == (7, "last", "no_nan", 6)
+    assert "step 7, output of 'last': 6 of 6 values are NaN or infinite; expected no_nan=True" in str(error)
+
+
+def test_an_exploding_gradient():
+    error = failure(Sabotaged(7, 1e4), grad_norm="<1e3")
+    assert (error.step, error.expectation) == (7, "grad_norm")
+    assert error.value > 1e3
+    assert "step 7, output gradient of 'last': gradient norm" in str(error)
+    assert "expected grad_norm=<1e3" in str(error)
+    assert "before: " in str(error)
+    assert failure(Sabotaged(7, math.inf), grad_norm="<1e3").value == math.inf
+
+
+def test_a_gradient_that_grows_in_one_step():
+    error = failure(Sabotaged(12, 1e3), grad_growth="<100")
+    assert error.step == 12
+    assert "times the median of the last 10" in str(error)
+
+
+def test_dead_units_count_when_they_were_zero_for_the_whole_window():
+    error = failure(Sabotaged(0, 1.0), dead_units="<5%", window=4, layers="relu")
+    assert (error.step, error.item) == (3, "relu")
+    assert error.value == pytest.approx(4 / 8)
+    assert "dead units 50.00%; expected dead_units=<5%" in str(error)
+
+
+def test_updates_too_large_and_too_small():
+    error = failure(small_model(), lr=5.0, update_ratio="1e-5..1e-1")
+    assert (error.step, error.item) == (0, "0.weight.update")
+    assert failure(small_model(), lr=1e-9, update_ratio="1e-5..1e-1").value < 1e-5
+
+
+def test_a_parameter_that_stands_still():
+    model = small_model()
+    model[2].bias.requires_grad_(False)
+    error = failure(model, parameters_move=True, window=3)
+    assert (error.step, error.item) == (2, "2.bias.update")
+    error = failure(model, gradients_arrive=True, window=3)
+    assert (error.step, error.item) == (2, "2.bias.grad")
+    assert "the gradient was zero or did not come in 3 steps" in str(error)
+
+
+def test_a_loss_out_of_range_fails_at_its_step():
+    error = failure(Sabotaged(4, 1e3), loss="<10")
+    assert (error.step, error.item) == (4, "loss")
+    assert error.value > 10
+
+
+def test_a_loss_that_is_nan():
+    recorder = Recorder()
+    recorder.expect(no_nan=True)
+    recorder.step(loss=1.0)
+    with pytest.raises(ExpectationError, match="step 1, loss of 'loss': 1 of 1 values are NaN"):
+        recorder.step(loss=math.nan)
+
+
+@pytest.mark.parametrize(("expected", "fails"), [(True, False), (">5%", False), (">90%", True)])
+def test_a_decrease_is_from_the_first_to_the_last_quarter(expected: object, fails: bool):
+    recorder = Recorder()
+    recorder.expect(loss_decreases=expected)
+    for loss in (4.0, 9.0, 1.0, 2.0):
+        recorder.step(loss=loss)
+    if not fails:
+        recorder.close()
+        return
+    with pytest.raises(ExpectationError, match=r"expected loss_decreases=>90%, found 50\.00%"):
+        recorder.close()
+
+
+def test_a_loss_that_does_not_decrease():
+    recorder = Recorder()
+    recorder.expect(loss_decreases=True)
+    for _ in range(10):
+        recorder.step(loss=torch.tensor(2.0))
+    with pytest.raises(ExpectationError, match="the first 2 are 2 in the mean, the last 2 2"):
+        recorder.close()
+
+
+@pytest.mark.parametrize(
+    ("expected", "hint"),
+    [
+        ({"no_nan": True}, "nothing was read"),
+        ({"grad_norm": "<1"}, "no gradient was read"),
+        ({"dead_units": "<5%"}, "no output of a layer"),
+        ({"update_ratio": "<1"}, "no update was read"),
+        ({"loss_decreases": True}, "tell the loss of each step"),
+        ({"loss": "<1"}, "tell it: rec.step"),
+    ],
+)
+def test_an_expectation_that_looked_at_nothing_fails(expected: dict, hint: str):
+    recorder = Recorder()
+    recorder.expect(**expected)
+    recorder.step()
+    with pytest.raises(ExpectationError, match=hint):
+        recorder.close()
+
+
+def test_it_is_about_the_layers_named():
+    model = Sabotaged(7, 1e4)
+    with Recorder() as recorder:
+        recorder.track_layers(model)
+        recorder.expect(output_norm="<1e3", layers="first")
+        train(model, 8, recorder)
+
+
+def test_an_exception_of_training_is_not_hidden_by_an_expectation():
+    def training():
+        with Recorder() as recorder:
+            recorder.expect(loss_decreases=True)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        training()
+
+
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        ({"grad_norms": "<1"}, "no expectation 'grad_norms'; did you mean 'grad_norm'"),
+        ({"grad_norm": "1e3"}, r"grad_norm='1e3' is no range: write '<1e3'"),
+        ({"grad_norm": 1e3}, "is no range"),
+        ({"grad_norm": "<nan"}, "is no range"),
+        ({"update_ratio": "1e-1..1e-5"}, "its lower end comes first"),
+        ({"dead_units": True}, "write a range, such as dead_units='<5%'"),
+        ({"no_nan": "<1"}, "write no_nan=True"),
+        ({"loss_decreases": "much"}, "is no range"),
+    ],
+)
+def test_what_cannot_be_expected(expected: dict, message: str):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Recorder().expect(**expected)
+
+
+def test_what_is_expected_false_is_not_expected():
+    with Recorder() as recorder:
+        recorder.expect(no_nan=False, grad_norm=None)
