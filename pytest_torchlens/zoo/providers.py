@@ -13,7 +13,12 @@ from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import TensorSpec
+from pytest_torchlens.zoo.members import AUDIO
+from pytest_torchlens.zoo.members import GRAPHS
+from pytest_torchlens.zoo.members import SEGMENTATION
+from pytest_torchlens.zoo.members import MembersProvider
 from pytest_torchlens.zoo.own import own_provider
+from pytest_torchlens.zoo.transformers import TransformersProvider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 INSTALL = "install the extra 'zoo' of pytest-torchlens: pip install 'pytest-torchlens[zoo]', or from a clone '.[zoo]'"
+IN_EXTRA = ("torchvision", "timm", "transformers")
 IMAGE = TensorSpec((1, 3, 224, 224))
 
 
@@ -112,7 +118,19 @@ def _library(module: str) -> ModuleType:
         package = module.partition(".")[0]
         if error.name != package:
             raise
-        raise ZooError(f"the package {package} is not installed: {INSTALL}") from None
+        remedy = INSTALL if package in IN_EXTRA else f"pip install {package.replace('_', '-')}"
+        raise ZooError(f"the package {package} is not installed: {remedy}") from None
 
 
-LIBRARIES: dict[str, Callable[[], Provider]] = {"torchvision": TorchvisionProvider, "timm": TimmProvider}
+def _members(module: str, names: list[str]) -> Callable[[], Provider]:
+    return lambda: MembersProvider(_library(module), names)
+
+
+LIBRARIES: dict[str, Callable[[], Provider]] = {
+    "torchvision": TorchvisionProvider,
+    "timm": TimmProvider,
+    "transformers": lambda: TransformersProvider(_library("transformers")),
+    "torchaudio": _members("torchaudio.models", AUDIO),
+    "torch_geometric": _members("torch_geometric.nn", GRAPHS),
+    "segmentation_models_pytorch": _members("segmentation_models_pytorch", SEGMENTATION),
+}

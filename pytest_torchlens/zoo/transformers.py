@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import cast
 
+from pytest_torchlens.zoo.architectures import SHRINKABLE
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import TensorSpec
@@ -57,8 +58,9 @@ class TransformersProvider:
         self._auto = importlib.import_module(f"{library.__name__}.models.auto")
 
     def names(self) -> list[str]:
-        """Return the architectures that have a bare model, by the library's own names."""
-        return list(self._auto.modeling_auto.MODEL_MAPPING_NAMES)
+        """Return the architectures that can be shrunk, by the library's own names."""
+        known = self._auto.modeling_auto.MODEL_MAPPING_NAMES
+        return [name for name in SHRINKABLE if name in known]
 
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
         """Return the bare model of an architecture; `kwargs` are fields of its configuration."""
