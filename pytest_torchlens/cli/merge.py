@@ -24,6 +24,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the joined report, and print what it holds and where it is."""
+    from pytest_torchlens.draw.text import counted
     from pytest_torchlens.report import RunFolder
     from pytest_torchlens.report import RunFolderError
 
@@ -34,6 +35,6 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     for line in joined.replaced:
         print(line)
-    print(f"{len(joined.run.models)} models of {len(options.runs)} runs")
+    print(f"{counted(len(joined.run.models), 'model')} of {counted(len(options.runs), 'run')}")
     print(f"report: {index.absolute().as_uri()}")
     return 0

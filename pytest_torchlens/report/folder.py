@@ -15,9 +15,11 @@ from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import RunPart
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import from_json
+from pytest_torchlens.report.drawing import save_drawing
 from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
+from pytest_torchlens.report.paths import views_path
 from pytest_torchlens.report.site import write_site
 
 RUN_FILE = "report.json"
@@ -100,11 +102,18 @@ class RunFolder:
             If a file cannot be written.
         """
         for model in self.run.models:
-            path = drawing_path(model)
-            drawing = self.sources[_key(model)] / path
-            if drawing.is_file() and drawing.resolve() != (folder / path).resolve():
-                write_file(folder / path, drawing.read_bytes())
-        return write_site(self.run, self.models(), folder)[0]
+            for path in (drawing_path(model), views_path(model)):
+                drawing = self.sources[_key(model)] / path
+                if drawing.is_file() and drawing.resolve() != (folder / path).resolve():
+                    write_file(folder / path, drawing.read_bytes())
+        drawn = (self._drawn(model, folder) for model in self.models())
+        return write_site(self.run, drawn, folder)[0]
+
+    @staticmethod
+    def _drawn(model: ModelReport, folder: Path) -> ModelReport:
+        """Draw a model anew if its drawings are not there."""
+        is_there = all((folder / path).is_file() for path in (drawing_path(model), views_path(model)))
+        return model if is_there or not model.graph else save_drawing(model, folder)
 
 
 def _key(model: ModelReport) -> str:

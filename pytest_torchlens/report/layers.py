@@ -6,10 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_torchlens.draw import module_id
-from pytest_torchlens.draw import node_id
 from pytest_torchlens.records import address_of
-from pytest_torchlens.report.drawing import row_id
+from pytest_torchlens.report.inline import row_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +23,6 @@ class Layer:
 
     id: str
     label: str
-    node: str
-    """Id of what stands for it in the drawing; empty where nothing does."""
     operation: Operation
     parents: tuple[tuple[str, str], ...]
     """Label and row id of each tensor it was made from."""
@@ -49,15 +45,14 @@ class Branch:
     """How many lists end after it."""
 
 
-def layers(history: HistoryRecord, drawn: frozenset[str]) -> Iterator[Layer]:
-    """Yield a row for each operation and source; `drawn` are the ids in the drawing."""
+def layers(history: HistoryRecord) -> Iterator[Layer]:
+    """Yield a row for each operation and source."""
     labels = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
     for operation in history.operations:
         parents = (labels[label] for label in operation.parent_layers if label in labels)
         yield Layer(
             id=row_id(operation),
             label=operation.label,
-            node=_node(operation, drawn),
             operation=operation,
             parents=tuple((parent.label, row_id(parent)) for parent in parents),
         )
@@ -84,11 +79,6 @@ def module_tree(history: HistoryRecord) -> list[Branch]:
         )
         for (module, level), next_level in zip(order, following, strict=True)
     ]
-
-
-def _node(operation: Operation, drawn: frozenset[str]) -> str:
-    outward = [module_id(call) for call in reversed(operation.containing_module_origin_nested)]
-    return next((id_ for id_ in (node_id(operation), *outward) if id_ in drawn), "")
 
 
 def _walk(modules: dict[str, ModuleRecord]) -> Iterator[tuple[ModuleRecord, int]]:

@@ -32,6 +32,11 @@ def drawing_path(report: ModelReport) -> PurePosixPath:
     return page_path(report).with_suffix(".svg")
 
 
+def views_path(report: ModelReport) -> PurePosixPath:
+    """Return the path of the drawings that a model's page shows, relative to the report's folder."""
+    return page_path(report).with_suffix(".views.json")
+
+
 def _file_name(name: str) -> str:
     taken = _DIGESTED.fullmatch(name) or _RESERVED_ON_WINDOWS.fullmatch(name)
     if _SAFE.fullmatch(name) and not taken:

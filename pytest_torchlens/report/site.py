@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.records import to_json
 from pytest_torchlens.report.files import write_file
-from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.schema import SCHEMA_FILE
+from pytest_torchlens.report.views import read_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,10 +63,6 @@ def write_site(run: RunReport, models: Iterable[ModelReport], folder: Path) -> l
 
 def _write_model(report: ModelReport, pages: Pages, folder: Path) -> Iterator[Path]:
     path = folder / page_path(report)
-    yield write_file(path, pages.model(report, _drawing(report, folder)))
+    views, trouble = read_views(report, folder)
+    yield write_file(path, pages.model(replace(report, notes=(*report.notes, *filter(None, [trouble]))), views))
     yield write_file(path.with_suffix(".json"), to_json(report))
-
-
-def _drawing(report: ModelReport, folder: Path) -> bytes | None:
-    path = folder / drawing_path(report)
-    return path.read_bytes() if report.graph and path.is_file() else None

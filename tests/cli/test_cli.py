@@ -87,7 +87,17 @@ def test_a_drawing_is_taken_from_the_models_own_place_alone(tmp_path):
     evil = replace(passed(), graph="../secret.svg")
     folder = write_site(run(evil), [evil], tmp_path / "out")[0].parent
     main(["merge", str(folder), f"--out={tmp_path / 'deep' / 'all'}"])
-    assert [path.name for path in tmp_path.rglob("*.svg")] == ["secret.svg"]
+    assert "<svg/>" not in {path.read_text(encoding="utf-8") for path in (tmp_path / "deep").rglob("*.svg")}
+
+
+def test_drawings_that_are_gone_are_made_anew(tmp_path):
+    folder = write(tmp_path / "out", passed())
+    before = {path: path.read_bytes() for path in folder.rglob("alexnet.*") if path.suffix != ".html"}
+    for path in before:
+        if "json" not in path.name or "views" in path.name:
+            path.unlink()
+    assert main(["report", str(folder)]) == 0
+    assert {path: path.read_bytes() for path in before} == before
 
 
 @pytest.mark.parametrize(

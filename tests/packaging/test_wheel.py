@@ -33,6 +33,14 @@ def test_every_module_is_in_it(wheel: zipfile.ZipFile) -> None:
     assert sources <= set(wheel.namelist())
 
 
+def test_what_pages_are_made_of_is_in_it_with_its_licences(wheel: zipfile.ZipFile) -> None:
+    folder = ROOT / "pytest_torchlens" / "report"
+    made_of = {path for kind in ("vendor/*", "templates/*", "*.json") for path in folder.glob(kind)}
+    assert {str(path.relative_to(ROOT)) for path in made_of} <= set(wheel.namelist())
+    libraries = {path.name.partition(".")[0] for path in folder.glob("vendor/*.js")}
+    assert {path.name.partition(".")[0] for path in folder.glob("vendor/*.LICENSE.txt")} == libraries
+
+
 def test_zoo_files_are_in_it(wheel: zipfile.ZipFile) -> None:
     shipped = {name for name in wheel.namelist() if name.startswith("pytest_torchlens/zoo_configs/")}
     written = {path.name for path in (ROOT / "model_zoo_configs").iterdir()}
@@ -46,6 +54,10 @@ def test_it_says_that_it_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
 
 def test_pytest_finds_it_by_the_name_lens(wheel: zipfile.ZipFile) -> None:
     assert "[pytest11]\nlens = pytest_torchlens.plugin" in about(wheel, "entry_points.txt")
+
+
+def test_it_has_the_command(wheel: zipfile.ZipFile) -> None:
+    assert "[console_scripts]\npytest-lens = pytest_torchlens.cli:main" in about(wheel, "entry_points.txt")
 
 
 def test_the_peer_is_no_dependency(wheel: zipfile.ZipFile) -> None:

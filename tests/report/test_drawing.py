@@ -7,7 +7,7 @@ import pytest
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.report import page_path
 from pytest_torchlens.report import save_drawing
-from pytest_torchlens.report.drawing import inline_drawing
+from pytest_torchlens.report.inline import inline_drawing
 from tests.report.html_page import Page
 from tests.report.samples import passed
 

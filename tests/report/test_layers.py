@@ -11,17 +11,9 @@ from tests.draw.samples import demo_network
 
 
 def test_a_row_for_each_operation_with_links_to_its_parents():
-    rows = {row.label: row for row in layers(demo_network(), frozenset())}
+    rows = {row.label: row for row in layers(demo_network())}
     assert list(rows) == [op.layer_label for op in demo_network().operations]
     assert rows["div_1_8"].parents == (("add_2_6", "row-add_2_6"), ("pow_1_7", "row-pow_1_7"))
-
-
-def test_a_row_points_to_its_node_or_to_the_module_that_stands_for_it():
-    drawn = frozenset({"op-input_1_0", "module-features"})
-    rows = {row.label: row.node for row in layers(alexnet(), drawn)}
-    assert rows["input_1_0"] == "op-input_1_0"
-    assert rows["conv2d_1_1"] == "module-features"
-    assert rows["flatten_1_15"] == ""
 
 
 def test_modules_come_in_order_and_close_as_many_lists_as_they_open():

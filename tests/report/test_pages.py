@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from pytest_torchlens.records import Outcome
+from pytest_torchlens.report import page_path
 from pytest_torchlens.report import pages
 from pytest_torchlens.report import save_drawing
+from pytest_torchlens.report import write_site
 from pytest_torchlens.report.pages import Pages
+from pytest_torchlens.report.views import read_views
 from tests.draw.samples import Sketch
 from tests.draw.samples import transformer
 from tests.report.html_page import Page
@@ -22,11 +28,9 @@ HOSTILE = """<script>alert(1)</script><img src=x onerror="alert(2)">'"&{{ 7 * 7 
 
 
 def model_page(report, tmp_path, *, drawn=True):
-    drawing = None
     if drawn:
         report = save_drawing(report, tmp_path)
-        drawing = (tmp_path / report.graph).read_bytes()
-    return Page(Pages(run(report)).model(report, drawing))
+    return Page(Pages(run(report)).model(report, read_views(report, tmp_path)[0]))
 
 
 def hostile_report():
@@ -99,7 +103,9 @@ def test_hostile_names_make_no_tag(which, tmp_path):
     assert {tag for tag, _ in page.tags} <= {tag for tag, _ in plain.tags} | {"code"}
     assert "img" not in {tag for tag, _ in page.tags}
     assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
-    assert page.raw == plain.raw
+    assert page.raw["style"] == plain.raw["style"]
+    assert page.raw["script"][-1] == plain.raw["script"][-1]
+    assert all(re.fullmatch(r"[A-Za-z0-9+/=]*", text) for text in page.raw["script"][:-1])
     assert "{{ 7 * 7 }}" in page.text
     assert page.open == []
 
@@ -110,9 +116,10 @@ def test_the_policy_allows_our_own_style_and_script_and_nothing_else(which, tmp_
     policy = dict(part.split(" ", 1) for part in page.values("meta", "content")[0].split("; "))
     assert policy["default-src"] == "'none'"
     for kind in ("style", "script"):
-        (text,) = page.raw[kind]
+        text = page.raw[kind][-1]
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
+        assert f"'sha256-{digest}'" in policy[f"{kind}-src"].split()
+        assert all(word.startswith("'sha256-") for word in policy[f"{kind}-src"].split())
     assert not [attrs for _, attrs in page.tags if "style" in attrs]
 
 
@@ -140,24 +147,53 @@ def test_an_index_of_no_models():
     assert "No model ran." in Page(Pages(run()).index()).words
 
 
-def test_a_page_without_its_drawing_says_so(tmp_path):
-    report = replace(passed(), graph="models/gone.svg")
-    page = Page(Pages(run(report)).model(report, None))
-    assert "the drawing models/gone.svg is not in the report's folder" in page.words
-    page = Page(Pages(run(report)).model(report, b"<svg"))
-    assert "the drawing is no SVG that Graphviz wrote" in page.words
+def test_a_page_without_its_drawings_says_so(tmp_path):
+    report = save_drawing(passed(), tmp_path)
+    page = tmp_path / page_path(report)
+    views = page.with_suffix(".views.json")
+    for damage, said in (("{", "alexnet.views.json is damaged"), (None, "alexnet.views.json is not in the report's")):
+        views.write_text(damage, encoding="utf-8") if damage else views.unlink()
+        write_site(run(report), [report], tmp_path)
+        assert said in Page(page.read_text(encoding="utf-8")).words
+
+
+def unpacked(page, key):
+    """Return one of the page's packed blocks."""
+    texts = dict(zip([attrs.get("id") for tag, attrs in page.tags if tag == "script"], page.raw["script"], strict=True))
+    return gzip.decompress(base64.b64decode(texts[key])).decode()
+
+
+def test_a_page_has_drawings_of_each_level_and_module(tmp_path):
+    page = model_page(passed(), tmp_path)
+    assert page.values("option", "value") == ["level-1", "all", "module-classifier", "module-features"]
+    assert page.values("div", "data-first") == ["all"]
+    assert 'id="module-classifier"' in unpacked(page, "view-level-1")
+    alone = unpacked(page, "view-module-classifier")
+    assert "op-linear_3_22" in alone
+    assert "op-conv2d_1_1" not in alone
+
+
+def test_a_page_knows_all_of_a_layer_and_where_it_is_drawn(tmp_path):
+    known = json.loads(unpacked(model_page(passed(), tmp_path), "details"))
+    layer = known["layers"]["row-linear_1_17"]
+    assert layer["label"] == "linear_1_17"
+    assert layer["view"] == "module-classifier"
+    assert layer["nodes"] == ["op-linear_1_17", "module-classifier-2e-1", "module-classifier"]
+    assert ["size", "16.0 KB"] in layer["facts"]
+    assert layer["from"] == [["dropout_1_16", "row-dropout_1_16"]]
+    assert layer["to"] == [["relu_6_18", "row-relu_6_18"]]
 
 
 def test_rows_beyond_the_limit_are_left_out_and_that_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(pages, "MAX_ROWS", 10)
     page = model_page(passed(), tmp_path)
     assert len([id_ for id_ in page.ids if id_.startswith("row-")]) == 10
-    assert "the table shows the first 10 of 24 layers; the JSON file has all" in page.words
+    assert "the table shows the first 10 of 24 tensors; the JSON file has all" in page.words
 
 
 def test_a_page_of_1500_operations_is_below_5_megabytes(tmp_path):
     report = save_drawing(passed(history=transformer(88)), tmp_path)
-    text = Pages(run(report)).model(report, (tmp_path / report.graph).read_bytes())
+    text = Pages(run(report)).model(report, read_views(report, tmp_path)[0])
     assert len(text.encode()) < 5_000_000
 
 

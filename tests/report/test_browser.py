@@ -1,0 +1,254 @@
+"""Pages in a real browser: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.report import page_path
+from pytest_torchlens.report import save_drawing
+from pytest_torchlens.report import write_site
+from tests.draw.samples import Sketch
+from tests.draw.samples import alexnet
+from tests.draw.samples import transformer
+from tests.report.samples import passed
+from tests.report.samples import raised
+from tests.report.samples import refuted
+from tests.report.samples import run
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = (
+    "<script>window.harmed = 1</script>",
+    "<img src=x onerror='window.harmed = 2'>",
+    "</script><script>window.harmed = 3</script>",
+    "\"'&<>\n\x00\x1b\ud800\u202e",
+    "]]><!--",
+    "javascript:window.harmed=4//",
+    "x" * 10_000,
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    hostile = [passed(name, zoo=name, history=hostile_history()) for name in HOSTILE]
+    models = [passed(), refuted(), raised(), passed("long", history=transformer(88)), *hostile]
+    drawn = [save_drawing(model, folder) for model in models]
+    write_site(run(*drawn), drawn, folder)
+    return folder
+
+
+def hostile_history():
+    net = Sketch(HOSTILE[0])
+    x = net.op("input")
+    for name in HOSTILE:
+        net.module(name, name)
+        x = net.op("cos", x, inside=(name,), source_line=name, func_applied_name=name)
+        x = net.op("sin", x, inside=(name,), parent_param_addresses=(name,), parent_param_shapes=((5,),))
+    net.op("output", x)
+    return net.record()
+
+
+@pytest.fixture
+def visit(browser, site):
+    """Open a page, and say at the end what it asked for or complained about."""
+    requests, complaints, contexts = [], [], []
+
+    def open_(report: ModelReport | None = None, fragment: str = "", **context):
+        contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}, **context))
+        page = contexts[-1].new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        path = site / (page_path(report) if report else "index.html")
+        page.goto(path.as_uri() + fragment)
+        if report and report.history:
+            page.wait_for_selector(".drawing[data-shown]")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert all(url.startswith("file://") for url in requests)
+    assert len(requests) == len(contexts)
+
+
+def panel(page):
+    return page.inner_text("#panel")
+
+
+def test_search_finds_a_layer_and_tells_of_it(visit):
+    page = visit(passed())
+    page.fill("#find", "conv2d_3")
+    assert page.inner_text("#num-found") == "1 found"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#op-conv2d_3_7.chosen")
+    assert "1x384x13x13, float32 on cpu" in panel(page)
+
+
+def test_search_finds_modules_shapes_and_nothing(visit):
+    page = visit(passed())
+    page.fill("#find", "classifier.6")
+    assert "linear_3_22" in page.inner_text("#found")
+    page.fill("#find", "no such thing")
+    assert page.inner_text("#num-found") == "0 found"
+
+
+def test_a_click_on_a_node_tells_of_it_and_its_neighbours_are_one_click_away(visit):
+    page = visit(passed())
+    page.click("#op-linear_3_22")
+    assert panel(page).startswith("linear_3_22")
+    page.click("#panel button:text('relu_7_21')")
+    page.wait_for_selector("#op-relu_7_21.chosen")
+    assert panel(page).startswith("relu_7_21")
+
+
+def test_a_module_is_opened_and_left_again(visit):
+    page = visit(passed())
+    page.select_option("#view", "level-1")
+    page.click("#module-features")
+    assert "Sequential" in panel(page)
+    page.click("#panel button:text('Open this module')")
+    page.wait_for_selector(".drawing[data-shown='module-features']")
+    assert page.locator("#op-conv2d_1_1").count() == 1
+    assert page.locator("#op-linear_3_22").count() == 0
+    page.click("#up")
+    page.wait_for_selector(".drawing[data-shown='level-1']")
+
+
+def test_what_is_not_in_the_drawing_is_found_in_another(visit):
+    page = visit(passed("long", history=transformer(88)))
+    page.fill("#find", "softmax_7_")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("g.node.chosen")
+    assert panel(page).startswith("softmax_7_")
+
+
+def test_a_table_is_filtered_and_sorted(visit):
+    page = visit(passed())
+    page.fill("[data-filters=layer-table]", "1x256x6x6")
+    assert page.inner_text("[data-counts=layer-table]") == "2 of 24 tensors"
+    assert page.locator("#layer-table tbody tr:visible").count() == 2
+    page.fill("[data-filters=layer-table]", "")
+    page.click("#layer-table th:has-text('Params') button")
+    page.wait_for_selector("#layer-table th[aria-sort=ascending]")
+    page.click("#layer-table th:has-text('Params') button")
+    page.wait_for_selector("#layer-table th[aria-sort=descending]")
+    assert page.inner_text("#layer-table tbody tr:first-child th") == "linear_1_17"
+
+
+def test_a_layer_of_the_table_is_shown_in_the_graph(visit):
+    page = visit(passed())
+    page.locator("#layers").scroll_into_view_if_needed()
+    page.click("#row-conv2d_5_11 a[data-node]")
+    page.wait_for_selector("#op-conv2d_5_11.chosen")
+    assert page.locator("#op-conv2d_5_11").is_visible()
+
+
+def test_a_link_to_a_row_opens_at_it(visit):
+    page = visit(passed(), "#row-relu_7_21")
+    page.wait_for_selector("#op-relu_7_21.chosen")
+    box = page.locator("#row-relu_7_21").bounding_box()
+    assert 0 <= box["y"] <= 900
+
+
+def test_the_index_is_filtered_and_sorted_and_leads_to_the_pages(visit):
+    page = visit()
+    page.fill("[data-filters=models]", "failed replay")
+    assert page.locator("#models tbody tr:visible").count() == 1
+    page.fill("[data-filters=models]", "")
+    page.click("#models th:has-text('Operations') button")
+    page.wait_for_selector("#models th[aria-sort]:has-text('Operations')")
+    page.click("#models th[aria-sort] button")
+    page.wait_for_selector("#models th[aria-sort=descending]:has-text('Operations')")
+    assert page.locator("#models tbody tr:first-child th").inner_text().startswith("long")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(visit, scheme):
+    page = visit(passed(), color_scheme=scheme)
+    colours = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+    ink, paper = (sum(map(int, colour.strip("rgb()").split(","))) for colour in colours)
+    assert (ink < paper) == (scheme == "light")
+    assert abs(ink - paper) > 300
+    text = page.evaluate("getComputedStyle(document.querySelector('.sheet text')).fill")
+    node = page.evaluate("getComputedStyle(document.querySelector('.sheet .node polygon')).fill")
+    assert page.evaluate("getComputedStyle(document.querySelector('.sheet .cluster path')).fill") == "none"
+    inks = [sum(map(int, colour.strip("rgb()").split(","))) for colour in (text, node)]
+    assert (inks[0] < inks[1]) == (scheme == "light")
+
+
+@pytest.mark.parametrize("report", [None, passed(), refuted(), raised()])
+def test_a_phone_scrolls_down_and_not_sideways(visit, report):
+    page = visit(report)
+    page.set_viewport_size({"width": 375, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    assert page.evaluate("[scrollX, scrollY]") == [0, 0]
+
+
+def test_the_keyboard_reaches_and_moves_the_graph(visit):
+    page = visit(passed())
+    page.focus(".drawing")
+    place = "document.querySelector('.sheet').style.transform"
+    before = page.evaluate(place)
+    page.keyboard.press("ArrowDown")
+    moved = page.evaluate(place)
+    page.keyboard.press("+")
+    assert len({before, moved, page.evaluate(place)}) == 3
+    page.focus("#find")
+    page.keyboard.type("relu_1_2")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#op-relu_1_2.chosen")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_do_no_harm(visit, name):
+    page = visit(passed(name, zoo=name, history=hostile_history()))
+    for word in HOSTILE:
+        page.fill("#find", word[:40].splitlines()[0])
+        page.keyboard.press("Enter")
+    page.click("g.cluster text >> nth=0")
+    assert page.evaluate("window.harmed") is None
+    assert page.locator("main img, main script:not([type])").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
+
+
+def test_the_index_of_hostile_names_does_no_harm(visit):
+    page = visit()
+    assert page.evaluate("window.harmed") is None
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
+
+
+def test_a_page_that_would_run_a_script_is_stopped(visit, site, browser):
+    """Show that the policy holds: what the other tests rely on."""
+    text = (site / page_path(passed())).read_text(encoding="utf-8")
+    bad = site / "bad.html"
+    bad.write_text(text.replace("</main>", "<script>window.harmed = 5</script></main>"), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(bad.as_uri())
+    assert page.evaluate("window.harmed") is None
+    page.close()
+
+
+def test_the_record_beside_a_page_is_the_models(site):
+    text = (site / page_path(passed())).with_suffix(".json").read_text(encoding="utf-8")
+    assert json.loads(text)["history"]["model_name"] == replace(alexnet()).model_name
