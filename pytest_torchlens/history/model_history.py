@@ -253,13 +253,16 @@ class ModelHistory(HistoryView):
 
     @property
     def model_is_recurrent(self) -> bool:
-        """Whether some layer has several passes."""
+        """Whether some layer has several passes, other than what only a condition asks for."""
         return self.model_max_recurrent_loops > 1
 
     @property
     def model_max_recurrent_loops(self) -> int:
-        """The largest number of passes of any layer."""
-        return max((len(node.passes) for node in self.nodes), default=1)
+        """The largest number of passes of any layer, but for those that only conditions ask for.
+
+        A ``while`` asks its question once more than it runs.
+        """
+        return max((len(node.passes) for node in self.nodes if not node.in_cond_branch), default=1)
 
     @property
     def model_has_conditional_branching(self) -> bool:

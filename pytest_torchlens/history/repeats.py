@@ -99,13 +99,21 @@ def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:
             if latest <= earlier or all(keys[parent] != keys[latest] for _, parent in ops.parents[earlier]):
                 continue  # no block of two operations can end in both
             block = _Block(ops, groups, keys, earlier, number).match()
-            if block and not any(_is_seam(groups, before, later) for later, before in block.items()):
+            if block and not _is_shifted(groups, block) and not any(_is_seam(groups, *pair) for pair in block.items()):
                 joined += [later for later, before in block.items() if groups.join([later, before])]
                 break
     return [groups.of(number) for number in joined]
 
 
-def _is_seam(groups: Groups, earlier: int, number: int) -> bool:
+def _is_shifted(groups: Groups, block: dict[int, int]) -> bool:
+    """Return whether a block is the pass before of a loop in part, and in part another place in the body."""
+    apart = [pair for pair in block.items() if not groups.same(*pair)]
+    return len(apart) < len(block) and any(
+        groups.first(later) < before or groups.last(before) > later for later, before in apart
+    )
+
+
+def _is_seam(groups: Groups, number: int, earlier: int) -> bool:
     """Return whether one pass of a loop ends and the next begins between them.
 
     A body that ends as it begins (``cos sin tan cos sin``) does not repeat its first steps at its end.

@@ -123,6 +123,7 @@ class Groups:
     def __init__(self, size: int) -> None:
         self._root = list(range(size))
         self._first = list(range(size))
+        self._last = list(range(size))
         self._members: dict[int, list[int]] = {}
 
     def of(self, number: int) -> int:
@@ -137,6 +138,10 @@ class Groups:
         """Return the first operation of the layer."""
         return self._first[self._root[number]]
 
+    def last(self, number: int) -> int:
+        """Return the last operation of the layer."""
+        return self._last[self._root[number]]
+
     def members(self, root: int) -> list[int]:
         """Return the operations of a layer."""
         return self._members.get(root, [root])
@@ -149,6 +154,7 @@ class Groups:
         largest = max(roots, key=lambda root: len(self.members(root)))
         members = self._members.setdefault(largest, [largest])
         self._first[largest] = min(self._first[root] for root in roots)
+        self._last[largest] = max(self._last[root] for root in roots)
         for root in roots:
             if root != largest:
                 moved = self._members.pop(root, [root])

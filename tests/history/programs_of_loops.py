@@ -295,3 +295,21 @@ def product_from_one_on(x):
     for i in range(3):
         product = product * torch.sin(x * i)
     return product
+
+
+@PROGRAMS.add("""sum_1:1
+    cos_1:1 sum_2:1 div_1:1 mul_1:1 add_1:1 mul_2:1 sub_1:1 sum_1:2 div_2:1 mul_3:1 add_2:1
+    cos_1:2 sum_2:2 div_1:2 mul_1:2 add_1:2 mul_2:2 sub_1:2 sum_1:3 div_2:2 mul_3:2 add_2:2
+    cos_1:3 sum_2:3 div_1:3 mul_1:3 add_1:3 mul_2:3 sub_1:3 sum_1:4 div_2:3 mul_3:3 add_2:3""")
+def one_body_with_two_equal_updates(r):
+    """Conjugate gradients: two places of the body divide, multiply and add."""
+    x = p = r
+    size = r.sum()
+    for _ in range(3):
+        q = torch.cos(p)
+        step = size / q.sum()
+        x = x + step * p
+        r = r - step * q
+        before, size = size, r.sum()
+        p = r + size / before * p
+    return p

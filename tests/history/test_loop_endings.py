@@ -267,3 +267,16 @@ class ABA(nn.Module):
 def test_a_loop_ran_as_often_as_its_body(model, layers, passes):
     (loop,) = trace(model(), torch.ones(3)).loops
     assert (len(loop.layers), loop.num_passes) == (layers, passes)
+
+
+def runs_once(x):
+    while x.sum() > 2:
+        x = torch.cos(x) * 0.1
+    return x
+
+
+def test_a_while_that_ran_once_makes_no_model_recurrent():
+    history = trace(Function(runs_once), torch.ones(3))
+    assert history["sum_1"].layer_passes_total == 2
+    assert not history.model_is_recurrent
+    assert trace(Function(runs_once), torch.zeros(3)).model_max_recurrent_loops == 1
