@@ -30,6 +30,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def magnitude(count: float) -> str:
+    """Return a number in three digits or so: ``25.6M``, ``4.1B``."""
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
+
+
 def shortened(text: str, limit: int = _LONGEST_NAME, gap: str = "…") -> str:
     """Return `text` with its middle left out where it is longer than `limit` characters."""
     if len(text) <= limit:

@@ -151,8 +151,7 @@ class LensSession:
         )
         for nodeid in self._said:  # of a worker of xdist that died there was no last report
             self._tabulate(nodeid)
-        if self.options.report:
-            self._write(self._report, self.options.report, session)
+        self._write(self._report, session)
         self._judge_drawings(session, self._report.models)
 
     def _judge_drawings(self, session: pytest.Session, models: tuple[ModelReport, ...]) -> None:
@@ -171,11 +170,14 @@ class LensSession:
             return with_outcome(report, said)
         return without_report(nodeid, self.selection.models[nodeid], said)
 
-    def _write(self, report: RunReport, folder: Path, session: pytest.Session) -> None:
+    def _write(self, report: RunReport, session: pytest.Session) -> None:
+        from pytest_torchlens.plugin.ci import write_files
         from pytest_torchlens.report import write_site
 
         try:
-            write_site(report, self._model_reports(), folder)
+            if self.options.report:
+                write_site(report, self._model_reports(), self.options.report)
+            write_files(report, self.options.ci)
         except Exception as error:  # noqa: BLE001 - hours of audits must not end in an internal error
             self._trouble = f"the report could not be written: {type(error).__name__}: {error}"
             if session.exitstatus == pytest.ExitCode.OK:
@@ -185,6 +187,7 @@ class LensSession:
         """Print one table, and where the report is."""
         if self._report is None:
             return
+        from pytest_torchlens.plugin.ci import annotated
         from pytest_torchlens.report import terminal_table
 
         terminalreporter.section("lens")
@@ -197,6 +200,8 @@ class LensSession:
             terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
         if self.options.graphs:
             self._tell_of_drawings(terminalreporter, self.options.graphs.folder, self._report.models)
+        for line in annotated(self._report, self.config.rootpath):
+            terminalreporter.write_line(line)
 
     def _tell_of_drawings(
         self, reporter: pytest.TerminalReporter, folder: Path, models: tuple[ModelReport, ...]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_torchlens.plugin.ci_options import CiOptions
 from pytest_torchlens.plugin.sweep_options import SweepOptions
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class LensOptions:
     device: str
     """Where models run; empty for where the zoo says."""
     sweep: SweepOptions
+    ci: CiOptions
 
     @classmethod
     def of(cls, config: pytest.Config) -> LensOptions:
@@ -53,6 +55,7 @@ class LensOptions:
             graphs=_graphs(config),
             device=_device(option.lens_device or config.getini("lens_device")),
             sweep=SweepOptions.of(config),
+            ci=CiOptions.of(config),
         )
         if not option.collectonly:
             _check_writable("--lens-report", options.report)

@@ -57,7 +57,7 @@ class Pages:
     def index(self) -> str:
         """Return the page with all models."""
         models = [(report, str(page_path(report))) for report in self.run.models]
-        counts = _counts(self.run.models)
+        counts = summary.counts(self.run.models)
         return self.jinja.get_template("index.html.j2").render(run=self.run, models=models, counts=counts)
 
     def model(self, report: ModelReport, views: Views) -> str:
@@ -88,11 +88,3 @@ def _tail(source_line: str) -> str:
     """Return a source line with no more of its path than the file and the folder it lies in."""
     parts = source_line.replace("\\", "/").split("/")
     return "/".join(parts[-2:])
-
-
-def _counts(models: tuple[ModelReport, ...]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for report in models:
-        word = summary.status(report)
-        counts[word] = counts.get(word, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: (item[0] != "failed", item[0])))

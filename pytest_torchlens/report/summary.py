@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytest_torchlens.records import ErrorRecord
     from pytest_torchlens.records import ModelReport
 
@@ -53,6 +56,12 @@ def status(report: ModelReport) -> str:
     if report.outcome is Outcome.PASSED:
         word = report.verdict.status.value if report.verdict is not None else "not-validated"
     return word
+
+
+def counts(models: Iterable[ModelReport]) -> dict[str, int]:
+    """Return how many models have each word, ``failed`` first."""
+    words = Counter(map(status, models))
+    return dict(sorted(words.items(), key=lambda item: (item[0] != "failed", item[0])))
 
 
 def failed_at(report: ModelReport) -> str:

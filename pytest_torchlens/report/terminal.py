@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
+from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.report.summary import failed_at
@@ -125,7 +126,7 @@ class _Writer:
     def _columns(self) -> _Columns:
         return {
             "model": _name,
-            "params": self._of_history(lambda history: _magnitude(history.total_params)),
+            "params": self._of_history(lambda history: magnitude(history.total_params)),
             "ops": self._of_history(lambda history: f"{history.num_operations:,}"),
             "layers": self._of_history(lambda history: f"{history.num_layers:,}"),
             "fwd ms": lambda report: self.none if report.forward_ms is None else f"{report.forward_ms:,.1f}",
@@ -149,13 +150,6 @@ def _name(report: ModelReport) -> str:
 
 def _verdict(report: ModelReport) -> str:
     return f"FAILED {failed_at(report)}" if is_bad(report) else status(report)
-
-
-def _magnitude(count: int) -> str:
-    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f}{unit}"
-    return str(count)
 
 
 def _longest(models: Sequence[ModelReport], name: Callable[[ModelReport], str]) -> int:
