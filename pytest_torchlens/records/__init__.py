@@ -19,6 +19,8 @@ from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.history import ModuleRecord
 from pytest_torchlens.records.json import from_json
 from pytest_torchlens.records.json import to_json
+from pytest_torchlens.records.measurements import Measurements
+from pytest_torchlens.records.measurements import ModuleMeasurements
 from pytest_torchlens.records.merged import MergedGraph
 from pytest_torchlens.records.merged import MergedOperation
 from pytest_torchlens.records.merged import merge
@@ -56,9 +58,11 @@ __all__ = [
     "Growth",
     "HistoryRecord",
     "LoopRecord",
+    "Measurements",
     "MergedGraph",
     "MergedOperation",
     "ModelReport",
+    "ModuleMeasurements",
     "ModuleRecord",
     "Operation",
     "Outcome",
