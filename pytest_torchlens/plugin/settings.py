@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_torchlens.plugin.ci_options import CiOptions
-from pytest_torchlens.plugin.sweep_options import SweepOptions
+from pytest_torchlens.plugin.ci_settings import CiOptions
+from pytest_torchlens.plugin.sweep_settings import SweepOptions
 
 if TYPE_CHECKING:
     from pytest_torchlens.report import Graphs
