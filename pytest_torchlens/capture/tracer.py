@@ -297,10 +297,18 @@ class Tracer(TorchFunctionMode):
             self._group = outer
         outputs = tensors(result)
         with self.lock or _UNSHARED:
-            if self._escaped != escaped or not all(map(self.ledger.accounts_for, outputs)):
+            if self._escaped != escaped or not self._accounts_for(outputs):
                 read = self._template(args), self._template(kwargs)  # a step may have handed one on as it was
                 self._finish(self._new_call(custom_info(apply, name), *read), outputs, ())
         return result
+
+    def _accounts_for(self, outputs: list[torch.Tensor]) -> bool:
+        self.busy = True  # looking at contents runs operations
+        try:
+            with aside(self):
+                return all(map(self.ledger.accounts_for, outputs))
+        finally:
+            self.busy = False
 
     def call_opaque(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function whose inside cannot be seen, as one operation."""

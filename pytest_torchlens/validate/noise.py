@@ -31,11 +31,11 @@ class Noise:
         Floats are first replaced by the table itself, which costs nothing; the caller must not write to it.  Then
         they are scaled by it, which keeps signs, zeros and indices in range; then reflected; then replaced.  Integers
         are reordered among themselves, then moved to the other end of their range.  `gentle` scales or reorders
-        alone.  Sparse and nested tensors are halved; others that cannot be computed with (quantized, meta) yield
-        nothing.
+        alone.  Sparse and nested tensors are halved, sparse ones then shortened by an entry; integers of quantized ones
+        are reordered, then made the smallest and largest.  What cannot be computed with (meta) yields nothing.
         """
         if not is_dense(tensor):
-            yield from _halved(tensor)
+            yield from _of_another_kind(tensor)
         elif not tensor.numel():
             return
         elif tensor.dtype in _STORED:
@@ -116,14 +116,31 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return plain and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
 
 
-def _halved(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    if tensor.is_quantized or tensor.is_meta:
+def _of_another_kind(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield other values for a tensor that is no ordinary block of numbers, as far as its kind computes."""
+    if tensor.is_meta:
         return
     try:
-        half = tensor * 0.5
-    except Exception:  # noqa: BLE001 - a subclass runs code of the user's
+        yield from _quantized(tensor) if tensor.is_quantized else _halved_or_shorter(tensor)
+    except Exception:  # noqa: BLE001 - a subclass runs code of the user's, and kinds lack functions
         return
-    yield half
+
+
+def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield halves, and of sparse tensors one that is short of an entry: functions may read only where entries are."""
+    yield tensor * 0.5
+    if tensor.layout is torch.sparse_coo and tensor._nnz():
+        indices, values = tensor._indices()[:, :-1], tensor._values()[:-1]
+        yield torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=tensor.is_coalesced())
+
+
+def _quantized(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the stored integers reordered, then the smallest and the largest of their type, by the same scale."""
+    yield tensor.flatten().flip(0).view(tensor.shape)
+    for bound in (float("-inf"), float("inf")):
+        yield torch.quantize_per_tensor(
+            torch.full(tensor.shape, bound), tensor.q_scale(), tensor.q_zero_point(), tensor.dtype
+        )
 
 
 def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
@@ -133,7 +150,7 @@ def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
     low, high = tensor.min(), tensor.max()
     if low != high:
         yield _written(tensor, torch.where(tensor == high, low, high))
-        yield torch.full_like(tensor, high.item())
+        yield from (torch.full_like(tensor, bound.item()) for bound in (high, low))
     elif low != 0:
         yield _written(tensor, torch.zeros_like(tensor))
     else:

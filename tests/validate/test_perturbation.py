@@ -123,9 +123,13 @@ NO_REASON_NEEDED = {
     "the other choice was taken in one place alone": lambda x: torch.where(x > 1.5, x, x * 2),
     "negative numbers into a relu": lambda x: F.relu(-x),
     "a sum of truth values that turning them round leaves": lambda x: (torch.arange(4.0) > 1.5).sum() + x,
+    "the largest of integers, alone at the top": lambda x: (x > 1.9).long().max() + x,
+    "the places of a sparse tensor's entries": lambda x: x.diag().to_sparse().coalesce().indices().sum() + x,
+    "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).relu().dequantize() + x,
 }
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("forward", NO_REASON_NEEDED.values(), ids=NO_REASON_NEEDED)
 def test_no_reason_is_given_where_other_values_have_an_effect(forward):
     part = perturbed(forward)
