@@ -302,7 +302,7 @@ class Tracer(TorchFunctionMode):
                 self._finish(self._new_call(custom_info(apply, name), *read), outputs, ())
         return result
 
-    def _accounts_for(self, outputs: list[torch.Tensor]) -> bool:
+    def _accounts_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
         self.busy = True  # looking at contents runs operations
         try:
             with aside(self):

@@ -15,6 +15,8 @@ class ScalesTheGradient(torch.autograd.Function):
 
 
 def test_a_result_that_is_not_contiguous_is_looked_at_in_silence():
-    found = validate(Function(lambda x: ScalesTheGradient.apply((x * 2).transpose(0, 1)).float() + 1), (torch.ones(3, 2),))
+    found = validate(
+        Function(lambda x: ScalesTheGradient.apply((x * 2).transpose(0, 1)).float() + 1), (torch.ones(3, 2),)
+    )
     assert found, found.verdict
     assert "new" in [operation.layer_type for operation in found.history.record().operations]
