@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.plugin.fixtures import lens_draw
+from pytest_torchlens.plugin.fixtures import lens_recorder
 from pytest_torchlens.plugin.fixtures import lens_trace
 from pytest_torchlens.plugin.fixtures import lens_validate
 from pytest_torchlens.plugin.options import add_options
@@ -17,7 +18,15 @@ from pytest_torchlens.plugin.options import is_wanted
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["lens_draw", "lens_trace", "lens_validate", "pytest_addoption", "pytest_configure"]
+__all__ = [
+    "lens_draw",
+    "lens_recorder",
+    "lens_trace",
+    "lens_validate",
+    "pytest_addoption",
+    "pytest_configure",
+    "pytest_itemcollected",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +39,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "lens: a model that pytest-torchlens audits; set by itself on the items of a zoo"
     )
+    config.addinivalue_line(
+        "markers",
+        "lens_expect(no_nan=True, grad_norm='<1e3', ..., every=10, folder=None): what is expected of the training in a "
+        "test, and options of its recorder; models are found by themselves unless the test has lens_recorder",
+    )
     if is_wanted(config):
         from pytest_torchlens.plugin.session import LensSession
 
         config.pluginmanager.register(LensSession(config), "lens-session")
+    if not hasattr(config, "workerinput") and (config.option.lens_report or config.getini("lens_report")):
+        from pytest_torchlens.plugin.training import TrainingReport
+
+        config.pluginmanager.register(TrainingReport(config), "lens-training")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a test that is marked ``lens_expect`` a recorder."""
+    if item.get_closest_marker("lens_expect") and "lens_recorder" not in (names := getattr(item, "fixturenames", [])):
+        names.append("lens_recorder")

@@ -9,7 +9,10 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from pytest_torchlens.recorder import Recorder
 
 
 @pytest.fixture
@@ -71,3 +74,27 @@ def lens_draw(tmp_path: Path) -> Callable[..., Path]:
         return history.draw(tmp_path / "model_graph.svg" if path is None else path, **options)
 
     return draw
+
+
+@pytest.fixture
+def lens_recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
+    """Record tensors of a model while it trains, and fail at the step where something is not as expected.
+
+    Example::
+
+        def test_it_learns(lens_recorder):
+            lens_recorder.track_layers(model)
+            lens_recorder.track_parameters(model)
+            lens_recorder.expect(no_nan=True, grad_norm="<1e3", dead_units="<5%", loss_decreases=True)
+            for x, y in batches:
+                ...  # forward, backward
+                optimizer.step()
+                lens_recorder.step(loss=loss)
+
+    It is a `pytest_torchlens.recorder.Recorder`.  With ``--lens-report=DIR`` curves and videos are in
+    ``DIR/training``; ``lens_recorder.configure(folder=..., every=5)`` sets this and other options.  The marker
+    ``lens_expect`` says the same of a test that does not name the fixture, and finds its models by itself.
+    """
+    from pytest_torchlens.plugin.training import recorder_of
+
+    yield from recorder_of(request)

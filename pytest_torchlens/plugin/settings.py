@@ -50,7 +50,7 @@ class LensOptions:
             zoos=tuple(option.lens_zoo),
             validate=option.lens_validate,
             parts=_parts(option.lens_parts or config.getini("lens_parts")),
-            report=_folder(config, "lens_report", option.lens_report or config.getini("lens_report")),
+            report=report_folder(config),
             junit_properties=config.getini("lens_junit_properties"),
             graphs=_graphs(config),
             device=_device(option.lens_device or config.getini("lens_device")),
@@ -61,6 +61,11 @@ class LensOptions:
             _check_writable("--lens-report", options.report)
             _check_writable("--lens-graph", options.graphs.folder if options.graphs else None)
         return options
+
+
+def report_folder(config: pytest.Config) -> Path | None:
+    """Return the folder of the report; None where none is asked for."""
+    return _folder(config, "lens_report", config.option.lens_report or config.getini("lens_report"))
 
 
 def _parts(values: list[str]) -> tuple[str, ...] | None:

@@ -32,6 +32,7 @@ class RecorderOptions:
     """What a `Recorder` is made with; its docstring says what each means."""
 
     folder: Path | None = None
+    title: str = ""
     every: int = 10
     per_second: float | None = None
     start: int = 0

@@ -49,12 +49,13 @@ class Parameters:
     def read(self) -> None:
         """Read all of them: the step has changed them."""
         for tracked in self.all:
-            if tracked.value:
-                self._read(tracked.value, tracked.parameter)
+            # In this order: where something is not as expected, the cause is told of and not what it led to.
             if tracked.gradient:
                 self._read_gradient(tracked.gradient, tracked.parameter.grad)
             if tracked.update and tracked.before is not None:
                 self._read_update(tracked.update, tracked.parameter, tracked.before)
+            if tracked.value:
+                self._read(tracked.value, tracked.parameter)
 
     def _read(self, item: Item, tensor: torch.Tensor) -> None:
         if is_measurable(tensor):

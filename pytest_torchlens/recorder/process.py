@@ -135,7 +135,7 @@ class Worker:
         error: RecorderError | None = None
         try:
             self._drain(deadline)
-            self._tell(do="end")
+            self._tell(do="end", counts={item: [one.seen, one.dropped] for item, one in self.counts.items()})
             self._end_pipe()
             self._process.wait(max(deadline - time.monotonic(), 0.1))
         except RecorderError as found:
@@ -185,6 +185,7 @@ class Worker:
             "ring": [options.slots, options.slot_values, self._ring.handle],
             "folder": str(options.folder),
             "number": self.number,
+            "title": options.title,
             "directory": str(Path.cwd()),
             "videos": options.videos,
             "series": options.series,

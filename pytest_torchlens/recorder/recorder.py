@@ -16,6 +16,7 @@ from pytest_torchlens.recorder.tracking import chosen_parameters
 from pytest_torchlens.recorder.tracking import joined
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     import torch
@@ -39,6 +40,8 @@ class Recorder:
     folder : path, optional
         Where files go; made where it does not exist.  Without one there are no files and no process beside:
         `series` and `expect` work all the same.
+    title : str, optional
+        Heads the page; by default the folder's name does.
     every : int, default 10
         Record every so many steps.  What is expected is looked at in each step.
     per_second : float, optional
@@ -121,7 +124,12 @@ class Recorder:
         if error is None:
             self.close()
         else:
-            self._recording.close()
+            self.abandon()
+
+    @property
+    def folder(self) -> Path | None:
+        """Where files go; None where there are none."""
+        return self._recording.options.folder
 
     @property
     def series(self) -> dict[str, Series]:
@@ -372,6 +380,10 @@ class Recorder:
         __tracebackhide__ = True
         numbers = ({} if loss is None else {"loss": loss}) | numbers
         self._recording.end_step({name: as_number(name, number) for name, number in numbers.items()})
+
+    def abandon(self) -> None:
+        """Remove all hooks and have the files finished, whatever came of it: something else went wrong."""
+        self._recording.close()
 
     def close(self) -> None:
         """Remove all hooks, have the files finished, and look at what is expected of the whole.

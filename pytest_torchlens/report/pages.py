@@ -54,11 +54,13 @@ class Pages:
         self.jinja.globals |= {"counted": counted, "status": summary.status, "failed_at": summary.failed_at}
         self.jinja.globals |= assets()
 
-    def index(self) -> str:
-        """Return the page with all models."""
+    def index(self, *, has_training: bool = False) -> str:
+        """Return the page with all models; `has_training` for a link to what was recorded of training."""
         models = [(report, str(page_path(report))) for report in self.run.models]
         counts = summary.counts(self.run.models)
-        return self.jinja.get_template("index.html.j2").render(run=self.run, models=models, counts=counts)
+        return self.jinja.get_template("index.html.j2").render(
+            run=self.run, models=models, counts=counts, has_training=has_training
+        )
 
     def model(self, report: ModelReport, views: Views) -> str:
         """Return the page of one model; `views` are its drawings."""

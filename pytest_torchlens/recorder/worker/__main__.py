@@ -30,13 +30,15 @@ def main() -> int:
     except BaseException:
         _finish(sink, "an error")
         raise
-    return _finish(sink, "closed" if messages.were_ended else "the process that records ended without closing")
+    if messages.last is None:
+        return _finish(sink, "the process that records ended without closing")
+    return _finish(sink, "closed", messages.last["counts"])
 
 
-def _finish(sink: Sink | None, reason: str) -> int:
+def _finish(sink: Sink | None, reason: str, counts: dict[str, tuple[int, int]] | None = None) -> int:
     if sink is None:
         return 0
-    errors = sink.close(reason)
+    errors = sink.close(reason, counts or {})
     for error in errors:
         _say(f"{type(error).__name__}: {error}")
     return 1 if errors else 0

@@ -26,12 +26,12 @@ class Messages:
 
     Attributes
     ----------
-    were_ended : bool
-        Whether the sender said that it was the last.
+    last : dict or None
+        The message that said that it was the last.
     """
 
     def __init__(self, source: int) -> None:
-        self.were_ended = False
+        self.last: dict[str, Any] | None = None
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._is_stopped = False
         threading.Thread(target=self._read, args=(source,), daemon=True).start()
@@ -48,12 +48,12 @@ class Messages:
     def _read(self, source: int) -> None:
         for line in _lines(source):
             message = json.loads(line)
-            self.were_ended = message["do"] == "end"
-            if self.were_ended:
+            if message["do"] == "end":
+                self.last = message
                 break
             self._queue.put(message)
         self._queue.put(None)
-        if not self.were_ended:
+        if self.last is None:
             # A callback that hangs must not keep this process alive for ever.
             last = threading.Timer(GRACE, os._exit, [4])
             last.daemon = True

@@ -46,6 +46,7 @@ class Card:
     name: str
     kind: str
     frames: int
+    dropped: int
     nans: int
     curves: list[Curve]
     films: list[Film]
@@ -59,7 +60,7 @@ def write_page(folder: Path) -> None:
     cards = [_card(item, reports, points, films) for item in reports[0]["items"]]
     cards.sort(key=lambda card: card.kind != "scalar")
     text = _template().render(
-        title=folder.name,
+        title=reports[0]["title"] or folder.name,
         cards=[card for card in cards if card.curves or card.films],
         silent=[card.name for card in cards if not (card.curves or card.films)],
         ended=reports[0]["ended"],
@@ -94,8 +95,8 @@ def _card(item: dict[str, Any], reports: list[dict[str, Any]], points: dict[str,
     names = [name for other in same for name in other["files"]]
     found = [film for name in names if (film := films.film(name))]
     own = points.get(item["name"], Points())
-    frames = sum(other["frames"] for other in same)
-    return Card(item["name"], item["kind"], frames, own.nans, curves(item["kind"], own), found)
+    frames, dropped = (sum(other[what] for other in same) for what in ("frames", "dropped"))
+    return Card(item["name"], item["kind"], frames, dropped, own.nans, curves(item["kind"], own), found)
 
 
 def _template() -> jinja2.Template:

@@ -62,15 +62,23 @@ class Sink:
         """Do what a message says."""
         getattr(self, f"_take_{message['do']}")(message)
 
-    def close(self, reason: str) -> list[Exception]:
-        """Finish all files, each whatever becomes of the others; return what went wrong."""
+    def close(self, reason: str, counts: dict[str, tuple[int, int]]) -> list[Exception]:
+        """Finish all files, each whatever becomes of the others; return what went wrong.
+
+        Parameters
+        ----------
+        reason
+            Why there is nothing more.
+        counts
+            How many frames of each item there were, and how many were dropped, where that is known.
+        """
         videos = [item.video for item in self._items.values() if item.video]
         callbacks = [item.callback for item in self._items.values() if item.callback]
         errors = []
         for part in (*videos, *callbacks, self._table, self._board):
             if part is not None and (error := _tried(part.close)):
                 errors.append(error)
-        for last in (lambda: self._write_report(reason, errors), self._write_page, self._convert_table):
+        for last in (lambda: self._write_report(reason, counts, errors), self._write_page, self._convert_table):
             if error := _tried(last):
                 errors.append(error)
         return errors
@@ -117,18 +125,24 @@ class Sink:
 
         return Board(self.folder / "tensorboard")
 
-    def _write_report(self, reason: str, errors: list[Exception]) -> None:
+    def _write_report(self, reason: str, counts: dict[str, tuple[int, int]], errors: list[Exception]) -> None:
         items = [
             {
                 "item": item.number,
                 "name": item.name,
                 "kind": item.kind,
                 "frames": item.frames,
+                "dropped": counts.get(str(item.number), (0, 0))[1],
                 "files": [path.name for path in item.video.paths] if item.video else [],
             }
             for item in self._items.values()
         ]
-        report = {"ended": reason, "errors": [str(error) for error in errors], "items": items}
+        report = {
+            "title": self.settings["title"],
+            "ended": reason,
+            "errors": [str(error) for error in errors],
+            "items": items,
+        }
         replace_file(self.folder / f"recording-{self.settings['number']}.json", json.dumps(report, indent=1))
 
     def _convert_table(self) -> None:

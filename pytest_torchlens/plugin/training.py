@@ -1,0 +1,130 @@
+"""A test that trains under a recorder: its options, its expectations, and where what it recorded is told of."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from dataclasses import fields
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
+
+from pytest_torchlens.plugin.settings import report_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_torchlens.recorder import Recorder
+
+MARKER = "lens_expect"
+RECORDER = pytest.StashKey["Recorder"]()
+PLUGIN = "lens-recorder"
+LONGEST = 80
+
+
+def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:
+    """Yield the recorder of a test, made with what its markers say."""
+    from pytest_torchlens.recorder import Recorder
+    from pytest_torchlens.recorder.automatic import ModelFinder
+
+    item = request.node
+    options, expectations = _asked(item)
+    defaults = {"folder": _folder(item), "title": item.nodeid, "videos": find_spec("PIL") is not None}
+    try:
+        recorder = Recorder(**defaults | options)
+        for wanted in expectations:
+            recorder.expect(**wanted)
+    except (TypeError, ValueError) as error:
+        pytest.fail(f"marker {MARKER}: {error}", pytrace=False)
+    item.stash[RECORDER] = recorder
+    if not request.config.pluginmanager.has_plugin(PLUGIN):
+        request.config.pluginmanager.register(RecorderCalls(), PLUGIN)
+    is_named = "lens_recorder" in item._fixtureinfo.argnames
+    finder = ModelFinder(recorder) if expectations and not is_named else None
+    try:
+        yield recorder
+    finally:
+        if finder:
+            finder.close()
+        recorder.abandon()
+
+
+def _asked(item: pytest.Item) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return options and expectations from all markers of a test, those nearest to it last."""
+    from pytest_torchlens.recorder.options import RecorderOptions
+
+    known = {field.name for field in fields(RecorderOptions)}
+    options: dict[str, Any] = {}
+    expectations = []
+    for marker in reversed(list(item.iter_markers(MARKER))):
+        if marker.args:
+            pytest.fail(f"marker {MARKER} takes keywords only, such as no_nan=True", pytrace=False)
+        options |= {name: value for name, value in marker.kwargs.items() if name in known}
+        expectations.append({name: value for name, value in marker.kwargs.items() if name not in known})
+    return options, expectations
+
+
+def _folder(item: pytest.Item) -> Path | None:
+    report = report_folder(item.config)
+    if report is None:
+        return None
+    safe = re.sub(r"[^\w.-]+", "_", item.nodeid, flags=re.ASCII)[-LONGEST:].strip("._")
+    digest = hashlib.blake2b(item.nodeid.encode(), digest_size=4).hexdigest()
+    return report / "training" / f"{safe}-{digest}"
+
+
+class RecorderCalls:
+    """Closes the recorder of a test while the test still can fail; registered by the first that has one."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[Any]:
+        """Run the test, then look at what is expected of the whole training."""
+        __tracebackhide__ = True
+        result = yield
+        if recorder := item.stash.get(RECORDER, None):
+            _finish(recorder, item)
+        return result
+
+
+def _finish(recorder: Recorder, item: pytest.Item) -> None:
+    from pytest_torchlens.recorder import ExpectationError
+    from pytest_torchlens.recorder import RecorderError
+
+    __tracebackhide__ = True
+    problem = ""
+    try:
+        recorder.close()
+    except (ExpectationError, RecorderError) as error:
+        problem = str(error)
+    if counts := recorder.report.values():
+        written, dropped = sum(one.written for one in counts), sum(one.dropped for one in counts)
+        said = f"recorder: {written:,} frames of {len(counts)} tensors, {dropped:,} dropped"
+        item.add_report_section("call", "lens", f"{said}: {recorder.folder}")
+    if problem:
+        pytest.fail(problem, pytrace=False)
+
+
+class TrainingReport:
+    """Lists the recordings of a run on a page, and says where it is; of the process that tells of the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._folder = report_folder(config)
+        self._begun = time.time()
+        self._index: Path | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Write the list."""
+        from pytest_torchlens.report.training import write_training_index
+
+        if self._folder:
+            self._index = write_training_index(self._folder, self._begun)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say where it is."""
+        if self._index:
+            terminalreporter.write_line(f"lens: recordings of training: {self._index.absolute().as_uri()}")
