@@ -82,11 +82,9 @@ class Recorder:
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> with Recorder(every=1) as recorder:
-    ...     recorder.track_layers(model)
     ...     recorder.track_parameters(model, "*.weight")
     ...     recorder.expect(no_nan=True, grad_norm="<1e3")
     ...     for _ in range(3):
-    ...         optimizer.zero_grad()
     ...         loss = model(torch.ones(2, 4)).pow(2).mean()
     ...         loss.backward()
     ...         optimizer.step()
@@ -350,13 +348,7 @@ class Recorder:
         self._recording.parameters.remember()
 
     def log(self, **numbers: Any) -> None:
-        """Record numbers of the step that is going on, such as the loss.
-
-        Raises
-        ------
-        TypeError
-            If one is no number.
-        """
+        """Record numbers of the step that is going on, such as the loss."""
         __tracebackhide__ = True
         self._recording.tell({name: as_number(name, number) for name, number in numbers.items()})
 
