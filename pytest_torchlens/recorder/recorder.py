@@ -79,6 +79,7 @@ class Recorder:
 
     Examples
     --------
+    >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> with Recorder(every=1) as recorder:
