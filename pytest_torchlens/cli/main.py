@@ -10,12 +10,13 @@ import sys
 from collections.abc import Collection
 from collections.abc import Sequence
 
+from pytest_torchlens.cli import baselines
 from pytest_torchlens.cli import merge
 from pytest_torchlens.cli import report
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import close
 
-COMMANDS = (report, merge)
+COMMANDS = (report, merge, baselines)
 USAGE_ERROR = 2
 
 

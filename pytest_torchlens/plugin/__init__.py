@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
 from pytest_torchlens.plugin.fixtures import lens_recorder
 from pytest_torchlens.plugin.fixtures import lens_trace
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
 __all__ = [
+    "lens_check",
     "lens_draw",
     "lens_recorder",
     "lens_trace",

@@ -9,6 +9,9 @@ from typing import Any
 import _pytest
 import pluggy
 
+from pytest_torchlens.baseline.store import key_of
+from pytest_torchlens.baseline.words import told
+
 if TYPE_CHECKING:
     import pytest
     from _pytest._code.code import ExceptionRepr
@@ -25,9 +28,11 @@ SHOWN = 3
 
 
 def failure_text(report: ModelReport) -> str:
-    """Return what went wrong in a worker process, or what a failed validation found; empty where nothing did."""
+    """Return what went wrong in a worker process, or what a validation or comparison found; empty where nothing did."""
     if report.error:
         return _error(report, report.error)
+    if report.comparison is not None and report.comparison.fails:
+        return told(report.comparison, f"{report.zoo}:{report.name}", key_of(report.zoo, report.name))
     if report.verdict is None or report.verdict:
         return ""
     failed = [part for part in report.verdict.parts if not part.status.ok]
@@ -42,7 +47,7 @@ def failure_text(report: ModelReport) -> str:
 
 
 def _error(report: ModelReport, error: ErrorRecord) -> str:
-    if error.type == "ZooError":
+    if error.type in ("ZooError", "BaselineError"):
         return error.message
     if error.traceback:
         return f"{error.traceback}raised in stage {error.stage.value!r}"

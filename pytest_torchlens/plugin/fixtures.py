@@ -98,3 +98,22 @@ def lens_recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
     from pytest_torchlens.plugin.training import recorder_of
 
     yield from recorder_of(request)
+
+
+@pytest.fixture
+def lens_check(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Compare the forward pass of a model with the one stored as its baseline, and fail the test if it changed.
+
+    Example::
+
+        def test_net_computes_what_it_did(lens_trace, lens_check):
+            lens_check(lens_trace(model, x, random_seed=0))
+
+    The first run stores nothing: ``pytest --lens-update=new``, or ``pytest-lens accept``, does, into
+    ``lens_baselines/<test file>/<test>.json``.  A test that checks several histories gives each a `name`.  `fail_on`
+    has conditions, as ``--lens-fail-on``.  The model must still hold the values that it had before the pass.  What was
+    found is returned, a `Comparison`.
+    """
+    from pytest_torchlens.plugin.check import Check
+
+    return Check(request)

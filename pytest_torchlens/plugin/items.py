@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_torchlens.baseline.parsed import BaselineError
 from pytest_torchlens.plugin.failure import failure_text
 from pytest_torchlens.plugin.failure import represent
 from pytest_torchlens.plugin.progress import Progress
@@ -100,7 +101,7 @@ class ModelItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the model's own traceback, or what a validation found."""
-        if isinstance(excinfo.value, ZooError):
+        if isinstance(excinfo.value, ZooError | BaselineError):
             return str(excinfo.value)
         if self.report and self.report.error and excinfo.value is self._exception:
             return represent(excinfo, self.report.error, self.config)

@@ -19,6 +19,8 @@ def junit_properties(report: ModelReport) -> list[tuple[str, str]]:
             ops_checked=verdict.operations_checked,
             edges_checked=verdict.edges_checked,
         )
+    if comparison := report.comparison:
+        found["baseline"] = comparison.verdict.value
     if report.forward_ms is not None:
         found["forward_ms"] = f"{report.forward_ms:.3f}"
     if report.graph:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_torchlens.plugin.items import ZooFile
+    from pytest_torchlens.plugin.unused import Unused
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.report import ResultTable
     from pytest_torchlens.run import Isolation
@@ -48,6 +49,7 @@ class LensSession:
         self._tabulated: set[str] = set()
         self._trouble = ""
         self._isolation: Isolation | None = None
+        self._unused: Unused | None = None
 
     @property
     def run_options(self) -> RunOptions:
@@ -60,6 +62,7 @@ class LensSession:
             parts=options.parts,
             folder=options.report,
             graphs=options.graphs,
+            baseline=options.baseline,
             device=options.device,
         )
 
@@ -153,6 +156,15 @@ class LensSession:
             self._tabulate(nodeid)
         self._write(self._report, session)
         self._judge_drawings(session, self._report.models)
+        self._look_for_unused(session)
+
+    def _look_for_unused(self, session: pytest.Session) -> None:
+        if self.options.baseline is not None:
+            from pytest_torchlens.plugin.unused import Unused
+
+            self._unused = Unused.of(self.options.baseline, self.selection, self._said)
+            if self._unused.fails and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _judge_drawings(self, session: pytest.Session, models: tuple[ModelReport, ...]) -> None:
         """End as pytest ends after a wrong option where what was asked for is in no model of the run."""
@@ -198,10 +210,18 @@ class LensSession:
             terminalreporter.write_line(self._trouble, red=True)
         elif self.options.report:
             terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
+        self._tell_of_baselines(terminalreporter, self._report.models)
         if self.options.graphs:
             self._tell_of_drawings(terminalreporter, self.options.graphs.folder, self._report.models)
         for line in annotated(self._report, self.config.rootpath):
             terminalreporter.write_line(line)
+
+    def _tell_of_baselines(self, reporter: pytest.TerminalReporter, models: tuple[ModelReport, ...]) -> None:
+        from pytest_torchlens.baseline.words import summary
+
+        compared = [(f"{model.zoo}:{model.name}", model.comparison) for model in models if model.comparison]
+        for line in [*summary(compared), *(self._unused.lines() if self._unused else ())]:
+            reporter.write_line(line)
 
     def _tell_of_drawings(
         self, reporter: pytest.TerminalReporter, folder: Path, models: tuple[ModelReport, ...]

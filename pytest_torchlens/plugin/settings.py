@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from pytest_torchlens.plugin.baseline_policy import check_alone
+from pytest_torchlens.plugin.baseline_policy import policy_of
 from pytest_torchlens.plugin.ci_settings import CiOptions
 from pytest_torchlens.plugin.sweep_settings import SweepOptions
 
 if TYPE_CHECKING:
+    from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.report import Graphs
 
 
@@ -33,6 +36,8 @@ class LensOptions:
     """Where models run; empty for where the zoo says."""
     sweep: SweepOptions
     ci: CiOptions
+    baseline: Policy | None
+    """How baselines are treated; None where nothing is compared."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> LensOptions:
@@ -46,6 +51,7 @@ class LensOptions:
         option: Any = config.option
         if option.lens_parts and not option.lens_validate:
             raise pytest.UsageError("--lens-parts chooses parts of the validation: add --lens-validate")
+        check_alone(config)
         options = cls(
             zoos=tuple(option.lens_zoo),
             validate=option.lens_validate,
@@ -56,6 +62,7 @@ class LensOptions:
             device=_device(option.lens_device or config.getini("lens_device")),
             sweep=SweepOptions.of(config),
             ci=CiOptions.of(config),
+            baseline=policy_of(config) if option.lens_validate else None,
         )
         if not option.collectonly:
             _check_writable("--lens-report", options.report)

@@ -15,6 +15,7 @@ from pytest_torchlens.records.comparison import Growth
 from pytest_torchlens.records.control import EscapeRecord
 from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.environment import Environment
+from pytest_torchlens.records.file_names import file_name
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.history import ModuleRecord
 from pytest_torchlens.records.json import from_json
@@ -79,6 +80,7 @@ __all__ = [
     "align",
     "byte_size",
     "close",
+    "file_name",
     "from_json",
     "merge",
     "nearest",

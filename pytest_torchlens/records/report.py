@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 from typing import ClassVar
 
+from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.environment import Environment
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.verdict import Verdict
@@ -84,6 +85,8 @@ class ModelReport:
     """The recorded forward pass; null where none came to its end.  In ``report.json`` without its lists."""
     verdict: Verdict | None = None
     """What validation found; null where it was not asked for."""
+    comparison: Comparison | None = None
+    """What differs from the stored baseline; null where nothing was compared."""
     graph: str = ""
     """Path of the drawing, relative to the report's folder; empty where there is none."""
     notes: tuple[str, ...] = ()

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.records import file_name
+
 if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
-
-_LONGEST = 80
-# Lower case only: some file systems do not tell `Net` from `net`.
-_SAFE = re.compile(rf"[a-z0-9](?:[a-z0-9._-]{{0,{_LONGEST - 2}}}[a-z0-9])?")
-_DIGESTED = re.compile(r".*-[0-9a-f]{12}")
-_RESERVED_ON_WINDOWS = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")
 
 
 def page_path(report: ModelReport) -> PurePosixPath:
@@ -24,7 +18,7 @@ def page_path(report: ModelReport) -> PurePosixPath:
     ends in a digest, so that two models never share a page and none leaves the folder.  The same path with
     ``.json`` and ``.svg`` holds the model's record and its drawing.
     """
-    return PurePosixPath("models") / _file_name(report.zoo) / f"{_file_name(report.name)}.html"
+    return PurePosixPath("models") / file_name(report.zoo) / f"{file_name(report.name)}.html"
 
 
 def drawing_path(report: ModelReport) -> PurePosixPath:
@@ -35,12 +29,3 @@ def drawing_path(report: ModelReport) -> PurePosixPath:
 def views_path(report: ModelReport) -> PurePosixPath:
     """Return the path of the drawings that a model's page shows, relative to the report's folder."""
     return page_path(report).with_suffix(".views.json")
-
-
-def _file_name(name: str) -> str:
-    taken = _DIGESTED.fullmatch(name) or _RESERVED_ON_WINDOWS.fullmatch(name)
-    if _SAFE.fullmatch(name) and not taken:
-        return name
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
-    readable = re.sub(r"[^a-z0-9._]+", "-", name.lower())[:_LONGEST].strip("-._")
-    return f"{readable or 'unnamed'}-{digest}"

@@ -14,6 +14,7 @@ from pytest_torchlens.records import Stage
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pytest_torchlens.records import Comparison
     from pytest_torchlens.records import ErrorRecord
     from pytest_torchlens.records import ModelReport
 
@@ -68,6 +69,8 @@ def failed_at(report: ModelReport) -> str:
     """Return where a failed model failed: ``"forward"``, ``"replay at conv2d_2_4"``."""
     if report.error is not None or report.verdict is None:
         return report.stage.value
+    if report.comparison is not None and (first := report.comparison.first) is not None and first.operation:
+        return f"{report.stage.value} at {first.operation}"
     part = next((part for part in report.verdict.parts if not part.status.ok), None)
     if part is None:
         return report.stage.value
@@ -81,8 +84,18 @@ def trouble(report: ModelReport) -> Trouble | None:
         return None
     if report.error is not None:
         return _of_error(report.error)
+    if report.comparison is not None and report.comparison.fails:
+        return _of_comparison(report.comparison)
     failure = report.verdict.first_failure if report.verdict is not None else None
     return _of_failure(failure) if failure else Trouble(what=f"failed in stage {report.stage.value}")
+
+
+def _of_comparison(comparison: Comparison) -> Trouble:
+    first = comparison.first
+    if first is None:
+        return Trouble(what=f"{comparison.verdict.value}: {'; '.join(comparison.notes) or 'there is no baseline'}")
+    where = ", ".join(filter(None, (first.operation, first.source_line)))
+    return Trouble(what=f"{first.change.value}: {first.message}", where=where, cause="; ".join(comparison.axes))
 
 
 def _of_failure(failure: Failure) -> Trouble:
@@ -94,7 +107,8 @@ def _of_failure(failure: Failure) -> Trouble:
 def _of_error(error: ErrorRecord) -> Trouble:
     what = f"{error.type}: {error.message}" if error.message else error.type
     advice = _ADVICE_BY_TYPE.get(error.type) or _ADVICE.get(error.stage, "")
-    return Trouble(what=what, where=_last_frame(error.traceback), advice=advice)
+    where = "" if error.type == "BaselineError" else _last_frame(error.traceback)
+    return Trouble(what=what, where=where, advice=advice)
 
 
 def _last_frame(traceback: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
+from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.report import Graphs
 from pytest_torchlens.run.run import RunOptions
 from pytest_torchlens.zoo import load_zoo
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.zoo import ModelCase
     from pytest_torchlens.zoo import Zoo
+
+
+_TUPLES = ("update", "fail_on")
 
 
 def pack(case: ModelCase, options: RunOptions) -> dict[str, Any]:
@@ -31,6 +36,7 @@ def pack(case: ModelCase, options: RunOptions) -> dict[str, Any]:
     plain = {field.name: getattr(options, field.name) for field in fields(options)}
     plain["folder"] = options.folder and str(options.folder)
     plain["graphs"] = options.graphs and [str(options.graphs.folder), *options.graphs.settings]
+    plain["baseline"] = options.baseline and asdict(options.baseline)
     return {"zoo": str(case.file), "name": case.name, "options": plain}
 
 
@@ -53,4 +59,6 @@ def _options(plain: dict[str, Any]) -> RunOptions:
     plain["graphs"] = graphs and Graphs.of(Path(graphs[0]), graphs[1:])
     plain["folder"] = folder and Path(folder)
     plain["parts"] = parts and tuple(parts)
+    baseline = plain["baseline"]
+    plain["baseline"] = baseline and Policy(**{**baseline, **{key: tuple(baseline[key]) for key in _TUPLES}})
     return RunOptions(**plain)

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_torchlens.baseline.store import key_of
+from pytest_torchlens.baseline.take import take
 from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.records import HistoryRecord
@@ -25,6 +27,7 @@ from pytest_torchlens.report import save_drawing
 from pytest_torchlens.run.describe import describe
 from pytest_torchlens.run.describe import describe_arguments
 from pytest_torchlens.run.device import wait_for
+from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.errors import error_record
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
@@ -32,6 +35,8 @@ from pytest_torchlens.validate import validate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_torchlens.baseline.policy import Policy
+    from pytest_torchlens.history import ModelHistory
     from pytest_torchlens.zoo import Inputs
     from pytest_torchlens.zoo import ModelCase
 
@@ -57,6 +62,8 @@ class RunOptions:
     """The report's folder; None where no report is asked for."""
     graphs: Graphs | None = None
     """Drawings besides those of the report; None where none are asked for."""
+    baseline: Policy | None = None
+    """How baselines are treated; None where nothing is compared."""
     device: str = ""
     """Where models run (``"cuda"``, ``"cuda:1"``); empty for where their zoo says."""
 
@@ -169,7 +176,18 @@ class _Job:
         self.found["notes"] = tuple(f"{part.name} not judged: {part.reason}" for part in unjudged)
         if not validation.verdict:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)
+        elif self.options.baseline is not None:
+            self.enter(Stage.COMPARE)
+            self.compare(self.options.baseline, validation.history)
         return validation.history.record()
+
+    def compare(self, baseline: Policy, history: ModelHistory) -> None:
+        environment = replace(find_environment(), device=self.device.type)
+        key = key_of(self.case.zoo, self.case.name)
+        comparison = baseline.check(key, take(history, environment), self.case.settings.fail_on)
+        self.found["comparison"] = comparison
+        if comparison.fails:
+            self.found.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)
 
     def draw(self, report: ModelReport) -> None:
         if self.options.folder:

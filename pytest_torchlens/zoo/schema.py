@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
+from pytest_torchlens.baseline.conditions import ConditionError
+from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.inputs import FLOATS
 from pytest_torchlens.zoo.inputs import InputSpec
@@ -60,6 +62,8 @@ class Settings:
     memory: int | None = None
     """Bytes of the whole worker process; None takes the run's."""
     size: str = "fast"
+    fail_on: tuple[str, ...] = ()
+    """Conditions under which a comparison with the baseline fails, as ``--lens-fail-on``."""
     marks: tuple[str, ...] = ()
     skip: str | None = None
     xfail: str | None = None
@@ -149,6 +153,18 @@ def _marks(raw: LinedDict, key: str) -> tuple[str, ...]:
     return tuple(marks)
 
 
+def _fail_on(raw: LinedDict, key: str) -> tuple[str, ...]:
+    value = raw[key]
+    conditions = [value] if isinstance(value, str) else value
+    if not isinstance(conditions, list) or not all(isinstance(condition, str) for condition in conditions):
+        raise _wrong(raw, key, "a condition of a baseline, as own:1e-5@features.*, or a list of such")
+    try:
+        Conditions.of(conditions)
+    except ConditionError as error:
+        raise raw.error(key, f"{key!r}: {error}") from None
+    return tuple(conditions)
+
+
 def _reason(raw: LinedDict, key: str) -> str | None:
     if raw[key] is None:
         return None
@@ -169,6 +185,7 @@ _PARSERS: dict[str, Callable[[LinedDict, str], Any]] = {
     "timeout": _timeout,
     "memory": _memory,
     "size": _word(*SIZES),
+    "fail_on": _fail_on,
     "marks": _marks,
     "skip": _reason,
     "xfail": _reason,

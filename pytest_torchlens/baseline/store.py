@@ -1,0 +1,134 @@
+"""Baselines as files, and what runs obtained that nobody has accepted yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pytest_torchlens.baseline.parsed import read
+from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.records import file_name
+
+FOLDER = "lens_baselines"
+LOCAL = ".lens"
+_SET = "@"
+"""Begins the folder of a named set."""
+
+
+def key_of(zoo: str, name: str) -> str:
+    """Return under which key a model is kept: ``"torchvision/resnet50"``; names that are no file's end in a digest."""
+    return "/".join(file_name(part) for part in [*filter(None, zoo.split("/")), name])
+
+
+@dataclass(frozen=True)
+class Store:
+    """One set of baselines, and the pending records beside it.
+
+    Each model has a file of its own, written whole or not at all: processes that run other models never meet, and a
+    run that is cut short leaves all that it finished.
+
+    Parameters
+    ----------
+    folder
+        Committed; ``lens_baselines`` in rootdir.
+    pending
+        Local.
+    """
+
+    folder: Path
+    pending: Path
+
+    @classmethod
+    def of(cls, root: Path, folder: Path | None = None, name: str = "") -> Store:
+        """Return the set `name` of a project; the one without a name is the default."""
+        part = f"{_SET}{name}" if name else "."
+        return cls((folder or root / FOLDER) / part, root / LOCAL / "pending" / part)
+
+    def __bool__(self) -> bool:
+        """Return whether the project has stored this set."""
+        return self.folder.is_dir()
+
+    def path(self, key: str) -> Path:
+        """Return the file of a model's baseline; it need not be there."""
+        return self.folder / f"{key}.json"
+
+    def pending_path(self, key: str) -> Path:
+        """Return the file of what a run obtained for a model; it need not be there."""
+        return self.pending / f"{key}.json"
+
+    def load(self, key: str) -> Snapshot | None:
+        """Return a model's baseline; None where it has none.
+
+        Raises
+        ------
+        BaselineError
+            If its file cannot be used.
+        """
+        path = self.path(key)
+        return read(path) if path.exists() else None
+
+    def keep(self, key: str, snapshot: Snapshot) -> None:
+        """Let what a run obtained wait for being accepted."""
+        _ignored_by_git(self.pending)
+        _write(self.pending_path(key), to_text(snapshot))
+
+    def forget(self, key: str) -> None:
+        """Let nothing wait."""
+        self.pending_path(key).unlink(missing_ok=True)
+
+    def accept(self, key: str, snapshot: Snapshot) -> None:
+        """Store a snapshot as the baseline, with the numbers of other environments where they are of the same steps."""
+        _write(self.path(key), to_text(merged(self._usable(key), snapshot)))
+        self.forget(key)
+
+    def _usable(self, key: str) -> Snapshot | None:
+        try:
+            return self.load(key)
+        except ValueError:
+            return None
+
+    def remove(self, key: str) -> None:
+        """Delete a model's baseline."""
+        self.path(key).unlink(missing_ok=True)
+
+    def models(self, glob: str = "*") -> list[str]:
+        """Return the keys of the baselines that fit a glob, sorted."""
+        return sorted(key for key in _keys(self.folder) if fnmatchcase(key, glob))
+
+    def waiting(self, glob: str = "*") -> list[str]:
+        """Return the keys of what waits for being accepted."""
+        return sorted(key for key in _keys(self.pending) if fnmatchcase(key, glob))
+
+
+def merged(old: Snapshot | None, new: Snapshot) -> Snapshot:
+    """Return `new` with the numbers that `old` has of other environments, if both ran the same steps."""
+    if old is None or (old.steps, old.state) != (new.steps, new.state):
+        return new
+    return replace(new, measured={**old.measured, **new.measured})
+
+
+def _keys(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*.json") if folder.is_dir() else ():
+        key = path.relative_to(folder).with_suffix("").as_posix()
+        if not key.startswith(_SET):
+            yield key
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8", newline="\n")
+    part.replace(path)
+
+
+def _ignored_by_git(folder: Path) -> None:
+    """Put a ``.gitignore`` inside the local folder; the user's own is none of our business."""
+    local = next(parent for parent in (folder, *folder.parents) if parent.name in (LOCAL, ""))
+    local.mkdir(parents=True, exist_ok=True)
+    if not (mark := local / ".gitignore").exists():
+        _write(mark, "*\n")

@@ -1,0 +1,125 @@
+"""A comparison as a person reads it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from tabulate import tabulate
+
+from pytest_torchlens.records import Change
+from pytest_torchlens.records import Comparison
+from pytest_torchlens.records import Finding
+
+_SHOWN = 4
+_LARGEST_GROUPS = 8
+
+
+def told(comparison: Comparison, name: str, key: str) -> str:
+    """Return what differs in a few lines: where it began, how much, how it grows, what to do.
+
+    Parameters
+    ----------
+    comparison
+        Of a model.
+    name
+        What the model is called.
+    key
+        Under which its baseline is kept.
+    """
+    lines = [f"{name}: {headline(comparison)}"]
+    lines += [f"  environment: {'; '.join(comparison.axes)}"] if comparison.axes else []
+    for finding in comparison.findings[:_SHOWN]:
+        lines += ["", *(f"  {line}" for line in _finding(finding))]
+    if len(comparison.findings) > _SHOWN:
+        lines.append(f"  and {len(comparison.findings) - _SHOWN} more that begin elsewhere")
+    if comparison.growth:
+        lines += ["", "  how it grows:", *(f"    {line}" for line in _growth(comparison).splitlines())]
+    lines += [f"  note: {note}" for note in comparison.notes]
+    return "\n".join([*lines, "", *(f"  {line}" for line in _what_to_do(comparison, key))])
+
+
+def headline(comparison: Comparison) -> str:
+    """Return the verdict, where it begins, and how many operations it reaches, in one line."""
+    if comparison.verdict is Change.NEW:
+        return "new: it has no baseline yet"
+    first = comparison.first
+    where = f" at {first.operation}" if first is not None and first.operation else ""
+    reached = sum(count for word, count in comparison.counts.items() if word != Change.IDENTICAL.value)
+    total = sum(comparison.counts.values())
+    return f"{comparison.verdict.value}{where}; {reached} of {total} operations are not identical"
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    yield f"{finding.operation or 'the model'}: {finding.change.value}: {finding.message}"
+    if finding.error is not None and finding.nrms is not None and finding.limit is not None:
+        yield (
+            f"    largest difference {_share(finding.error)} of the largest value (limit {finding.limit:.2g}), "
+            f"RMS {_share(finding.nrms)} (limit {finding.limit / 2:.2g})"
+        )
+    elif finding.error is not None and finding.nrms is not None and finding.error:
+        yield f"    largest difference {_share(finding.error)} of the largest value, RMS {_share(finding.nrms)}"
+    if finding.source_line:
+        yield f"    at {finding.source_line}"
+
+
+def _share(error: float) -> str:
+    return f"{error:.2g}" if error else "below 1e-7"
+
+
+def _growth(comparison: Comparison) -> str:
+    rows = [(row.operation, _share(row.error), _share(row.nrms)) for row in comparison.growth]
+    return tabulate(rows, headers=("operation", "of the largest value", "RMS"), tablefmt="plain", disable_numparse=True)
+
+
+def _what_to_do(comparison: Comparison, key: str) -> Iterator[str]:
+    if any(note.startswith("stored: ") for note in comparison.notes):
+        return
+    if comparison.verdict is not Change.NEW:
+        yield f"to look:   pytest-lens diff {key}"
+    yield f"to accept: pytest-lens accept {key}"
+
+
+def summary(comparisons: Iterable[tuple[str, Comparison]]) -> list[str]:
+    """Return a few lines on all models of a run: how many of each verdict, and causes that several share."""
+    every = list(comparisons)
+    if not every:
+        return []
+    verdicts: dict[str, list[str]] = defaultdict(list)
+    for name, comparison in every:
+        verdicts[comparison.verdict.value].append(name)
+    counts = [f"{len(names)} {word}" for word, names in sorted(verdicts.items(), key=lambda item: -len(item[1]))]
+    lines = [f"baselines: {', '.join(counts)}"]
+    axes = dict.fromkeys(axis for _, comparison in every for axis in comparison.axes)
+    lines += [f"environment: {'; '.join(axes)}"] if axes else []
+    lines += _causes(every)
+    lines += [f"new: {_names(verdicts[Change.NEW.value])}"] if Change.NEW.value in verdicts else []
+    stored = sum(any(note.startswith("stored: ") for note in comparison.notes) for _, comparison in every)
+    waiting = sum(comparison.verdict is not Change.IDENTICAL for _, comparison in every) - stored
+    lines += [f"stored: {stored} model{'s' * (stored != 1)}"] if stored else []
+    if waiting:
+        lines.append(f"{waiting} wait to be accepted, without running again: pytest-lens accept '*'")
+    return lines
+
+
+def _causes(every: list[tuple[str, Comparison]]) -> Iterator[str]:
+    """Yield kinds of change by function, the most frequent first: one changed kernel is in many models."""
+    models: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for name, comparison in every:
+        for finding in comparison.findings:
+            function = finding.operation.rpartition("/")[2].partition(".")[0]
+            cause = models[finding.change.value, function]
+            cause[name] = max(cause.get(name, 0.0), finding.error or 0.0)
+    groups = sorted(models.items(), key=lambda item: -len(item[1]))
+    for (word, function), names in groups[:_LARGEST_GROUPS]:
+        worst = max(names.values())
+        size = f", at most {worst:.2g} of the largest value" if worst else ""
+        yield f"  {word}{f' in {function}' if function else ''}: {_names(list(names))}{size}"
+    if len(groups) > _LARGEST_GROUPS:
+        yield f"  and {len(groups) - _LARGEST_GROUPS} further kinds"
+
+
+def _names(names: list[str]) -> str:
+    listed = ", ".join(names[:_SHOWN])
+    return listed if len(names) <= _SHOWN else f"{listed} and {len(names) - _SHOWN} more models"

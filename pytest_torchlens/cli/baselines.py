@@ -1,0 +1,159 @@
+"""``pytest-lens ls``, ``show``, ``diff``, ``accept``, ``prune``: baselines, and what waits to become one; no torch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+from pytest_torchlens.baseline.compare import compare
+from pytest_torchlens.baseline.conditions import ConditionError
+from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.parsed import BaselineError
+from pytest_torchlens.baseline.parsed import read
+from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.baseline.words import headline
+from pytest_torchlens.baseline.words import told
+from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.records import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_torchlens.baseline.snapshot import Snapshot
+
+_DESCRIPTIONS = {
+    "ls": "Lists baselines, and beside each whether something waits to be accepted.",
+    "show": "Shows a baseline: its sizes, where its numbers are from, and its operations.",
+    "diff": "Compares two baselines, runs or folders of such; of one name alone, the baseline with what waits. "
+    "Ends with 1 where a condition of --fail holds.",
+    "accept": "Makes what runs obtained the baselines of the models that fit, without running them again.",
+    "prune": "Deletes what waits to be accepted.",
+}
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Declare the commands."""
+    _command(commands, "ls", _ls, "list baselines", glob="?")
+    _command(commands, "show", _show, "show a baseline").add_argument("model", metavar="MODEL")
+    diff = _command(commands, "diff", _diff, "compare baselines")
+    diff.add_argument("first", metavar="A", help="a model's name (zoo/model), a file, or a folder of files")
+    diff.add_argument("second", metavar="B", nargs="?", help="the later one (default: what waits to be accepted)")
+    diff.add_argument(
+        "--fail", metavar="CONDITION", action="append", default=[], help="as --lens-fail-on of pytest; may be repeated"
+    )
+    _command(commands, "accept", _accept, "make what a run obtained the baseline", glob="+")
+    _command(commands, "prune", _prune, "delete what waits to be accepted", glob="*")
+
+
+def _command(
+    commands: argparse._SubParsersAction[Any],
+    name: str,
+    run: Callable[[argparse.Namespace, Store], int],
+    help: str,  # noqa: A002 - argparse's word
+    glob: str = "",
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=_DESCRIPTIONS[name])
+    if glob:
+        parser.add_argument("globs", metavar="GLOB", nargs=glob, help="names of models: 'timm/resnet*'")
+    parser.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
+    parser.add_argument("--dir", metavar="DIR", type=Path, help="its baselines (default: lens_baselines in it)")
+    parser.add_argument("--baseline", metavar="NAME", default="", help="the set of this name")
+    parser.set_defaults(run_command=lambda options: _run(run, options))
+    return parser
+
+
+def _run(run: Callable[[argparse.Namespace, Store], int], options: argparse.Namespace) -> int:
+    try:
+        return run(options, Store.of(options.root, options.dir, options.baseline))
+    except (BaselineError, ConditionError, OSError) as error:
+        raise CommandError(str(error)) from None
+
+
+def _ls(options: argparse.Namespace, store: Store) -> int:
+    globs = options.globs if isinstance(options.globs, list) else [options.globs or "*"]
+    stored, waiting = set(_fitting(store.models, globs)), set(_fitting(store.waiting, globs))
+    for key in sorted(stored | waiting):
+        kind = "changed" if key in stored else "new"
+        print(f"{key}  {kind}, waits to be accepted" if key in waiting else key)
+    print(f"{len(stored)} baselines, {len(waiting)} waiting; in {store.folder}")
+    return 0
+
+
+def _show(options: argparse.Namespace, store: Store) -> int:
+    snapshot = _one(options.model, store)
+    print(f"{snapshot.model}: {', '.join(f'{size:,} {name}' for name, size in snapshot.totals.items())}")
+    for name, block in snapshot.measured.items():
+        environment = block.environment
+        print(f"numbers of {name}: torch {environment.torch}, Python {environment.python}, {environment.platform}")
+    for step in snapshot.steps:
+        shape = ", ".join(map(str, step.shape))
+        print(f"  {step.id}({', '.join(step.arguments)}) {step.dtype}[{shape}]")
+    return 0
+
+
+def _diff(options: argparse.Namespace, store: Store) -> int:
+    conditions = Conditions.of(options.fail)
+    pairs = _pairs(options, store)
+    failed = 0
+    for name, before, after in pairs:
+        found = compare(before, after, conditions, baseline=name)
+        failed += found.fails
+        print(told(found, name, name) if found.findings else f"{name}: {headline(found)}")
+    return int(failed > 0)
+
+
+def _pairs(options: argparse.Namespace, store: Store) -> list[tuple[str, Snapshot, Snapshot]]:
+    """Return what is to be compared: two files or models, the files that two folders share, or what waits."""
+    if options.second is None:
+        key = options.first
+        if key not in store.waiting():
+            raise CommandError(f"nothing waits to be accepted for {key!r}: {nearest(key, store.waiting())}")
+        return [(key, _one(key, store), read(store.pending_path(key)))]
+    first, second = Path(options.first), Path(options.second)
+    if not (first.is_dir() and second.is_dir()):
+        return [(f"{options.first} → {options.second}", _one(options.first, store), _one(options.second, store))]
+    one, other = (Store(folder, folder) for folder in (first, second))
+    shared = sorted({*one.models()} & {*other.models()})
+    if not shared:
+        raise CommandError(f"{first} and {second} have no baseline of the same name")
+    return [(key, read(one.path(key)), read(other.path(key))) for key in shared]
+
+
+def _one(name: str, store: Store) -> Snapshot:
+    """Return the baseline of a model, or of a file."""
+    if name.endswith(".json") or Path(name).is_file():
+        return read(Path(name))
+    found = store.load(name)
+    if found is None and store.pending_path(name).exists():
+        return read(store.pending_path(name))
+    if found is None:
+        known = store.models()
+        hint = nearest(name, known) if known else "there is none yet"
+        raise CommandError(f"no baseline {name!r} in {store.folder}: {hint}")
+    return found
+
+
+def _accept(options: argparse.Namespace, store: Store) -> int:
+    keys = _fitting(store.waiting, options.globs)
+    if not keys:
+        waiting = store.waiting()
+        what = nearest(options.globs[0], waiting) if waiting else "nothing waits; pytest --lens-validate compares"
+        raise CommandError(f"nothing that waits fits {' '.join(options.globs)!r}: {what}")
+    for key in keys:
+        store.accept(key, read(store.pending_path(key)))
+        print(f"stored {store.path(key)}")
+    return 0
+
+
+def _prune(options: argparse.Namespace, store: Store) -> int:
+    keys = _fitting(store.waiting, options.globs or ["*"])
+    for key in keys:
+        store.forget(key)
+    print(f"{len(keys)} no longer wait")
+    return 0
+
+
+def _fitting(keys: Callable[[str], list[str]], globs: list[str]) -> list[str]:
+    return sorted({key for glob in globs for key in keys(glob)})

@@ -1,0 +1,80 @@
+"""What the options and ini keys of baselines come to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_torchlens.baseline.conditions import ConditionError
+from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.policy import UPDATES
+from pytest_torchlens.baseline.policy import Policy
+from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.records import nearest
+
+
+def policy_of(config: pytest.Config) -> Policy:
+    """Return what the options and ini keys of baselines come to.
+
+    Raises
+    ------
+    pytest.UsageError
+        If a value is none that its option takes, or baselines are to be stored under CI.
+    """
+    option: Any = config.option
+    given = config.getini("lens_baseline_dir")
+    store = Store.of(config.rootpath, config.rootpath / given if given else None, _name(option.lens_baseline))
+    fail_on = (*config.getini("lens_fail_on"), *option.lens_fail_on)
+    try:
+        Conditions.of(fail_on)
+    except ConditionError as error:
+        raise pytest.UsageError(f"--lens-fail-on: {error}") from None
+    in_ci = bool(os.environ.get("CI"))
+    return Policy(
+        folder=str(store.folder),
+        pending=str(store.pending),
+        root=str(config.rootpath),
+        update=_update(option.lens_update, refused=in_ci and not option.lens_update_in_ci),
+        strict=option.lens_strict or config.getini("lens_strict") or (in_ci and bool(store)),
+        fail_on=fail_on,
+    )
+
+
+def _name(name: str | None) -> str:
+    if name is None:
+        return ""
+    if not name or Path(name).name != name or name.startswith("."):
+        raise pytest.UsageError(f"--lens-baseline: {name!r} is no name of a set; one is a plain word, as torch-2.13")
+    return name
+
+
+def _update(values: list[str], *, refused: bool) -> tuple[str, ...]:
+    kinds = [kind.strip() for value in values for kind in value.split(",")]
+    for kind in kinds:
+        if kind not in UPDATES:
+            raise pytest.UsageError(f"--lens-update: no kind {kind!r}: {nearest(kind, UPDATES)}")
+    if kinds and refused:
+        raise pytest.UsageError(
+            "--lens-update under CI would accept whatever it finds; store baselines on your machine, "
+            "or add --lens-update-in-ci"
+        )
+    return UPDATES[:-1] if "all" in kinds else tuple(kinds)
+
+
+def check_alone(config: pytest.Config) -> None:
+    """Refuse options of baselines where nothing is compared.
+
+    Raises
+    ------
+    pytest.UsageError
+        If one is there without ``--lens-validate``.
+    """
+    option: Any = config.option
+    given = {"--lens-update": option.lens_update, "--lens-strict": option.lens_strict}
+    given |= {"--lens-baseline": option.lens_baseline, "--lens-fail-on": option.lens_fail_on}
+    for name, value in given.items():
+        if value and not option.lens_validate:
+            raise pytest.UsageError(f"{name} is about the comparison with a baseline: add --lens-validate")

@@ -1,0 +1,65 @@
+"""The fixture ``lens_check``: one history against its baseline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_torchlens.baseline.conditions import ConditionError
+from pytest_torchlens.baseline.parsed import BaselineError
+from pytest_torchlens.baseline.store import key_of
+from pytest_torchlens.baseline.take import take
+from pytest_torchlens.baseline.words import told
+from pytest_torchlens.plugin.baseline_policy import policy_of
+from pytest_torchlens.run import find_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_torchlens.history import ModelHistory
+    from pytest_torchlens.records import Comparison
+
+
+class Check:
+    """Compares histories in one test; each of its baselines has a file of its own.
+
+    Parameters
+    ----------
+    request
+        Of the test.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._item = request.node
+        self._policy = policy_of(request.config)
+        self._used: set[str] = set()
+
+    def __call__(self, history: ModelHistory, name: str = "", fail_on: str | Sequence[str] = ()) -> Comparison:
+        """Compare; what fails the test is told with where it began and how to accept it."""
+        __tracebackhide__ = True
+        key = self._key(name)
+        conditions = (*self._marked(), *([fail_on] if isinstance(fail_on, str) else fail_on))
+        device = history.operations[0].tensor_device.partition(":")[0] if history.operations else "cpu"
+        try:
+            snapshot = take(history, replace(find_environment(), device=device))
+            found = self._policy.check(key, snapshot, conditions)
+        except (ConditionError, BaselineError, ReferenceError) as error:
+            pytest.fail(f"lens_check: {error}", pytrace=False)
+        self._item.add_report_section("call", "lens", told(found, key, key))
+        if found.fails:
+            pytest.fail(told(found, key, key), pytrace=False)
+        return found
+
+    def _key(self, name: str) -> str:
+        file, _, test = self._item.nodeid.partition("::")
+        key = key_of(file, f"{test}-{name}" if name else test)
+        if key in self._used:
+            pytest.fail("lens_check: called twice in one test; give each history a name: lens_check(history, name=...)")
+        self._used.add(key)
+        return key
+
+    def _marked(self) -> tuple[str, ...]:
+        marks = [mark.kwargs.get("fail_on", ()) for mark in self._item.iter_markers("lens")]
+        return tuple(text for texts in reversed(marks) for text in ([texts] if isinstance(texts, str) else texts))

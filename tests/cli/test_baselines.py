@@ -1,0 +1,112 @@
+"""`pytest-lens ls`, `show`, `diff`, `accept`, `prune`, with no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.cli import main
+from tests.baseline.samples import Small
+from tests.baseline.samples import an_input
+from tests.baseline.samples import filled
+from tests.baseline.samples import snapshot_of
+from tests.baseline.samples import tampered_snapshot
+
+
+@pytest.fixture(scope="module")
+def snapshots():
+    model, x = filled(Small()), an_input(2, 3, 8, 8)
+    return snapshot_of(model, x), tampered_snapshot(model, x, "act/gelu", lambda f, a, k: f(*a, **k) * 1.01)
+
+
+@pytest.fixture
+def store(snapshots, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store.of(tmp_path)
+    store.accept("zoo/small", snapshots[0])
+    store.keep("zoo/small", snapshots[1])
+    store.keep("zoo/other", snapshots[0])
+    return store
+
+
+def test_ls_says_what_is_stored_and_what_waits(store, capsys):
+    assert main(["ls"]) == 0
+    told = capsys.readouterr().out
+    assert "zoo/other  new, waits to be accepted" in told
+    assert "zoo/small  changed, waits to be accepted" in told
+    assert "1 baselines, 2 waiting" in told
+
+
+def test_show_lists_operations_and_environments(store, capsys):
+    assert main(["show", "zoo/small"]) == 0
+    told = capsys.readouterr().out
+    assert "norm/batchnorm(training=False, momentum=0.1, eps=1e-05) float32[2, 8, 8, 8]" in told
+    assert "numbers of cpu " in told
+
+
+def test_diff_tells_what_waits_from_what_is_stored_and_fails_the_build(store, capsys):
+    assert main(["diff", "zoo/small"]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("zoo/small: regression at act/gelu;")
+    assert main(["diff", "zoo/small", "--fail", "none"]) == 0
+    assert main(["diff", "zoo/small", "--fail", "regression@conv*"]) == 0
+
+
+def test_accept_and_prune_move_what_waits(store):
+    assert main(["accept", "zoo/small"]) == 0
+    assert (store.models(), store.waiting()) == (["zoo/small"], ["zoo/other"])
+    assert main(["prune"]) == 0
+    assert store.waiting() == []
+
+
+def test_folders_and_files_are_compared_too(store, snapshots, tmp_path, capsys):
+    for name, snapshot in zip("ab", snapshots, strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "net.json").write_text(to_text(snapshot), encoding="utf-8")
+    assert main(["diff", "a", "b"]) == 1
+    assert main(["diff", "a/net.json", "b/net.json"]) == 1
+    assert main(["diff", "a", "a"]) == 0
+    assert "net: identical; 0 of " in capsys.readouterr().out
+
+
+def test_it_works_without_torch(store, tmp_path):
+    program = "import sys; sys.modules['torch'] = None; from pytest_torchlens.cli import main; sys.exit(main())"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "diff", "zoo/small"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert "regression at act/gelu" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "zoo/smal"], "no baseline 'zoo/smal' in lens_baselines: did you mean 'zoo/small'?"),
+        (["diff", "zoo/none"], "nothing waits to be accepted for 'zoo/none'"),
+        (["accept", "zoo/x*"], "nothing that waits fits 'zoo/x*'"),
+        (["diff", "zoo/small", "--fail", "structur"], "no condition 'structur'"),
+        (["diff", "a.json", "b.json"], "a.json cannot be read"),
+    ],
+)
+def test_mistakes_are_explained(arguments, said, store, capsys):
+    assert main(arguments) == 2
+    assert said.replace("lens_baselines", "") in capsys.readouterr().err.replace(str(store.folder), "").replace(
+        "lens_baselines", ""
+    )
+
+
+def test_numbers_of_other_environments_stay_as_long_as_the_steps_do(store, snapshots):
+    import dataclasses
+
+    (block,) = snapshots[0].measured.values()
+    elsewhere = dataclasses.replace(snapshots[0], measured={"cpu OTHER 1 thread": block})
+    store.accept("zoo/small", elsewhere)
+    found = store.load("zoo/small")
+    assert set(found.measured) == {*snapshots[0].measured, "cpu OTHER 1 thread"}
+    shorter = dataclasses.replace(elsewhere, steps=elsewhere.steps[:-1], measured={})
+    store.accept("zoo/small", shorter)
+    assert store.load("zoo/small").measured == {}
