@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from pytest_torchlens.records import ModelReport
@@ -22,24 +21,18 @@ class Gathered:
     Parameters
     ----------
     folder
-        Where the controller's is; None makes a new one when it is first needed.
+        Where; made when it is first written to.
+    stamps
+        What must be the same for a report to count in a later run, by node id: versions, options, zoo file.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._given = folder
-        self._made: Path | None = None
-
-    @property
-    def folder(self) -> Path:
-        """The folder; it exists."""
-        if self._given:
-            return self._given
-        if self._made is None:
-            self._made = Path(tempfile.mkdtemp(prefix="pytest-lens-"))
-        return self._made
+    def __init__(self, folder: Path, stamps: dict[str, str]) -> None:
+        self.folder = folder
+        self._stamps = stamps
 
     def write(self, report: ModelReport) -> None:
         """Put a report in place, whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(report.nodeid)
         part = path.with_suffix(f".{os.getpid()}")
         part.write_bytes(gzip.compress(to_json(report).encode(), compresslevel=1))
@@ -52,11 +45,22 @@ class Gathered:
             return None
         return from_json(gzip.decompress(path.read_bytes()).decode(), ModelReport)
 
+    def mark_passed(self, nodeid: str) -> None:
+        """Note that pytest counts an item as passed."""
+        if self.folder.exists():
+            self._mark(nodeid).touch()
+
+    def has_passed(self, nodeid: str) -> bool:
+        """Whether an item has passed, in this run or in the one that is resumed."""
+        return self._mark(nodeid).exists() and self._path(nodeid).exists()
+
     def remove(self) -> None:
-        """Remove the folder if it was made here."""
-        if self._made:
-            shutil.rmtree(self._made, ignore_errors=True)
+        """Remove the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _mark(self, nodeid: str) -> Path:
+        return self._path(nodeid).with_suffix(".passed")
 
     def _path(self, nodeid: str) -> Path:
-        digest = hashlib.blake2b(nodeid.encode(), digest_size=16).hexdigest()
-        return self.folder / f"{digest}.json.gz"
+        text = f"{nodeid}\n{self._stamps.get(nodeid, '')}"
+        return self.folder / f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.json.gz"

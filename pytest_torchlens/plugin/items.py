@@ -73,7 +73,8 @@ class ModelItem(pytest.Item):
     def runtest(self) -> None:
         """Run the model through all stages."""
         isolation = self.lens.isolation(self.parent.path)  # type: ignore[union-attr] # a ZooFile has a path
-        with Progress(self.config, self.name) as progress:
+        place = str(self.lens.sweep.estimate) if self.lens.sweep.tells_places else ""
+        with Progress(self.config, self.name, place) as progress:
             report = self._run_apart(isolation, progress) if isolation else self._run_here(progress)
         self.report = replace(report, nodeid=self.nodeid)
         self.lens.gathered.write(self.report)

@@ -27,14 +27,15 @@ def _is_terminal(reporter: Any) -> bool:
 
 
 class Progress:
-    """Shows the stage of the running model, and takes it away again.
+    """Shows the stage of the running model and its place among all, and takes it away again.
 
     On a terminal the text stands after what pytest has written and leaves no trace.  In a log with ``-v`` the
     stages stay as words on the item's line.  With ``-q``, in a plain log and in an xdist worker: nothing.
     """
 
-    def __init__(self, config: pytest.Config, name: str) -> None:
+    def __init__(self, config: pytest.Config, name: str, place: str = "") -> None:
         self._name = name
+        self._place = f" ({place})" if place else ""
         self._capture = config.pluginmanager.getplugin("capturemanager")
         reporter = config.pluginmanager.getplugin("terminalreporter")
         verbosity = config.get_verbosity()
@@ -43,6 +44,8 @@ class Progress:
         self._words = bool(reporter and verbosity == 1 and not self._transient)
 
     def __enter__(self) -> Self:
+        if self._words and self._place:
+            self._say(self._place.strip())
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -52,10 +55,18 @@ class Progress:
     def __call__(self, stage: Stage) -> None:
         """Show that `stage` has begun."""
         if self._transient:
-            self._write(f"{self._name}: {stage.value}")
+            self._write(f"{self._name}: {stage.value}{self._place}")
         elif self._words:
-            with self._uncaptured():
-                self._writer.write(f"{stage.value} ", flush=True)
+            self._say(stage.value)
+
+    def show(self, text: str) -> None:
+        """Show a text of another kind in the same place; nothing takes it away."""
+        if self._transient:
+            self._write(text and f"{self._name}: {text}")
+
+    def _say(self, word: str) -> None:
+        with self._uncaptured():
+            self._writer.write(f"{word} ", flush=True)
 
     def _write(self, text: str) -> None:
         """Write past pytest's writer, which would count the columns; the cursor ends where it was."""

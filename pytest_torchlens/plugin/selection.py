@@ -36,6 +36,10 @@ class Choice:
     nodeid: str
     names: set[str] = field(default_factory=set)
 
+    def nodeids(self) -> list[str]:
+        """Return the node ids of the models that were asked for, sorted by name."""
+        return [f"{self.nodeid}::{name}" for name in sorted(self.names)]
+
 
 class Selection:
     """The models that options and arguments name, by zoo file.
@@ -69,11 +73,7 @@ class Selection:
     @cached_property
     def models(self) -> dict[str, str]:
         """Zoo of each model by node id, in the order of collection."""
-        return {
-            f"{choice.nodeid}::{name}": choice.zoo.name
-            for choice in self.choices.values()
-            for name in sorted(choice.names)
-        }
+        return {nodeid: choice.zoo.name for choice in self.choices.values() for nodeid in choice.nodeids()}
 
     def _read_option(self, text: str) -> None:
         """Take one value of ``--lens-zoo``; if the user named no path, its file is all that is collected."""

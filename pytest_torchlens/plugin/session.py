@@ -8,18 +8,18 @@ from datetime import timezone
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
-from typing import Any
 
 import pytest
 
-from pytest_torchlens.plugin.gather import Gathered
 from pytest_torchlens.plugin.outcomes import Said
 from pytest_torchlens.plugin.outcomes import outcome_of
 from pytest_torchlens.plugin.outcomes import with_outcome
 from pytest_torchlens.plugin.outcomes import without_report
 from pytest_torchlens.plugin.selection import Selection
 from pytest_torchlens.plugin.settings import LensOptions
+from pytest_torchlens.plugin.sweep import Sweep
 from pytest_torchlens.plugin.sweep_options import MANY
+from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import RunReport
 
 if TYPE_CHECKING:
@@ -40,11 +40,12 @@ class LensSession:
         self.config = config
         self.options = LensOptions.of(config)
         self.selection = Selection(config, self.options.zoos)
-        worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-        self.is_worker = worker is not None
-        self.gathered = Gathered(Path(worker["lens_folder"]) if worker else None)
+        self.is_worker = hasattr(config, "workerinput")
+        self.sweep = Sweep(config, self.options.sweep, self.selection, self.run_options)
+        self.gathered = self.sweep.gathered
         self._collected: set[Path] = set()
-        self._said: dict[str, Said] = {}
+        resumed = Said(Outcome.PASSED, "in the run that was resumed")
+        self._said: dict[str, Said] = dict.fromkeys(self.sweep.done, resumed)
         self._report: RunReport | None = None
         self._tabulated: set[str] = set()
         self._trouble = ""
@@ -88,7 +89,8 @@ class LensSession:
         if self.options.validate:
             what = f"validate {', '.join(self.options.parts or ['all parts'])}"
         count = len(self.selection.models)
-        return f"lens: {count} model{'s' * (count != 1)}, torch {torch.__version__}, {what}"
+        resumed = f", {len(self.sweep.done)} of them done before" if self.options.sweep.resume else ""
+        return f"lens: {count} model{'s' * (count != 1)}{resumed}, torch {torch.__version__}, {what}"
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> ZooFile | None:
         """Collect the zoo files that were named, whichever way pytest comes to them."""
@@ -111,17 +113,14 @@ class LensSession:
         self._collected.add(path)
         return ZooFile.of(parent, path, self)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        """Tell an xdist worker where to leave its reports."""
-        node.workerinput["lens_folder"] = str(self.gathered.folder)
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what pytest says of each model; under xdist all reports come to the controller."""
         if self.is_worker or report.nodeid not in self.selection.models:
             return
         if said := outcome_of(report):
             self._said[report.nodeid] = said
+            if said.outcome is Outcome.PASSED:
+                self.gathered.mark_passed(report.nodeid)
         if report.when == "teardown":
             self._tabulate(report.nodeid)
 
@@ -144,6 +143,8 @@ class LensSession:
         """Gather the reports of all models that ran, also if the run was cut short, and write the pages."""
         if self.is_worker or not self._said:
             return
+        if self.sweep.done and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = pytest.ExitCode.OK  # all that was asked for had passed before
         from pytest_torchlens.run import find_environment
 
         self._report = RunReport(
@@ -240,4 +241,4 @@ class LensSession:
         """Leave no temporary folder and no worker process."""
         if self._isolation:
             self._isolation.close()
-        self.gathered.remove()
+        self.sweep.close()

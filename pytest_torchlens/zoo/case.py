@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,13 @@ class ModelCase:
     """The zoo file that a worker process reads again; None for a case made by hand, which has no worker."""
     settings: Settings
     provider: Provider
+
+    @property
+    def family(self) -> str:
+        """The name of its kind: what the provider says, else the letters that its name begins with."""
+        if tell := getattr(self.provider, "family", None):
+            return str(tell(self.name))
+        return re.match(r"[^\W\d_]*", self.name)[0]  # type: ignore[index] # matches at least nothing
 
     def build(self) -> nn.Module:
         """Return the model in the mode, with the weights, dtype and device that the settings name.

@@ -34,7 +34,10 @@ IMAGE = TensorSpec((1, 3, 224, 224))
 
 
 class Provider(Protocol):
-    """A source of models."""
+    """A source of models.
+
+    One that also has ``family(name)`` says which models are of one kind, for ``--lens-sample``.
+    """
 
     def names(self) -> list[str]:
         """Return the names of all models."""
@@ -71,6 +74,10 @@ class TorchvisionProvider:
         """Return what the library lists."""
         return cast("list[str]", self._models.list_models())
 
+    def family(self, name: str) -> str:
+        """Return the library's module that builds the model."""
+        return str(self._models.get_model_builder(name).__module__)
+
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
         """Return the model, its backbone without downloaded weights too."""
         # `weights_backbone` has a default of its own, and that one would be downloaded.
@@ -96,6 +103,10 @@ class TimmProvider:
     def names(self) -> list[str]:
         """Return what the library lists."""
         return cast("list[str]", self._timm.list_models())
+
+    def family(self, name: str) -> str:
+        """Return the library's module that builds the model."""
+        return str(self._timm.model_entrypoint(name).__module__)
 
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
         """Return the model."""
