@@ -129,7 +129,9 @@ def test_a_run_that_was_cut_short_goes_on(pytester: pytest.Pytester):
     cut_short(pytester)
     one = pytester.runpytest_inprocess("--lens-zoo=pets:cat_1", "--lens-validate")  # another run takes nothing away
     one.assert_outcomes(passed=1)
-    pytester.runpytest_inprocess("--lens-zoo=pets", "--lens-validate", "--lens-resume").assert_outcomes(passed=3, deselected=5)
+    pytester.runpytest_inprocess("--lens-zoo=pets", "--lens-validate", "--lens-resume").assert_outcomes(
+        passed=3, deselected=5
+    )
 
 
 def test_a_report_in_another_folder_is_another_run(pytester: pytest.Pytester):
