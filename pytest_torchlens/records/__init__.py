@@ -40,12 +40,14 @@ from pytest_torchlens.records.rolled import RolledEdge
 from pytest_torchlens.records.rolled import pass_label
 from pytest_torchlens.records.rolled import roll_edges
 from pytest_torchlens.records.sizes import byte_size
+from pytest_torchlens.records.statistics import ActivationStatistics
 from pytest_torchlens.records.verdict import Failure
 from pytest_torchlens.records.verdict import PartVerdict
 from pytest_torchlens.records.verdict import Status
 from pytest_torchlens.records.verdict import Verdict
 
 __all__ = [
+    "ActivationStatistics",
     "AlignedEdge",
     "Alignment",
     "Change",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
@@ -12,6 +13,8 @@ from typing import ClassVar
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.environment import Environment
 from pytest_torchlens.records.history import HistoryRecord
+from pytest_torchlens.records.measurements import Measurements
+from pytest_torchlens.records.statistics import ActivationStatistics
 from pytest_torchlens.records.verdict import Verdict
 
 SCHEMA = 1
@@ -87,18 +90,33 @@ class ModelReport:
     """What validation found; null where it was not asked for."""
     comparison: Comparison | None = None
     """What differs from the stored baseline; null where nothing was compared."""
+    measurements: Measurements | None = None
+    """What it cost; null where that was not measured."""
+    statistics: ActivationStatistics | None = None
+    """What its activations were like; null where that was not asked for."""
+    code: dict[str, str] = field(default_factory=dict)
+    """Lines of code around each ``source_line`` of its operations."""
     graph: str = ""
     """Path of the drawing, relative to the report's folder; empty where there is none."""
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
 
     def brief(self) -> ModelReport:
-        """Return what a table of all models shows: the report without operations, modules, escapes and loops."""
-        if self.history is None:
-            return self
+        """Return what a table of all models shows: the report without what is told of operations and modules."""
+        history, cost = self.history, self.measurements
         long = ("operations", "modules", "layer_list", "top_level_module_passes", "escapes", "loops")
-        lists: dict[str, Any] = dict.fromkeys(long, ())
-        return replace(self, history=replace(self.history, **lists))
+        listed = ("operations", "operation_seconds", "operation_flops", "operation_bytes_moved", "live_bytes")
+        return replace(
+            self,
+            history=history and replace(history, **_without(long)),
+            measurements=cost and replace(cost, **_without(listed), modules=cost.modules[:1]),
+            statistics=None,
+            code={},
+        )
+
+
+def _without(lists: Iterable[str]) -> dict[str, Any]:
+    return dict.fromkeys(lists, ())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,25 +10,27 @@ from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import node_id
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import duration
+from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import shortened
-from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import ModuleMeasurements
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.report.costs import Costs
 from pytest_torchlens.report.inline import row_id
 from pytest_torchlens.report.views import Views
 
 _LONGEST = 300
 _MOST_LINKS = 50
 
-Pairs = list[tuple[str, str]]
 
-
-def details(history: HistoryRecord, views: Views) -> dict[str, Any]:
+def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
     """Return everything the page looks up: layers by the id of their row, modules by the id of their node."""
+    history = costs.history
     operations = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
     smallest = _smallest_view(views)
     modules = {module.address: module for module in history.modules}
@@ -37,14 +39,18 @@ def details(history: HistoryRecord, views: Views) -> dict[str, Any]:
             "label": op.label,
             "nodes": _nodes(op),
             "view": next((smallest[id_] for id_ in _nodes(op) if id_ in smallest), ""),
-            "facts": [(name, shortened(printable(text), _LONGEST)) for name, text in _facts(op) if text],
+            "facts": [(name, shortened(printable(text), _LONGEST)) for name, text in _facts(op, costs) if text],
+            "code": report.code.get(op.source_line, ""),
             "from": _links(op.parent_layers, operations),
             "to": _links(op.child_layers, operations),
         }
         for op in history.operations
     }
     calls = dict.fromkeys(call for op in history.operations for call in op.containing_module_origin_nested)
-    return {"layers": layers, "modules": {module_id(call): _module(call, modules) for call in calls}}
+    around = {op.containing_module_origin_nested: None for op in history.operations}
+    paths = {call: path[: place + 1] for path in around for place, call in enumerate(path)}
+    costs_of = {module.address: module for module in report.measurements.modules} if report.measurements else {}
+    return {"layers": layers, "modules": {module_id(call): _module(paths[call], modules, costs_of) for call in calls}}
 
 
 def _nodes(op: Operation) -> list[str]:
@@ -63,7 +69,7 @@ def _links(labels: tuple[str, ...], operations: Mapping[str, Operation]) -> list
     return [(op.label, row_id(op)) for op in known]
 
 
-def _facts(op: Operation) -> Iterator[tuple[str, str]]:
+def _facts(op: Operation, costs: Costs) -> Iterator[tuple[str, str]]:
     """Yield names and texts; those without text are not shown."""
     params = zip(op.parent_param_addresses, op.parent_param_shapes, strict=False)
     frozen = op.num_params_total - op.num_params_trainable
@@ -78,16 +84,28 @@ def _facts(op: Operation) -> Iterator[tuple[str, str]]:
     yield "constant", op.constant_origin
     yield "module", " › ".join(op.containing_module_origin_nested)
     yield "pass", f"{op.pass_num} of {op.layer_passes_total}" if op.layer_passes_total > 1 else ""
-    yield "time", duration(op.func_time_elapsed) if op.func_time_elapsed else ""
+    yield "time", duration(costs.seconds(op)) if costs.seconds(op) else ""
+    yield "FLOPs", magnitude(costs.flops(op) or 0) if costs.flops(op) else ""
     yield "random", "draws random numbers" if op.function_is_random else ""
     yield "backward", op.gradfunc_name
     yield "fingerprint", op.fingerprint
     yield "source", op.source_line
 
 
-def _module(call: str, modules: Mapping[str, ModuleRecord]) -> dict[str, Any]:
-    module = modules.get(address_of(call, modules)) or ModuleRecord(address=call, module_type="")
-    facts: Pairs = [("class", module.module_type), ("calls", f"{module.num_passes:,}")]
+def _module(
+    path: tuple[str, ...], modules: Mapping[str, ModuleRecord], costs: Mapping[str, ModuleMeasurements]
+) -> dict[str, Any]:
+    call = path[-1]
+    address = address_of(call, modules)
+    module = modules.get(address) or ModuleRecord(address=call, module_type="")
+    facts = [("class", module.module_type), ("calls", f"{module.num_passes:,}")]
     if module.num_params:
         facts.append(("own parameters", counted(module.num_params, "element")))
-    return {"label": call, "facts": [(name, shortened(printable(text), _LONGEST)) for name, text in facts]}
+    if cost := costs.get(address):
+        facts += [("time", duration(cost.seconds)), ("of it its own", duration(cost.self_seconds))]
+        facts += [("FLOPs", magnitude(cost.flops)), ("bytes moved", byte_size(cost.bytes_moved))]
+    return {
+        "label": call,
+        "around": [module_id(name) for name in reversed(path[:-1])],
+        "facts": [(name, shortened(printable(text), _LONGEST)) for name, text in facts],
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.records import HistoryRecord
     from pytest_torchlens.records import ModuleRecord
     from pytest_torchlens.records import Operation
+    from pytest_torchlens.report.costs import Costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +41,29 @@ class Branch:
     num_operations: int
     seconds: float
     """Sum over its operations."""
+    share: float
+    """Of the time of all operations."""
+    flops: int
+    fsize: int
+    """Bytes of the tensors made in it."""
     opens: bool
     """Whether the next one is below it."""
     num_closing: int
     """How many lists end after it."""
+
+
+@dataclass
+class _Work:
+    operations: int = 0
+    seconds: float = 0.0
+    flops: int = 0
+    fsize: int = 0
+
+    def add(self, operations: int, seconds: float, flops: int, fsize: int) -> None:
+        self.operations += operations
+        self.seconds += seconds
+        self.flops += flops
+        self.fsize += fsize
 
 
 def layers(history: HistoryRecord) -> Iterator[Layer]:
@@ -58,13 +79,13 @@ def layers(history: HistoryRecord) -> Iterator[Layer]:
         )
 
 
-def module_tree(history: HistoryRecord) -> list[Branch]:
+def module_tree(costs: Costs) -> list[Branch]:
     """Return the modules in the order of the tree, each before those below it."""
-    modules = {module.address: module for module in history.modules}
+    modules = {module.address: module for module in costs.history.modules}
     if "" not in modules:
         return []
     order = list(_walk(modules))
-    operations, seconds = _work(history, modules)
+    work = _work(costs, modules)
     params = _params(order)
     following = [level for _, level in order[1:]] + [0]
     return [
@@ -72,8 +93,11 @@ def module_tree(history: HistoryRecord) -> list[Branch]:
             module=module,
             level=level,
             num_params=params[module.address],
-            num_operations=operations[module.address],
-            seconds=seconds[module.address],
+            num_operations=work[module.address].operations,
+            seconds=work[module.address].seconds,
+            share=work[module.address].seconds / (costs.total or 1.0),
+            flops=work[module.address].flops,
+            fsize=work[module.address].fsize,
             opens=next_level > level,
             num_closing=max(level - next_level, 0),
         )
@@ -93,19 +117,20 @@ def _walk(modules: dict[str, ModuleRecord]) -> Iterator[tuple[ModuleRecord, int]
         waiting += [(child, level + 1) for child in reversed(modules[address].children)]
 
 
-def _work(history: HistoryRecord, modules: dict[str, ModuleRecord]) -> tuple[Counter[str], Counter[str]]:
-    """Count operations and seconds of each module; an operation's time is that of its call, counted once."""
-    operations: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
-    seen: set[int] = set()
-    for operation in history.operations:
-        if operation.call_id < 0 or operation.call_id in seen:
-            continue
-        seen.add(operation.call_id)
-        around = {address_of(call, modules) for call in operation.containing_module_origin_nested} | {""}
-        operations.update(around)
-        seconds.update(dict.fromkeys(around, operation.func_time_elapsed))
-    return operations, seconds
+def _work(costs: Costs, modules: dict[str, ModuleRecord]) -> dict[str, _Work]:
+    """Add up each module's calls, and the tensors they made."""
+    work: dict[str, _Work] = defaultdict(_Work)
+    for call in costs.calls:
+        for address in _around(call, modules):
+            work[address].add(1, costs.seconds(call), costs.flops(call) or 0, 0)
+    for operation in costs.history.operations:
+        for address in _around(operation, modules) if operation.call_id >= 0 else ():
+            work[address].add(0, 0.0, 0, operation.tensor_fsize)
+    return work
+
+
+def _around(operation: Operation, modules: dict[str, ModuleRecord]) -> set[str]:
+    return {address_of(call, modules) for call in operation.containing_module_origin_nested} | {""}
 
 
 def _params(order: list[tuple[ModuleRecord, int]]) -> Counter[str]:

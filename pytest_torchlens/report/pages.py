@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import duration
+from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.report import summary
 from pytest_torchlens.report.assets import assets
+from pytest_torchlens.report.charts import charts
+from pytest_torchlens.report.costs import Costs
 from pytest_torchlens.report.details import details
 from pytest_torchlens.report.layers import layers
 from pytest_torchlens.report.layers import module_tree
@@ -50,7 +54,7 @@ class Pages:
             lstrip_blocks=True,
         )
         self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shortened}
-        self.jinja.filters |= {"mark": _mark, "tail": _tail}
+        self.jinja.filters |= {"mark": _mark, "tail": _tail, "duration": duration, "magnitude": magnitude}
         self.jinja.globals |= {"counted": counted, "status": summary.status, "failed_at": summary.failed_at}
         self.jinja.globals |= assets()
 
@@ -65,6 +69,7 @@ class Pages:
     def model(self, report: ModelReport, views: Views) -> str:
         """Return the page of one model; `views` are its drawings."""
         history = report.history
+        costs, curves = Costs.of(report), charts(report)
         rows = list(layers(history)) if history else []
         notes = list(report.notes)
         if len(rows) > MAX_ROWS:
@@ -74,9 +79,12 @@ class Pages:
             report=report,
             trouble=summary.trouble(report),
             views=views,
-            details=packed(json.dumps(details(history, views))) if history else "",
+            details=packed(json.dumps(details(report, costs, views))) if costs else "",
             layers=rows[:MAX_ROWS],
-            tree=module_tree(history) if history else [],
+            tree=module_tree(costs) if costs else [],
+            costs=costs,
+            charts=curves,
+            charts_data=packed(json.dumps(curves)),
             notes=notes,
             stem=PurePosixPath(page_path(report)).stem,
         )

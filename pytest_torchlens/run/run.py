@@ -24,11 +24,13 @@ from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
 from pytest_torchlens.report import Graphs
 from pytest_torchlens.report import save_drawing
+from pytest_torchlens.run.code import code_of
 from pytest_torchlens.run.describe import describe
 from pytest_torchlens.run.describe import describe_arguments
 from pytest_torchlens.run.device import wait_for
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.errors import error_record
+from pytest_torchlens.run.statistics import activation_statistics
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
 
@@ -141,6 +143,8 @@ class _Job:
         if self.options.folder or self.options.graphs:
             self.enter(Stage.DRAW)
             self.draw(ModelReport(zoo=self.case.zoo, name=self.case.name, history=history))
+        if self.options.folder:
+            self.describe(model, history)
 
     def enter(self, stage: Stage) -> None:
         self.stage = stage
@@ -188,6 +192,16 @@ class _Job:
         self.found["comparison"] = comparison
         if comparison.fails:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)
+
+    def describe(self, model: nn.Module, history: HistoryRecord) -> None:
+        """Find what the page tells besides: what activations were like, and the lines of code."""
+        self.found["code"] = code_of(history)
+        try:
+            inputs = self.case.make_inputs(model)
+            self.found["statistics"] = activation_statistics(model, inputs, self.case.settings.seed)
+        except Exception as error:  # noqa: BLE001 - a model may raise anything in one more pass
+            note = f"no statistics of activations: {type(error).__name__}: {error}"
+            self.found["notes"] = (*self.found.get("notes", ()), note)
 
     def draw(self, report: ModelReport) -> None:
         if self.options.folder:

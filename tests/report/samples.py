@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import ModuleMeasurements
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import RunReport
@@ -61,6 +64,39 @@ def verdict(count: int) -> Verdict:
 def part(name: str, checked: int, unit: str, **fields: Any) -> PartVerdict:
     """Return a part that passed unless told otherwise."""
     return PartVerdict(**({"name": name, "status": Status.PASSED, "checked": checked, "unit": unit} | fields))
+
+
+def measured(name: str = "measured") -> ModelReport:
+    """Return the report of a model that was measured, and whose activations were looked at."""
+    history = alexnet()
+    labels = tuple(op.label for op in history.operations)
+    numbers = tuple(float(place) for place in range(len(labels)))
+    modules = tuple(
+        ModuleMeasurements(address=module.address, seconds=2.0, self_seconds=0.5, flops=4_000_000, bytes_moved=2**20)
+        for module in history.modules
+    )
+    cost = Measurements(
+        operations=labels,
+        operation_seconds=tuple(number * 1e-4 for number in numbers),
+        operation_flops=tuple(int(number * 1e6) for number in numbers),
+        operation_bytes_moved=(10,) * len(labels),
+        live_bytes=tuple(int(1e6 * (30 - number)) for number in numbers),
+        modules=modules,
+        peak_bytes=30_000_000,
+        measured_peak_bytes=31_000_000,
+        methods={"live_bytes": "computed from storages and last uses"},
+    )
+    statistics = ActivationStatistics(
+        operations=labels,
+        mean=numbers,
+        std=numbers,
+        minimum=tuple(-number for number in numbers),
+        maximum=(float("inf"), *numbers[1:]),
+        zeros=(0.5,) * len(labels),
+        not_finite=(0.0,) * len(labels),
+    )
+    code = {op.source_line: ">   50 x = torch.flatten(x, 1)" for op in history.operations if op.source_line}
+    return replace(passed(name, history=history), measurements=cost, statistics=statistics, code=code)
 
 
 def refuted(name: str = "swapped") -> ModelReport:

@@ -15,6 +15,7 @@ from pytest_torchlens.report import write_site
 from tests.draw.samples import Sketch
 from tests.draw.samples import alexnet
 from tests.draw.samples import transformer
+from tests.report.samples import measured
 from tests.report.samples import passed
 from tests.report.samples import raised
 from tests.report.samples import refuted
@@ -49,7 +50,7 @@ def browser():
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     hostile = [passed(name, zoo=name, history=hostile_history()) for name in HOSTILE]
-    models = [passed(), refuted(), raised(), passed("long", history=transformer(88)), *hostile]
+    models = [passed(), measured(), refuted(), raised(), passed("long", history=transformer(88)), *hostile]
     drawn = [save_drawing(model, folder) for model in models]
     write_site(run(*drawn), drawn, folder)
     return folder
@@ -161,6 +162,16 @@ def test_a_layer_of_the_table_is_shown_in_the_graph(visit):
     page.click("#row-conv2d_5_11 a[data-node]")
     page.wait_for_selector("#op-conv2d_5_11.chosen")
     assert page.locator("#op-conv2d_5_11").is_visible()
+
+
+def test_curves_are_drawn_and_a_click_chooses_the_layer(visit):
+    page = visit(measured())
+    assert page.locator(".curve canvas").count() == 3
+    page.locator("[data-chart=memory]").scroll_into_view_if_needed()
+    page.locator("[data-chart=memory] .u-over").click(position={"x": 1, "y": 20})
+    page.wait_for_selector(".chosen")
+    assert panel(page).startswith("input_1_0")
+    assert page.locator(".bars meter").count() > 3
 
 
 def test_a_link_to_a_row_opens_at_it(visit):

@@ -19,6 +19,7 @@ from pytest_torchlens.report.views import read_views
 from tests.draw.samples import Sketch
 from tests.draw.samples import transformer
 from tests.report.html_page import Page
+from tests.report.samples import measured
 from tests.report.samples import passed
 from tests.report.samples import raised
 from tests.report.samples import refuted
@@ -171,6 +172,28 @@ def test_a_page_has_drawings_of_each_level_and_module(tmp_path):
     alone = unpacked(page, "view-module-classifier")
     assert "op-linear_3_22" in alone
     assert "op-conv2d_1_1" not in alone
+
+
+def test_a_measured_page_has_costs_peak_curves_and_bars(tmp_path):
+    page = model_page(measured(), tmp_path)
+    for text in (
+        "FLOPs 4.0M",
+        "peak memory 28.6 MB measured 29.6 MB",
+        "Time by kind of operation",
+        "Time by module",
+        "live_bytes computed from storages and last uses",
+    ):
+        assert text in page.words
+    curves = json.loads(unpacked(page, "charts"))
+    assert list(curves) == ["memory", "values", "shares"]
+    assert curves["memory"]["series"]["alive"][0] == 30_000_000
+    assert curves["values"]["series"]["max"][:2] == [None, 1.0]
+    assert curves["memory"]["rows"][1] == "row-conv2d_1_1"
+    known = json.loads(unpacked(page, "details"))
+    assert ["FLOPs", "17.0M"] in known["layers"]["row-linear_1_17"]["facts"]
+    assert known["layers"]["row-flatten_1_15"]["code"] == ">   50 x = torch.flatten(x, 1)"
+    assert ["time", "2 s"] in known["modules"]["module-features"]["facts"]
+    assert known["modules"]["module-features-2e-0"]["around"] == ["module-features"]
 
 
 def test_a_page_knows_all_of_a_layer_and_where_it_is_drawn(tmp_path):

@@ -11,6 +11,9 @@ async function inflate(text) {
 
 const packed = (id) => inflate(document.getElementById(id).textContent);
 
+// Panzoom moves what it shows in the next frame.
+const settled = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+
 function make(tag, properties = {}, children = []) {
   const element = Object.assign(document.createElement(tag), properties);
   element.append(...children);
@@ -63,6 +66,7 @@ class Graph {
     svg.style.width = this.sheet.style.width = `${this.size.width}px`;
     svg.style.height = this.sheet.style.height = `${this.size.height}px`;
     this.fit(READABLE);
+    await settled();
     document.getElementById("up").disabled = !key.startsWith("module-");
     this.frame.dataset.shown = key;
   }
@@ -163,6 +167,7 @@ class Graph {
     if (!told) return;
     const facts = told.facts.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { textContent: text })]);
     const parts = [make("h3", { textContent: told.label, tabIndex: -1 }), make("dl", { className: "pairs" }, facts)];
+    if (told.code) parts.push(make("pre", { textContent: told.code, tabIndex: 0 }));
     if (this.has(id)) parts.push(this.button("Open this module", () => this.show(id)));
     if (told.from?.length) parts.push(this.links("from", told.from));
     if (told.to?.length) parts.push(this.links("to", told.to));
@@ -221,6 +226,7 @@ async function startGraph(frame) {
     frame.scrollIntoView({ block: "center" });
     graph.select(link.dataset.node);
   });
+  document.addEventListener("choose", (event) => graph.select(event.detail));
   const wanted = decodeURIComponent(location.hash.slice(1));
   if (wanted.startsWith("row-") && wanted in graph.data.layers) await graph.select(wanted);
 }
