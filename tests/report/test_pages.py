@@ -9,6 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_torchlens.records import Change
+from pytest_torchlens.records import Comparison
+from pytest_torchlens.records import Finding
+from pytest_torchlens.records import Growth
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.report import page_path
 from pytest_torchlens.report import pages
@@ -222,3 +226,34 @@ def test_a_page_of_1500_operations_is_below_5_megabytes(tmp_path):
 
 def test_an_index_of_1500_models_is_below_2_megabytes():
     assert len(Pages(run(*[passed()] * 1500)).index().encode()) < 2_000_000
+
+
+def test_a_page_tells_what_differs_from_the_baseline(tmp_path):
+    finding = Finding(
+        change=Change.REGRESSION,
+        operation="features.3/conv2d",
+        message="was 1.0 and is 1.5",
+        source_line="net.py:4, in forward",
+        error=0.5,
+        limit=0.001,
+    )
+    comparison = Comparison(
+        verdict=Change.REGRESSION,
+        fails=True,
+        baseline="lens_baselines/torchvision/alexnet.json, cpu",
+        axes=("torch 2.13.0 → 2.14.1",),
+        counts={"regression": 1, "propagated": 9},
+        findings=(finding,),
+        growth=(Growth(operation="features.4/relu", error=0.25, nrms=0.1),),
+        notes=("buffers were not compared",),
+    )
+    words = model_page(replace(passed(), comparison=comparison), tmp_path).words
+    for text in (
+        "Baseline ✕ regression",
+        "differs in torch 2.13.0 → 2.14.1",
+        "propagated 9 operations",
+        "regression features.3/conv2d was 1.0 and is 1.5 (error 0.5 of 0.001 allowed)",
+        "features.4/relu 0.25",
+        "buffers were not compared",
+    ):
+        assert text in words
