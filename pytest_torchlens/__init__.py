@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.history import NoPathError
     from pytest_torchlens.history import Query
     from pytest_torchlens.history import load
+    from pytest_torchlens.measure import measure_forward_pass
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ _HOME = {
     "get_model_structure": "functions",
     "load": "history",
     "log_forward_pass": "functions",
+    "measure_forward_pass": "measure",
     "show_model_graph": "functions",
     "validate_model_activations": "functions",
     "validate_saved_activations": "functions",
@@ -74,6 +76,7 @@ __all__ = [
     "get_model_structure",
     "load",
     "log_forward_pass",
+    "measure_forward_pass",
     "show_model_graph",
     "validate_model_activations",
     "validate_saved_activations",

@@ -61,6 +61,8 @@ class Measurements:
     """What the recording adds to the time of one operation; subtracted from each."""
     peak_bytes: int = 0
     """The largest of `live_bytes`."""
+    needed_peak_bytes: int | None = None
+    """What the peak would be if each tensor was freed after its last use; None where that is not known."""
     peak_operation: str = ""
     """Label of the operation that ran then."""
     measured_peak_bytes: int | None = None

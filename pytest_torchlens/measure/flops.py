@@ -1,0 +1,76 @@
+"""Floating-point operations of each recorded call, counted by PyTorch's own formulas over the replay.
+
+PyTorch has no formulas for the fused kernels that attention and recurrent layers take in eval mode on the CPU; without
+them `torch.utils.flop_counter.FlopCounterMode` leaves these out.  `FORMULAS` has them, in the form of its
+`custom_mapping`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import sdpa_flop_count
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.measure.played import played
+
+Shape = tuple[int, ...]
+
+
+def flops_of(recording: Recording) -> tuple[int, ...]:
+    """Return the floating-point operations of each call; a multiplication with an addition is two.
+
+    Raises
+    ------
+    NotPlayedError
+        If a call cannot be run again.
+    """
+    counts, before = [], 0
+    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+        for _ in played(recording):
+            now = counter.get_total_flops()
+            counts.append(now - before)
+            before = now
+    return tuple(counts)
+
+
+def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+
+def _multi_head(query: Shape, key: Shape, value: Shape, width: int, heads: int, *_: Any, **__: Any) -> int:
+    """Projections in and out, and attention between."""
+    projected = 2 * width * (2 * prod(query[:-1]) * query[-1] + prod(key) + prod(value))
+    each = (query[0], heads, query[1], width // heads), (key[0], heads, key[1], width // heads)
+    return projected + _attention(*each, each[1])
+
+
+def _encoder_layer(source: Shape, width: int, heads: int, *args: Any, **_: Any) -> int:
+    """Attention, then two linear layers."""
+    weights = [shape for shape in args if isinstance(shape, tuple | torch.Size) and len(shape) == 2]  # noqa: PLR2004
+    feed_forward = sum(2 * prod(source[:-1]) * prod(shape) for shape in weights[2:4])
+    return _multi_head(source, source, source, width, heads) + feed_forward
+
+
+def _recurrent(source: Shape, of_input: Shape, of_state: Shape, *_: Any, **__: Any) -> int:
+    """One layer, in one direction, over all steps."""
+    return 2 * prod(source[:-1]) * (prod(of_input) + prod(of_state))
+
+
+def _formulas() -> dict[Any, Callable[..., int]]:
+    aten = torch.ops.aten
+    by_name: dict[str, Callable[..., int]] = {
+        "_scaled_dot_product_flash_attention_for_cpu": _attention,
+        "_native_multi_head_attention": _multi_head,
+        "_transformer_encoder_layer_fwd": _encoder_layer,
+        "mkldnn_rnn_layer": _recurrent,
+    }
+    return {getattr(aten, name): formula for name, formula in by_name.items() if hasattr(aten, name)}
+
+
+FORMULAS = _formulas()
+"""Formulas for kernels that PyTorch's counter has none for, by operator: give them to it as ``custom_mapping``."""

@@ -1,0 +1,192 @@
+"""What a forward pass costs, and how each number was had."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture import record
+from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.values import version_of
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.arguments import arguments_of
+from pytest_torchlens.history.options import TraceOptions
+from pytest_torchlens.measure.by_module import by_module
+from pytest_torchlens.measure.flops import flops_of
+from pytest_torchlens.measure.memory import LiveStorages
+from pytest_torchlens.measure.memory import measured_peak
+from pytest_torchlens.measure.memory import needed_and_moved
+from pytest_torchlens.measure.played import NotPlayedError
+from pytest_torchlens.measure.times import same_calls
+from pytest_torchlens.measure.times import seconds_on_cuda
+from pytest_torchlens.measure.times import times_of
+from pytest_torchlens.records import Measurements
+
+_FLOPS = (
+    "PyTorch's formulas (torch.utils.flop_counter), and ours for fused kernels, over the replay; multiply-add is two"
+)
+_MOVED = "each tensor argument read once and whole, each result written once; a view moves nothing"
+_LIVE = "storages alive in a recorded pass, each until Python let go of it; no parameters, buffers, inputs, workspaces"
+_NEEDED = "the same, if each storage was freed after its last use"
+_EVENTS = "CUDA events around each call of one replay"
+
+
+def measure_forward_pass(
+    model: torch.nn.Module,
+    input_args: Any = (),
+    input_kwargs: dict[str, Any] | None = None,
+    *,
+    history: ModelHistory | None = None,
+    passes: int = 5,
+) -> Measurements:
+    """Measure time, memory and floating-point operations of a forward pass.
+
+    The model runs about twice as often as `passes`, and its recorded operations again; its buffers and the random
+    generators of PyTorch are put back.
+
+    Parameters
+    ----------
+    model
+        Any `torch.nn.Module`, measured as it stands, in the present gradient mode.
+    input_args, input_kwargs
+        A tensor, or a list or tuple of the positional arguments, and the keyword arguments.
+    history
+        A recorded pass of this model with these inputs, which saves making another; None (default) makes one.
+    passes
+        Plain and recorded passes that are timed; 5 by default.
+
+    Returns
+    -------
+    Measurements
+        Times in seconds, sizes in bytes, one entry for each recorded call.  Where calls cannot be run again, what
+        needs that is empty, and ``methods`` has the reason.
+
+    Raises
+    ------
+    ValueError
+        If `passes` is less than 1.
+    Exception
+        Whatever the model raises.
+
+    Examples
+    --------
+    >>> import torch, pytest_torchlens as tl
+    >>> tl.measure_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2)).flops
+    12
+    """
+    if passes < 1:
+        raise ValueError(f"passes is {passes}; at least 1 pass is needed to measure a time")
+    args, kwargs = arguments_of(model, input_args, input_kwargs)
+    given = tensors((args, kwargs))
+    with _put_back(model, given):
+        history = history or ModelHistory.of(model, (args, kwargs), TraceOptions(None))
+        return _Pass(model, args, kwargs, history).measured(passes)
+
+
+class _Pass:
+    """One model with one input."""
+
+    def __init__(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], history: ModelHistory
+    ) -> None:
+        self._run = partial(model, *args, **kwargs)
+        self._again = partial(record, model, args, kwargs)
+        self._history = history
+        self._recording = history.recording
+        self._methods: dict[str, str] = {}
+        held = itertools.chain(model.parameters(), tensors((args, kwargs)))
+        self._device = next((tensor.device for tensor in held), torch.device("cpu"))
+
+    def measured(self, passes: int) -> Measurements:
+        flops = self._or_nothing("operation_flops", _FLOPS, partial(flops_of, self._recording)) or ()
+        needed, moved = self._or_nothing("needed_peak_bytes", _NEEDED, partial(needed_and_moved, self._recording)) or (
+            (),
+            (),
+        )
+        self._methods["operation_bytes_moved"] = _MOVED if moved else self._methods["needed_peak_bytes"]
+        labels = tuple(self._history.label(number) for number in range(len(self._recording.calls)))
+        times = self._times(passes)
+        costs = {"seconds": times["operation_seconds"], "flops": flops, "bytes_moved": moved}
+        return Measurements(
+            operations=labels,
+            operation_flops=flops,
+            operation_bytes_moved=moved,
+            needed_peak_bytes=max(needed, default=None),
+            modules=by_module(self._recording, costs),
+            methods=self._methods,
+            **times,
+            **self._memory(labels),
+        )
+
+    def _memory(self, labels: tuple[str, ...]) -> dict[str, Any]:
+        with LiveStorages() as alive:
+            again = self._again(begun=alive.follow)
+        live, self._methods["live_bytes"] = alive.curve(), _LIVE
+        if not same_calls(again, self._recording):
+            live, self._methods["live_bytes"] = (), "not known: the model ran other operations the second time"
+        measured, self._methods["measured_peak_bytes"] = measured_peak(self._run, self._device)
+        return {
+            "live_bytes": live,
+            "peak_bytes": alive.peak,
+            "peak_operation": labels[live.index(max(live))] if live else "",
+            "measured_peak_bytes": measured,
+        }
+
+    def _or_nothing(self, field: str, method: str, find: Callable[[], Any]) -> Any:
+        """Return what is found; None where the calls cannot be run again, which the method then says."""
+        try:
+            found = find()
+        except NotPlayedError as error:
+            self._methods[field] = f"not known: {error}"
+            return None
+        self._methods[field] = method
+        return found
+
+    def _times(self, passes: int) -> dict[str, Any]:
+        times = times_of(self._run, self._again, self._recording, passes)
+        plain = times.plain
+        self._methods["forward_seconds"] = (
+            "torch.utils.benchmark, in turn with the recorded passes: median and quartiles"
+        )
+        self._methods["operation_seconds"] = times.method
+        on_device = None
+        if self._device.type == "cuda":
+            on_device = self._or_nothing("operation_seconds", _EVENTS, partial(seconds_on_cuda, self._recording))
+        return {
+            "operation_seconds": on_device or times.operations,
+            "forward_seconds": plain.median,
+            "forward_spread": plain.iqr,
+            "forward_runs": times.runs,
+            "num_threads": plain.num_threads,
+            "overhead_seconds": times.overhead,
+        }
+
+
+@contextlib.contextmanager
+def _put_back(model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Put back what passes change: buffers, inputs written to, the generators of the CPU and of the present GPU."""
+    buffers = [(module, name, buffer, buffer.clone()) for module, name, buffer in _buffers(model)]
+    given = [(tensor, version_of(tensor), tensor.clone()) for tensor in inputs]
+    try:
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        with torch.no_grad():
+            for module, name, buffer, contents in buffers:
+                module._buffers[name] = buffer
+                buffer.copy_(contents)
+            for tensor, version, contents in given:
+                if version_of(tensor) != version:
+                    tensor.copy_(contents)
+
+
+def _buffers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, torch.Tensor]]:
+    for module in model.modules():
+        yield from ((module, name, buffer) for name, buffer in module._buffers.items() if buffer is not None)

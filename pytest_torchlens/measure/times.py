@@ -1,0 +1,113 @@
+"""Time: of the plain forward pass, and of each operation from recordings, without what recording adds."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.utils import benchmark
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import record
+from pytest_torchlens.measure.played import played
+
+_SHORTEST = 0.01
+"""Seconds that one timing takes at least; shorter passes are run several times in it."""
+_TINY = 400
+
+
+class Times(NamedTuple):
+    """Plain passes, and the time of each operation."""
+
+    plain: benchmark.Measurement
+    runs: int
+    operations: tuple[float, ...]
+    overhead: float
+    method: str
+
+
+def times_of(run: Callable[[], object], again: Callable[[], Recording], recording: Recording, passes: int) -> Times:
+    """Time plain and recorded passes in turn, so that both meet the same conditions.
+
+    Parameters
+    ----------
+    run
+        A plain pass.
+    again
+        Records one more pass.
+    recording
+        Whose operations are timed.
+    passes
+        How many of each.
+    """
+    timer = benchmark.Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+    timer.timeit(1)  # the first one warms up
+    warm = timer.timeit(1).median
+    number = max(1, round(_SHORTEST / max(warm, 1e-9)))
+    plain: list[benchmark.Measurement] = []
+    recorded: list[Recording] = []
+    for _ in range(passes):
+        plain.append(timer.timeit(number))
+        recorded.append(again())
+    same = [other for other in recorded if same_calls(other, recording)]
+    overhead = overhead_seconds()
+    each = zip(*([call.elapsed for call in other.calls] for other in same or [recording]), strict=True)
+    seconds = tuple(max(0.0, statistics.median(samples) / 1e9 - overhead) for samples in each)
+    method = f"median of {len(same) or 1} recorded passes, less {overhead * 1e6:.1f} µs each that recording adds"
+    return Times(benchmark.Measurement.merge(plain)[0], number * passes, seconds, overhead, method)
+
+
+def same_calls(one: Recording, other: Recording) -> bool:
+    """Return whether two passes called the same functions one after the other."""
+    return [call.info.name for call in one.calls] == [call.info.name for call in other.calls]
+
+
+class _Chain(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(_TINY):
+            x = torch.neg(x)
+        return x
+
+
+@functools.cache
+def overhead_seconds() -> float:
+    """Return what recording adds to the time that is noted of one operation, measured on a chain of tiny ones."""
+    chain, x = _Chain(), torch.ones(4)
+    with torch.no_grad():
+        record(chain, (x,))
+        noted = min(statistics.median(call.elapsed for call in record(chain, (x,)).calls) for _ in range(5))
+        plain = min(_elapsed(functools.partial(chain, x)) for _ in range(5)) / _TINY
+    return max(0.0, noted - plain) / 1e9
+
+
+def _elapsed(run: Callable[[], object]) -> int:
+    start = perf_counter_ns()
+    run()
+    return perf_counter_ns() - start
+
+
+def seconds_on_cuda(recording: Recording) -> tuple[float, ...]:
+    """Return the time of each call between CUDA events around it, when run again.
+
+    Raises
+    ------
+    NotPlayedError
+        If a call cannot be run again.
+    """
+    starts: list[torch.cuda.Event] = []
+    ends: list[torch.cuda.Event] = []
+    for _ in played(recording, lambda: _mark(starts)):
+        _mark(ends)
+    torch.cuda.synchronize()
+    return tuple(start.elapsed_time(end) / 1e3 for start, end in zip(starts, ends, strict=True))
+
+
+def _mark(events: list[torch.cuda.Event]) -> None:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    events.append(event)
