@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
+from pytest_torchlens.plugin.fixtures import lens_model
 from pytest_torchlens.plugin.fixtures import lens_recorder
 from pytest_torchlens.plugin.fixtures import lens_trace
 from pytest_torchlens.plugin.fixtures import lens_validate
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
 __all__ = [
     "lens_check",
     "lens_draw",
+    "lens_model",
     "lens_recorder",
     "lens_trace",
     "lens_validate",
+    "pytest_addhooks",
     "pytest_addoption",
     "pytest_configure",
+    "pytest_generate_tests",
     "pytest_itemcollected",
 ]
 
@@ -36,10 +40,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks for others to implement."""
+    from pytest_torchlens.plugin import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give tests that ask for ``lens_model`` the models that their mark ``lens_zoo`` names."""
+    if "lens_model" in metafunc.fixturenames:
+        from pytest_torchlens.plugin.zoo_marker import parametrize
+
+        parametrize(metafunc)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and all that is needed for models where some are named."""
     config.addinivalue_line(
         "markers", "lens: a model that pytest-torchlens audits; set by itself on the items of a zoo"
+    )
+    config.addinivalue_line(
+        "markers",
+        "lens_zoo(zoo, *, include='*', exclude=(), limit=None): run the test, which asks for the fixture lens_model, "
+        "with each model of a zoo whose name fits",
     )
     config.addinivalue_line(
         "markers",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_torchlens.plugin.zoo_marker import LensModel
     from pytest_torchlens.recorder import Recorder
 
 
@@ -117,3 +118,22 @@ def lens_check(request: pytest.FixtureRequest) -> Callable[..., Any]:
     from pytest_torchlens.plugin.check import Check
 
     return Check(request)
+
+
+@pytest.fixture
+def lens_model(request: pytest.FixtureRequest) -> Iterator[LensModel]:
+    """Run a test with each model of a zoo that its mark ``lens_zoo`` names: built when the test begins, freed after.
+
+    Example::
+
+        @pytest.mark.lens_zoo("timm", include=["test_*", "resnet18"], exclude="*efficientnet*", limit=5)
+        def test_gives_a_thousand_classes(lens_model):
+            output = lens_model.model(*lens_model.args, **lens_model.kwargs)
+            assert output.shape == (1, 1000), lens_model.name
+
+    `include` and `exclude` are names or globs, one or several; `limit` keeps the first by name.  The zoo file's
+    weights, inputs, marks and reasons to skip hold as they do for ``--lens-zoo``.
+    """
+    from pytest_torchlens.plugin.zoo_marker import loaned
+
+    yield from loaned(request.param)

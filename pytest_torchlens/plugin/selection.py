@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +21,15 @@ from pytest_torchlens.zoo.catalog import find_zoo_file
 from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.catalog import zoo_files
 
-if TYPE_CHECKING:
-    from pathlib import Path
+
+def registered_zoos(config: pytest.Config) -> list[Path]:
+    """Return the zoo files that plugins and conftest files name."""
+    answers = config.hook.pytest_lens_register_zoo(config=config)
+    return [
+        Path(path)
+        for answer in answers
+        for path in ([answer] if isinstance(answer, str | os.PathLike) else answer or [])
+    ]
 
 
 class ZooWarning(pytest.PytestWarning):
@@ -79,7 +87,7 @@ class Selection:
         """Take one value of ``--lens-zoo``; if the user named no path, its file is all that is collected."""
         name, _, patterns = text.partition(":")
         config = self._config
-        path = find_zoo_file(name.strip(), zoo_folders(config))
+        path = find_zoo_file(name.strip(), zoo_folders(config), registered_zoos(config))
         choice = self._choose(path)
         for pattern in patterns.split(",") if patterns.strip() else ["*"]:
             choice.names.update(choice.zoo.select(pattern.strip()))

@@ -9,6 +9,7 @@ from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
 from pytest_torchlens.zoo.inputs import TensorSpec
+from pytest_torchlens.zoo.providers import Provider
 from pytest_torchlens.zoo.schema import Settings
 from pytest_torchlens.zoo.zoo import Zoo
 from pytest_torchlens.zoo.zoo import load_zoo
@@ -16,6 +17,7 @@ from pytest_torchlens.zoo.zoo import load_zoo
 __all__ = [
     "Inputs",
     "ModelCase",
+    "Provider",
     "Settings",
     "TensorSpec",
     "Zoo",

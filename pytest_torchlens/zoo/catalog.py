@@ -33,15 +33,15 @@ def zoo_files(folders: Iterable[Path]) -> list[Path]:
     ]
 
 
-def find_zoo_file(name: str, folders: Iterable[Path]) -> Path:
-    """Return the file of the zoo called `name`: the first in `folders`, or the one that ships.
+def find_zoo_file(name: str, folders: Iterable[Path], registered: Iterable[Path] = ()) -> Path:
+    """Return the file of the zoo called `name`: the first in `folders`, else a registered one, or the one that ships.
 
     Raises
     ------
     ZooError
         If there is none; the nearest names are given.
     """
-    files = zoo_files([*folders, shipped_folder()])
+    files = [*zoo_files(folders), *registered, *zoo_files([shipped_folder()])]
     for path in files:
         if path.stem == name:
             return path
