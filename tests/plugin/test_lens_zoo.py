@@ -64,7 +64,7 @@ def test_the_zoo_is_added_to_named_paths(pytester: pytest.Pytester, path: str):
     ("arguments", "names"),
     [
         ([f"{FILE}::mlp"], ["mlp"]),
-        ([f"{FILE}::mlp", f"{FILE}::linear"], ["mlp", "linear"]),
+        ([f"{FILE}::mlp", f"{FILE}::linear"], ["linear", "mlp"]),
         ([f"{FILE}::mlp", "--lens-zoo=tiny:linear"], ["linear", "mlp"]),
     ],
 )

@@ -44,7 +44,8 @@ def test_nothing_is_built_to_collect(pytester: pytest.Pytester, tiny_zoo):
 
 def test_reasons_of_the_zoo_file_hold(pytester: pytest.Pytester, tiny_zoo):
     tiny_zoo.write_text(
-        tiny_zoo.read_text() + "rules:\n  - {match: linear, skip: not now}\n  - {match: mlp, xfail: known, marks: nightly}\n"
+        tiny_zoo.read_text()
+        + "rules:\n  - {match: linear, skip: not now}\n  - {match: mlp, xfail: known, marks: nightly}\n"
     )
     pytester.makeini("[pytest]\nmarkers = nightly")
     pytester.makepyfile(
@@ -59,7 +60,10 @@ def test_reasons_of_the_zoo_file_hold(pytester: pytest.Pytester, tiny_zoo):
     [
         ("", "*test_it.py::test_it: lens_model needs @pytest.mark.lens_zoo*"),
         ("@pytest.mark.lens_zoo('tinny')", "*lens_zoo: unknown zoo 'tinny': did you mean 'tiny'?"),
-        ("@pytest.mark.lens_zoo('tiny', include='mpl')", "*lens_zoo: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
+        (
+            "@pytest.mark.lens_zoo('tiny', include='mpl')",
+            "*lens_zoo: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?",
+        ),
         ("@pytest.mark.lens_zoo('tiny', exclude='*')", "*lens_zoo: exclude='[*]' leaves no model of zoo 'tiny'"),
         ("@pytest.mark.lens_zoo('tiny', limit=0)", "*lens_zoo: limit is 0, not a number of models from 1"),
         ("@pytest.mark.lens_zoo('tiny', match='a')", "*lens_zoo: got an unexpected keyword argument 'match'"),
