@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,10 @@ from pytest_torchlens.capture.transforms import Transform
 
 _lock = threading.Lock()
 _active = threading.local()
-_installed = 0
+_users: Counter[str] = Counter()
+"""How many have a use for each stand-in: a fact about the process."""
+Listener = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+"""Makes an outermost module call: given ``nn.Module.__call__`` and what it is called with, returns what comes of it."""
 
 
 def tracer_here() -> Tracer | None:
@@ -34,14 +38,35 @@ def tracer_here() -> Tracer | None:
 @contextlib.contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
     """Let `tracer` see this thread's module calls and torch functions."""
-    _install()
-    _active.tracer = tracer
+    with _standing_in(_STAND_INS):
+        _active.tracer = tracer
+        try:
+            with tracer:
+                yield
+        finally:
+            _active.tracer = None
+
+
+def module_calls_seen() -> contextlib.AbstractContextManager[None]:
+    """Let `listening` hear of module calls as long as this lasts; until then it costs them a microsecond.
+
+    It is there for longer than one listens: others replace ``nn.Module.__call__`` too, and put back what they found.
+    """
+    return _standing_in(_STAND_INS[:1])
+
+
+@contextlib.contextmanager
+def listening(listener: Listener | None) -> Iterator[None]:
+    """Have `listener` make this thread's outermost module calls; with None nobody does.
+
+    Those that it makes in turn are not told to it.
+    """
+    former = getattr(_active, "listener", None)
+    _active.listener = listener
     try:
-        with tracer:
-            yield
+        yield
     finally:
-        _active.tracer = None
-        _remove()
+        _active.listener = former
 
 
 def _open_tracer() -> Tracer | None:
@@ -60,9 +85,27 @@ def _watching_tracer() -> Tracer | None:
 
 def _module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     tracer, call = _open_tracer(), _originals["Module.__call__"]
-    if tracer is None or (tracer.busy and not tracer.transforming):
+    if tracer is None:
+        listener = _open_listener()
+        return call(module, *args, **kwargs) if listener is None else _heard(listener, call, module, args, kwargs)
+    if tracer.busy and not tracer.transforming:
         return call(module, *args, **kwargs)
     return tracer.call_module(call, module, args, kwargs)
+
+
+def _open_listener() -> Listener | None:
+    """Return this thread's listener; None for code being compiled or traced, and where a tracer has just given up."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return None
+    listener: Listener | None = getattr(_active, "listener", None)
+    return listener
+
+
+def _heard(
+    listener: Listener, call: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    with listening(None):
+        return listener(call, module, args, kwargs)
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
@@ -180,8 +223,9 @@ def _outermost_tracer() -> Tracer | None:
     return None if torch._C._functorch.peek_interpreter_stack() is not None else _watching_tracer()
 
 
-# owner, attribute, what stands in for it
-_STAND_INS: list[tuple[Any, str, Any]] = [
+StandIn = tuple[Any, str, Any]
+"""Owner, attribute, and what stands in for it."""
+_STAND_INS: list[StandIn] = [
     (torch.nn.Module, "__call__", _module_call),
     (torch.autograd.Function, "apply", classmethod(_apply)),
     (torch.jit.ScriptFunction, "__call__", _script_call),
@@ -198,26 +242,34 @@ _STAND_INS: list[tuple[Any, str, Any]] = [
 _originals: dict[str, Any] = {}
 
 
-def _install() -> None:
-    global _installed  # noqa: PLW0603 - the count of recording threads is a fact about the process
+@contextlib.contextmanager
+def _standing_in(stand_ins: list[StandIn]) -> Iterator[None]:
+    _install(stand_ins)
+    try:
+        yield
+    finally:
+        _remove(stand_ins)
+
+
+def _install(stand_ins: list[StandIn]) -> None:
     with _lock:
-        if not _installed:
-            for owner, name, stand_in in _STAND_INS:
+        for owner, name, stand_in in stand_ins:
+            key = _key(owner, name)
+            if not _users[key]:
                 if (found := vars(owner)[name]) is not stand_in:  # as somebody else may have left it
-                    _originals[_key(owner, name)] = found
+                    _originals[key] = found
                 setattr(owner, name, stand_in)
-        _installed += 1
+            _users[key] += 1
 
 
-def _remove() -> None:
-    """Put everything back, but for what somebody else has replaced since."""
-    global _installed  # noqa: PLW0603 - as above
+def _remove(stand_ins: list[StandIn]) -> None:
+    """Put back what nobody else has a use for, but for what somebody else has replaced since."""
     with _lock:
-        _installed -= 1
-        if not _installed:
-            for owner, name, stand_in in _STAND_INS:
-                if vars(owner)[name] is stand_in:
-                    setattr(owner, name, _originals[_key(owner, name)])
+        for owner, name, stand_in in stand_ins:
+            key = _key(owner, name)
+            _users[key] -= 1
+            if not _users[key] and vars(owner)[name] is stand_in:
+                setattr(owner, name, _originals[key])
 
 
 def _key(owner: Any, name: str) -> str:

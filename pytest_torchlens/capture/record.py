@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from collections.abc import Callable
 from collections.abc import Coroutine
 from collections.abc import Generator
+from collections.abc import Iterator
 from typing import Any
 from typing import Literal
 
@@ -90,45 +91,86 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     kwargs = {} if kwargs is None else kwargs
     check_model(model)
     _check_seed(seed)
-    _check_thread(model)
-    registered = Registered.of(model)
-    recording = _new_recording(model, registered, seed)
-    retention = _retention(recording, keep)
-    addresses = {id(module): address for address, module in registered.modules.items()}
-    tracer = Tracer(recording, retention, keep != "none", registered.tensors, addresses)
-    with torch._C.DisableTorchFunctionSubclass():
-        inputs = _inputs(registered, args, kwargs)
-        for path, tensor in inputs:
-            tracer.ledger.add_source(tensor, "input", path)
-        for tensor, kind, name in registered.sharing_memory([tensor for _, tensor in inputs]):
-            tracer.ledger.add_source(tensor, kind, name)
+    check_thread(model)
+    one = OnePass(model, args, kwargs, keep=keep, seed=seed)
+    one.thoroughly(watch=watch, parameters=thorough)
     if seed is not None:
         seed_all(seed)
     if begun is not None:
-        begun(recording)
-    recording.started = time.time()
-    start = time.perf_counter()
-    watcher = tracer.watch = Watch(tracer) if watch else None
-    tracer.ledger.parameters_too = thorough
-    try:
-        with deeper(), watcher or contextlib.nullcontext(), tracing(tracer):
-            recording.output = call_model(model, args, kwargs, exhaust)
-    finally:
-        tracer.close()
-    recording.elapsed = time.perf_counter() - start
-    if recording.stream is not None:
-        recording.stream.close()
-    recording.outputs = [(path, tracer.ledger.read(tensor)) for path, tensor in walk(recording.output)]
-    with torch._C.DisableTorchFunctionSubclass():
-        _look_back(recording)
-    recording.slots = tracer.ledger.slots
-    recording.unseen += _unfinished(recording.output)
-    _note_parameters(recording, model)
-    if watcher is not None:
-        recording.dispatched, recording.missed = watcher.seen, watcher.missed
-        _note_makers(recording.sources, watcher)
-    name_constants(recording, model)
-    return recording
+        begun(one.recording)
+    with one.running():
+        output = call_model(model, args, kwargs, exhaust)
+    return one.finish(model, output)
+
+
+class OnePass:
+    """A recording in the making.
+
+    Parameters
+    ----------
+    model, args, kwargs, keep, seed
+        As in `record`.
+    kind
+        The tracer to record with.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        keep: Keep = "none",
+        seed: int | None = None,
+        kind: type[Tracer] = Tracer,
+    ) -> None:
+        registered = Registered.of(model)
+        self.recording = _new_recording(model, registered, seed)
+        addresses = {id(module): address for address, module in registered.modules.items()}
+        retention = _retention(self.recording, keep)
+        self.tracer = kind(self.recording, retention, keep != "none", registered.tensors, addresses)
+        self._watch: Watch | None = None
+        with torch._C.DisableTorchFunctionSubclass():
+            inputs = _inputs(registered, args, kwargs)
+            for path, tensor in inputs:
+                self.tracer.ledger.add_source(tensor, "input", path)
+            for tensor, kind_of, name in registered.sharing_memory([tensor for _, tensor in inputs]):
+                self.tracer.ledger.add_source(tensor, kind_of, name)
+
+    def thoroughly(self, *, watch: bool, parameters: bool) -> None:
+        """Watch the dispatcher too, and take fingerprints of parameters, if asked for."""
+        self._watch = self.tracer.watch = Watch(self.tracer) if watch else None
+        self.tracer.ledger.parameters_too = parameters
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Record what this thread does, and the threads that it starts."""
+        self.recording.started = time.time()
+        start = time.perf_counter()
+        try:
+            with deeper(), self._watch or contextlib.nullcontext(), tracing(self.tracer):
+                yield
+        finally:
+            self.tracer.close()
+        self.recording.elapsed = time.perf_counter() - start
+
+    def finish(self, model: torch.nn.Module, output: Any) -> Recording:
+        """Return the recording, with what came of it all."""
+        recording = self.recording
+        recording.output = output
+        if recording.stream is not None:
+            recording.stream.close()
+        recording.outputs = [(path, self.tracer.ledger.read(tensor)) for path, tensor in walk(output)]
+        with torch._C.DisableTorchFunctionSubclass():
+            _look_back(recording)
+        recording.slots = self.tracer.ledger.slots
+        recording.unseen += _unfinished(output)
+        _note_parameters(recording, model)
+        if self._watch is not None:
+            recording.dispatched, recording.missed = self._watch.seen, self._watch.missed
+            _note_makers(recording.sources, self._watch)
+        name_constants(recording, model)
+        return recording
 
 
 def _note_makers(sources: list[Source], watch: Watch) -> None:
@@ -182,7 +224,8 @@ def _check_seed(seed: object) -> None:
 _LEAST_SEED, _GREATEST_SEED = -(2**63), 2**64 - 1
 
 
-def _check_thread(model: torch.nn.Module) -> None:
+def check_thread(model: torch.nn.Module) -> None:
+    """Raise `TraceError` if this thread records already."""
     if tracer_here() is not None:
         raise TraceError(
             f"cannot record {type(model).__name__}: this thread is already recording a forward pass. "

@@ -40,7 +40,6 @@ class SharedTracer(Tracer):
 
     def share(self) -> None:
         """Make the lock, and the list of tracers that share the recording."""
-        self.recording.threaded = True
         self.lock = threading.RLock()
         self._drawing = threading.RLock()
         self._twins: list[SharedTracer] = []
@@ -48,6 +47,7 @@ class SharedTracer(Tracer):
 
     def twin(self, name: str) -> SharedTracer:
         """Return a tracer for the thread `name` that fills the same recording."""
+        self.recording.threaded = True
         twin = copy.copy(self)
         twin.apart()
         twin._thread = name
@@ -85,9 +85,11 @@ class SharedTracer(Tracer):
             raise PassOverError(result)
         return result
 
-    def _enter(self, module: Any, outer: ModuleCall | None) -> ModuleCall:
+    def _enter(
+        self, module: Any, outer: ModuleCall | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ModuleCall:
         with self.lock:  # type: ignore[union-attr]
-            return super()._enter(module, outer)
+            return super()._enter(module, outer, args, kwargs)
 
     def close(self) -> None:
         """Stop recording in all threads; those that live on hold nothing of the recording."""

@@ -130,7 +130,7 @@ class Tracer(TorchFunctionMode):
             return func(*args, **kwargs)
         info = info_of(func)
         kind = info.kind
-        if kind is COMPOSITE and func not in self._expanding and not any(_overrides(kind) for kind in types):
+        if kind is COMPOSITE and func not in self._expanding and not any(overrides(kind) for kind in types):
             return self._expand(info, args, kwargs)
         self.busy = kind is not UNSEEN
         try:
@@ -146,7 +146,7 @@ class Tracer(TorchFunctionMode):
             named = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
         except OutOfSightError:
             self.busy = False  # for the completeness check to see that it was missed
-            return info.func(*args, **kwargs)
+            return info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
         ambient = self._ambient.number(info.heeds_settings)
         call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
         written = () if info.writer is None and not kwargs else self.ledger.about_to_write(info, args, kwargs)
@@ -211,8 +211,11 @@ class Tracer(TorchFunctionMode):
     def _escape(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = info.func(*args, **kwargs)
         self._escaped += 1
+        self._note_escape(info, args, result, self._frames())
+        return result
+
+    def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any, frames: Frames) -> None:
         plain = result if isinstance(result, bool | int | float | complex) else None
-        frames = self._frames()
         with self.lock or _UNSHARED:
             read = self._read_if_seen(args[0]) if args and isinstance(args[0], Tensor) else None
             second = (self._read_if_seen(arg) for arg in args[1:] if isinstance(arg, Tensor))
@@ -221,7 +224,6 @@ class Tracer(TorchFunctionMode):
                 self.ledger.expose(args[0], result)
             value = None if read is None else value_of(read)
             self.recording.escapes.append(Escape(info.name, value, len(self.calls), plain, self.module, frames, others))
-        return result
 
     def _read_if_seen(self, tensor: Tensor) -> Value | Aliased | None:
         try:
@@ -254,8 +256,7 @@ class Tracer(TorchFunctionMode):
     ) -> Any:
         """Call a module with its place in the stack of module calls noted."""
         outer = self.module
-        call = self._enter(module, outer)
-        call.entered = self.ledger.known((args, kwargs) if kwargs else args)
+        call = self._enter(module, outer, args, kwargs)
         self.module = call
         start = perf_counter()
         try:
@@ -267,7 +268,7 @@ class Tracer(TorchFunctionMode):
             self.module = outer
             call.last = len(self.calls)
             call.seconds = perf_counter() - start
-        call.exited = self.ledger.known(result)
+        self._leave(call, result)
         return result
 
     def _call_opaque_module(
@@ -352,14 +353,20 @@ class Tracer(TorchFunctionMode):
         finally:
             self.busy, info.func = False, func
 
-    def _enter(self, module: torch.nn.Module, outer: ModuleCall | None) -> ModuleCall:
+    def _enter(
+        self, module: torch.nn.Module, outer: ModuleCall | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ModuleCall:
         kind = type(module).__name__
         address = self._addresses.get(id(module), f"<{kind}>")
         number = self._module_calls[address] = self._module_calls.get(address, 0) + 1
         frames = self._frames(_CALLER_OF_MODULE) if outer is not None else ()
         call = ModuleCall(address, kind, number, outer, frames, len(self.calls))
         self.recording.module_calls.append(call)
+        call.entered = self.ledger.known((args, kwargs) if kwargs else args)
         return call
+
+    def _leave(self, call: ModuleCall, result: Any) -> None:
+        call.exited = self.ledger.known(result)
 
     # -- code positions ----------------------------------------------------------------------------------------
 
@@ -381,7 +388,7 @@ _BOUNDARY = Tracer.call_module.__code__
 _NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._disabled_torch_function_impl)
 
 
-def _overrides(kind: type) -> bool:
+def overrides(kind: type) -> bool:
     """Return whether a tensor class has a ``__torch_function__`` of its own."""
     own = getattr(kind, "__torch_function__", None)
     return getattr(own, "__func__", own) not in _NO_OVERRIDE

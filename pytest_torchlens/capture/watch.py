@@ -68,7 +68,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _where(self) -> str:
         if self._thread:
             return f"thread {self._thread!r}"
-        return f"module {self._tracer.module.label!r}" if self._tracer.module is not None else ""
+        module = self._tracer.module
+        if module is None:
+            return ""
+        return f"module {module.label!r}" if module.address else "the model's own forward"
 
     @property
     def seen(self) -> int:

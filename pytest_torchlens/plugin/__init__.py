@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.plugin.autotrace_options import MARKER_HELP
 from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
 from pytest_torchlens.plugin.fixtures import lens_model
@@ -57,9 +58,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and all that is needed for models where some are named."""
-    config.addinivalue_line(
-        "markers", "lens: a model that pytest-torchlens audits; set by itself on the items of a zoo"
-    )
+    config.addinivalue_line("markers", MARKER_HELP)
     config.addinivalue_line(
         "markers",
         "lens_zoo(zoo, *, include='*', exclude=(), limit=None): run the test, which asks for the fixture lens_model, "
@@ -74,6 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_torchlens.plugin.session import LensSession
 
         config.pluginmanager.register(LensSession(config), "lens-session")
+        if config.option.lens_validate:
+            from pytest_torchlens.plugin.autotrace import register_autotrace
+
+            register_autotrace(config)
     if not hasattr(config, "workerinput") and (config.option.lens_report or config.getini("lens_report")):
         from pytest_torchlens.plugin.training import TrainingReport
 

@@ -42,7 +42,7 @@ def failure_text(report: ModelReport) -> str:
     names = " and ".join(part.name for part in failed)
     lines = [f"{report.zoo}:{report.name}: validation failed in {names}"]
     for part in failed:
-        lines += ["", *_part(part)]
+        lines += ["", *part_text(part)]
     return "\n".join(lines)
 
 
@@ -54,7 +54,8 @@ def _error(report: ModelReport, error: ErrorRecord) -> str:
     return f"{report.zoo}:{report.name}: {error.type} in stage {error.stage.value!r}: {error.message}"
 
 
-def _part(part: PartVerdict) -> list[str]:
+def part_text(part: PartVerdict) -> list[str]:
+    """Return what failed in a part, in lines."""
     lines = [f"{part.name}: {part.num_failures} of {part.checked} {part.unit} failed"]
     for failure in part.failures[:SHOWN]:
         lines += _failure(failure)

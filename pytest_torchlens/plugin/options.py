@@ -6,6 +6,7 @@ import pytest
 
 from pytest_torchlens.plugin.arguments import ZOO_FOLDER
 from pytest_torchlens.plugin.arguments import names_zoo
+from pytest_torchlens.plugin.autotrace_options import add_autotrace_options
 from pytest_torchlens.plugin.baseline_options import add_baseline_options
 from pytest_torchlens.plugin.ci_options import add_ci_options
 from pytest_torchlens.plugin.sweep_options import add_sweep_options
@@ -29,7 +30,8 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         default=False,
         help="Prove each recorded graph: replay it from its inputs bit for bit, and perturb every edge. "
-        "A model whose graph does not hold fails. Default: models are run and recorded only.",
+        "A model whose graph does not hold fails; so does a test that calls one. "
+        "Default: models of a zoo are run and recorded only, tests are left alone.",
     )
     group.addoption(
         "--lens-parts",
@@ -66,6 +68,7 @@ def add_options(parser: pytest.Parser) -> None:
     add_sweep_options(group, parser)
     add_ci_options(group, parser)
     add_baseline_options(group, parser)
+    add_autotrace_options(parser, group)
     parser.addini("lens_zoo_paths", f"Folders of zoo files (default: {ZOO_FOLDER})", "paths", default=None)
     parser.addini("lens_parts", "Parts of the validation, as --lens-parts", "args", default=[])
     parser.addini("lens_report", "Folder of the report, as --lens-report", default="")

@@ -41,6 +41,8 @@ from pytest_torchlens.records.rolled import pass_label
 from pytest_torchlens.records.rolled import roll_edges
 from pytest_torchlens.records.sizes import byte_size
 from pytest_torchlens.records.statistics import ActivationStatistics
+from pytest_torchlens.records.traced import TracedCall
+from pytest_torchlens.records.traced import TracedTest
 from pytest_torchlens.records.verdict import Failure
 from pytest_torchlens.records.verdict import PartVerdict
 from pytest_torchlens.records.verdict import Status
@@ -77,6 +79,8 @@ __all__ = [
     "SCHEMA",
     "Stage",
     "Status",
+    "TracedCall",
+    "TracedTest",
     "Verdict",
     "address_of",
     "align",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Collection
 from collections.abc import Iterator
 
@@ -48,11 +50,23 @@ class Replay:
     doubts
         Names of functions that gave other values before: they are repeated where they do so again, and their recorded
         values, which must be kept, stand in for those within tolerance.
+    until
+        Moment of `time.perf_counter`, in seconds, after which no further call is looked at.
     """
 
+    out_of_time = False
+    """Whether that moment came before the end."""
+
     def __init__(
-        self, recording: Recording, where: Where, parts: Collection[str], doubts: frozenset[str] = frozenset()
+        self,
+        recording: Recording,
+        where: Where,
+        parts: Collection[str],
+        doubts: frozenset[str] = frozenset(),
+        *,
+        until: float = math.inf,
     ) -> None:
+        self._until = until
         self._recording = recording
         self._parts = parts
         self._doubts = doubts
@@ -63,6 +77,11 @@ class Replay:
     def doubted(self) -> frozenset[str]:
         """Names of functions that gave other values than recorded."""
         return frozenset(self._check.doubted)
+
+    @property
+    def unsteady(self) -> str:
+        """Name of the function whose values were the first to differ, if it does not repeat itself; else ``""``."""
+        return self._check.unsteady or ""
 
     def verdicts(self, returned: list[str]) -> list[PartVerdict]:
         """Replay, and return the parts' verdicts; `returned` has the fingerprints of what the model returned."""
@@ -77,6 +96,9 @@ class Replay:
 
     def _step(self, player: Player, number: int, call: Call) -> bool:
         """Replay one call; False if nothing after it can be replayed."""
+        if time.perf_counter() > self._until:
+            self.out_of_time = True
+            return False
         if not self._check.edges(number, call, player):
             return False
         doubtful = call.info.name in self._doubts

@@ -35,6 +35,8 @@ class ReplayCheck:
         self._flagged: set[int] = set()
         self.doubted: set[str] = set()
         """Names of functions that gave other values than recorded."""
+        self.unsteady: str | None = None
+        """Name of the first of them whose values were not kept, if it gives others each time; None before the first."""
 
     def sources(self) -> None:
         """Report sources that changed although no recorded call wrote to them."""
@@ -66,6 +68,8 @@ class ReplayCheck:
                 trial.tolerant = True
                 self._score.tolerated += 1
             else:
+                if self.unsteady is None:
+                    self.unsteady = "" if repeats is not False or _is_kept(different) else call.info.name
                 self._fail_values(number, call, different[0], repeats)
         return True
 
@@ -189,6 +193,10 @@ class ReplayCheck:
         """Return the score so far."""
         exempt = {"uninitialised memory": self._uninitialised, "no fingerprint": self._unfingerprinted}
         return self._score.verdict(exempt={name: count for name, count in exempt.items() if count})
+
+
+def _is_kept(pairs: list[tuple[Value, torch.Tensor]]) -> bool:
+    return all(value.tensor is not None for value, _ in pairs)
 
 
 def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:

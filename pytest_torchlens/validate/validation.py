@@ -108,8 +108,8 @@ def validate(
         history, verdicts = run.validate(chosen)
     finally:
         run.restore()
-    verdict = _verdict(verdicts, time.perf_counter() - start, _settings(history.recording))
-    return Validation(verdict if _has_content(history.recording) else _nothing_checked(verdict), history)
+    verdict = verdict_on(verdicts, time.perf_counter() - start, history.recording)
+    return Validation(verdict if has_content(history.recording) else nothing_checked(verdict), history)
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
@@ -321,11 +321,12 @@ def _uninitialised_outputs(recording: Recording) -> set[str]:
     return {path for path, value in values.items() if value.call in recording.uninitialised}
 
 
-def _has_content(recording: Recording) -> bool:
+def has_content(recording: Recording) -> bool:
+    """Return whether anything was recorded."""
     return bool(recording.calls or recording.outputs)
 
 
-def _nothing_checked(verdict: Verdict) -> Verdict:
+def nothing_checked(verdict: Verdict) -> Verdict:
     """Say of a verdict on a record without operations and outputs that it is none, unless something failed."""
     if not verdict:
         return verdict
@@ -346,7 +347,8 @@ def _settings(recording: Recording) -> dict[str, str]:
     return ambient.in_words(rows[0] if rows else ambient.current())
 
 
-def _verdict(parts: list[PartVerdict], seconds: float, settings: dict[str, str]) -> Verdict:
+def verdict_on(parts: list[PartVerdict], seconds: float, recording: Recording) -> Verdict:
+    """Return the verdict that the verdicts on its parts come to."""
     failed = any(part.status is Status.FAILED for part in parts)
     counts = {part.name: part.checked for part in parts}
     return Verdict(
@@ -355,5 +357,5 @@ def _verdict(parts: list[PartVerdict], seconds: float, settings: dict[str, str])
         operations_checked=counts.get("replay", 0),
         edges_checked=counts.get("perturbation", 0),
         seconds=seconds,
-        settings=settings,
+        settings=_settings(recording),
     )

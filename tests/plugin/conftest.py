@@ -14,8 +14,8 @@ import pytest_torchlens.run  # noqa: F401
 
 @pytest.fixture(autouse=True)
 def lean(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out plugins that import some hundred modules at the end of each run.
+    """Leave out plugins that import some hundred modules at the end of each run, or change or warn of something.
 
     After `pytester`, which clears the variable.
     """
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio -p no:asyncio -p no:randomly")

@@ -57,6 +57,6 @@ def test_wrong_parts_are_usage_errors(pytester: pytest.Pytester, arguments: list
 
 def test_with_no_model_named_the_header_says_so(pytester: pytest.Pytester):
     pytester.makepyfile("def test_mine(): pass")
-    result = pytester.runpytest_inprocess("--lens-validate")
+    result = pytester.runpytest_inprocess("--lens-validate", "--lens-autotrace=off")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["lens: no model is named*"])

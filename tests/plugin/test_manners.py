@@ -66,7 +66,7 @@ def test_models_have_the_marker_lens(pytester: pytest.Pytester):
     arguments = ["test_mine.py", "--lens-zoo=tiny:mlp"]
     pytester.runpytest_inprocess(*arguments, "-m", "lens").assert_outcomes(passed=1, deselected=1)
     pytester.runpytest_inprocess(*arguments, "-m", "not lens").assert_outcomes(passed=1, deselected=1)
-    pytester.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.lens: a model that *"])
+    pytester.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.lens([*], autotrace, *"])
 
 
 def test_k_deselect_and_durations(pytester: pytest.Pytester):

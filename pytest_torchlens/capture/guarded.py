@@ -1,0 +1,269 @@
+"""Records a call in a test of somebody else's: whatever goes wrong in recording, the call gives what it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import _pop_mode_temporarily
+
+from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.expand import body_of
+from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.record import OnePass
+from pytest_torchlens.capture.threads import SharedTracer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a recording goes.
+
+    Attributes
+    ----------
+    calls
+        Recorded calls.
+    until
+        Moment of `time.perf_counter`, in seconds.
+    """
+
+    calls: int
+    until: float
+
+    def passed(self, calls: int) -> str:
+        """Return which of them has been passed, in words; ``""`` for none."""
+        if calls >= self.calls:
+            return f"it makes more than {self.calls:,} calls"
+        return "the time for this test was up" if perf_counter() > self.until else ""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """What came of a call.
+
+    Attributes
+    ----------
+    result
+        What it returned.
+    recording
+        The record; None if there is none.
+    given_up
+        Why there is none: a limit that was passed.
+    broken
+        Why there is none: the traceback of an error of ours.
+    """
+
+    result: Any
+    recording: Recording | None = None
+    given_up: str = ""
+    broken: str = ""
+
+
+def record_guarded(
+    call: Callable[..., Any],
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    limits: Limits,
+) -> Guarded:
+    """Make ``call(module, *args, **kwargs)`` once, and record it if that can be done.
+
+    The dispatcher is watched between recorded functions, and not in them: some take another path where it is.
+
+    Parameters
+    ----------
+    call
+        What stands for ``nn.Module.__call__``.
+    module, args, kwargs
+        What to call it with.
+    limits
+        Where to leave off recording.
+
+    Raises
+    ------
+    Exception
+        Whatever the module raises, and nothing else.
+    """
+    try:
+        with _unheard():
+            one = OnePass(module, args, kwargs, kind=GuardedTracer)
+            one.thoroughly(watch=True, parameters=True)
+    except Exception:  # noqa: BLE001 - an error of ours is to be told, not raised
+        return Guarded(call(module, *args, **kwargs), broken=traceback.format_exc())
+    tracer = one.tracer
+    assert isinstance(tracer, GuardedTracer)  # noqa: S101 - for the type checker
+    tracer.guard(limits)
+    with one.running():
+        result = tracer.call_module(call, module, args, kwargs)
+    if tracer.trouble.left_off:
+        return Guarded(result, None, tracer.trouble.given_up, tracer.trouble.broken)
+    try:
+        with _unheard():
+            recording = one.finish(module, result)
+    except Exception:  # noqa: BLE001 - as above
+        return Guarded(result, broken=traceback.format_exc())
+    recording.dispatched = (recording.dispatched or 0) + len(recording.calls)
+    return Guarded(result, recording)
+
+
+# modes and tensor classes of the test's are not to hear of our own looks at tensors
+_unheard = torch._C.DisableTorchFunction
+
+
+class _Trouble:
+    """Why recording was left off, in whichever of the threads."""
+
+    given_up = broken = ""
+
+    @property
+    def left_off(self) -> bool:
+        return bool(self.given_up or self.broken)
+
+
+class _Ran:
+    """What came of a function of the module's, if it has been called."""
+
+    returned = False
+    result: Any = None
+    error: Exception | None = None
+
+    def noting(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function, which notes here what comes of it."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            try:
+                self.result = func(*args, **kwargs)
+            except Exception as error:
+                self.error = error
+                raise
+            self.returned = True
+            return self.result
+
+        return noted
+
+
+class _Ours:
+    """Work of our own: an error in it ends the recording."""
+
+    def __init__(self, tracer: GuardedTracer, ran: _Ran) -> None:
+        self._tracer = tracer
+        self._ran = ran
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception) or self._ran.error is error:
+            return False
+        if self._ran.error is not None:
+            raise self._ran.error from None
+        self._tracer.leave_off(broken="".join(traceback.format_exception(error)))
+        return True
+
+
+class GuardedTracer(SharedTracer):
+    """A tracer whose own errors end the recording, and not the call."""
+
+    def guard(self, limits: Limits) -> None:
+        """Start guarding."""
+        self._limits = limits
+        self.trouble = _Trouble()
+        self._ran = _Ran()
+        self.share()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        with self._ours():
+            info_of(func)
+        if self.over:
+            return func(*args, **kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def _ours(self, ran: _Ran | None = None) -> _Ours:
+        """Around work of ours, and maybe a function of the module's: what that raises, and nothing else, is raised."""
+        return _Ours(self, _Ran() if ran is None else ran)
+
+    def leave_off(self, *, given_up: str = "", broken: str = "") -> None:
+        """End the recording, and not the call."""
+        if not self.over:
+            self.trouble.given_up, self.trouble.broken = given_up, broken
+        self.over = True
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if passed := self._limits.passed(len(self.calls)):
+            self.leave_off(given_up=passed)
+            return info.func(*args, **kwargs)
+        outer, self._ran = self._ran, _Ran()
+        try:
+            with self._ours(self._ran), _unheard():
+                return super()._leaf(info, args, kwargs)
+            return self._ran.result if self._ran.returned else info.func(*args, **kwargs)
+        finally:
+            self._ran = outer
+
+    def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        watched = self.watch is not None and _get_current_dispatch_mode() is self.watch
+        call = functools.partial(super()._unlocked, info)
+        with torch._C._EnableTorchFunction(), _pop_mode_temporarily() if watched else contextlib.nullcontext():
+            return self._ran.noting(call)(args, kwargs)
+
+    def call_custom(self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a custom autograd function."""
+        return self._safely(super().call_custom, apply, (name, args, kwargs), args, kwargs)
+
+    def call_opaque(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function whose inside cannot be seen."""
+        return self._safely(super().call_opaque, func, (name, args, kwargs), args, kwargs)
+
+    def _call_opaque_module(
+        self, original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return self._safely(super()._call_opaque_module, original, (module, args, kwargs), (module, *args), kwargs)
+
+    def _safely(
+        self,
+        method: Callable[..., Any],
+        func: Callable[..., Any],
+        rest: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        ran = _Ran()
+        with self._ours(ran):
+            return method(ran.noting(func), *rest)
+        return ran.result if ran.returned else func(*args, **kwargs)
+
+    def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._ours():
+            body_of(info.func)  # type: ignore[arg-type]
+        return info.func(*args, **kwargs) if self.over else super()._expand(info, args, kwargs)
+
+    def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any, frames: Frames) -> None:
+        with self._ours(), _unheard():
+            super()._note_escape(info, args, result, frames)
+
+    def _enter(
+        self, module: Any, outer: ModuleCall | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ModuleCall:
+        with self._ours(), _unheard():
+            return super()._enter(module, outer, args, kwargs)
+        return ModuleCall("", "", 0, None, (), 0)
+
+    def _leave(self, call: ModuleCall, result: Any) -> None:
+        with self._ours(), _unheard():
+            super()._leave(call, result)

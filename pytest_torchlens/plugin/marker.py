@@ -1,0 +1,109 @@
+"""The marker ``lens(...)``: options for one test, or for all of a class or module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
+
+from pytest_torchlens.plugin.autotrace_options import MODES
+from pytest_torchlens.plugin.autotrace_options import WHICH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def marked(item: pytest.Item) -> dict[str, Any]:
+    """Return the options that an item's markers set, the nearest marker's first.
+
+    Raises
+    ------
+    pytest.UsageError
+        If a marker has a positional argument, an option that there is not, or a value that it does not take.
+    """
+    found: dict[str, Any] = {}
+    for mark in item.iter_markers("lens"):
+        try:
+            _check(mark)
+        except ValueError as error:
+            raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+        found = {**mark.kwargs, **found}
+    return found
+
+
+def _check(mark: pytest.Mark) -> None:
+    if mark.args:
+        raise ValueError(f"the marker lens takes keywords alone, as lens(autotrace='off'), not {mark.args[0]!r:.80}")
+    for name, value in mark.kwargs.items():
+        if name not in _OPTIONS:
+            from pytest_torchlens.records import nearest
+
+            raise ValueError(f"the marker lens has no option {name!r}; {nearest(name, _OPTIONS)}")
+        _OPTIONS[name](name, value)
+
+
+def choice(name: str, value: object, choices: tuple[str, ...]) -> str:
+    """Return a word that is one of some.
+
+    Raises
+    ------
+    ValueError
+        If it is none; with the nearest.
+    """
+    if not isinstance(value, str) or value not in choices:
+        from pytest_torchlens.records import nearest
+
+        raise ValueError(f"{name} is {value!r:.80}; {nearest(str(value), choices)}")
+    return value
+
+
+def number(name: str, value: object) -> float:
+    """Return a number that is not negative, also of text.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    try:
+        found = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else -1.0
+    except ValueError:
+        found = -1.0
+    if not found >= 0:
+        raise ValueError(f"{name} is {value!r:.80}; it takes a number that is not negative")
+    return found
+
+
+def validation_parts(name: str, value: object) -> tuple[str, ...]:
+    """Return parts of the validation, named in a text or a list.
+
+    Raises
+    ------
+    ValueError
+        If there is no such part.
+    """
+    from pytest_torchlens.validate import check_parts
+
+    given = value if isinstance(value, list | tuple) else [value]
+    texts = [part for part in given if isinstance(part, str)]
+    if not texts or len(texts) < len(given):
+        raise ValueError(f"{name} is {value!r:.80}; it takes names of parts, as ['replay', 'invariants']")
+    return check_parts([part.strip() for text in texts for part in text.split(",")])
+
+
+def _which(name: str, value: object) -> str:
+    return choice(name, value, WHICH)
+
+
+def _mode(name: str, value: object) -> str:
+    return choice(name, value, MODES)
+
+
+_OPTIONS: dict[str, Callable[[str, object], object]] = {
+    "autotrace": _which,
+    "mode": _mode,
+    "parts": validation_parts,
+    "seconds": number,
+    "memory": number,
+}

@@ -1,0 +1,62 @@
+"""Which module calls are left alone, and why: recording would change what they do, or a replay could not be had."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from pytest_torchlens.capture.opaque import is_opaque
+
+
+def why_not_traced(module: torch.nn.Module) -> str:
+    """Return why a module call that is about to be made is not recorded; ``""`` if it is."""
+    return next((reason for reason, holds in _REASONS if holds(module)), "")
+
+
+def _in_backward(_: torch.nn.Module) -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _in_transform(_: torch.nn.Module) -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _is_fake(_: torch.nn.Module) -> bool:
+    modes = _get_current_dispatch_mode_stack()
+    return any(mode.is_infra_mode() for mode in modes)
+
+
+def _is_profiled(_: torch.nn.Module) -> bool:
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return is_opaque(module) or any(
+        part._compiled_call_impl is not None or (is_opaque(part) and not isinstance(part, torch.jit.ScriptModule))
+        for part in module.modules()
+    )
+
+
+def _is_distributed(_: torch.nn.Module) -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return bool(distributed.get_world_size() > 1)
+
+
+def _is_captured(_: torch.nn.Module) -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+
+
+_REASONS: tuple[tuple[str, Callable[[torch.nn.Module], bool]], ...] = (
+    ("it was made in backward", _in_backward),
+    ("it was made inside a function transform", _in_transform),
+    ("its tensors are fake", _is_fake),
+    ("a profiler was on", _is_profiled),
+    ("it is compiled or scripted", _is_compiled),
+    ("other processes take part in it", _is_distributed),
+    ("a CUDA graph was captured", _is_captured),
+)

@@ -1,0 +1,80 @@
+"""Work that nothing in a stranger's test is to notice: no mode, hook, warning or random generator of the test's."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._C import _autograd
+from torch.overrides import _pop_mode as _pop_function_mode
+from torch.overrides import _push_mode as _push_function_mode
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _pop_mode
+from torch.utils._python_dispatch import _push_mode
+
+from pytest_torchlens.validate.state import Generators
+
+
+@contextlib.contextmanager
+def unnoticed() -> Iterator[None]:
+    """Take aside all that would hear of operations, and put it back; random generators too are left as they were.
+
+    Classes of tensors hear of none, but where `torch._C._EnableTorchFunction` lets them.
+    """
+    generators = Generators()
+    try:
+        with _no_saved_tensor_hooks(), _no_modes(), warnings.catch_warnings(), torch._C.DisableTorchFunction():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        generators.restore()
+
+
+@contextlib.contextmanager
+def _no_modes() -> Iterator[None]:
+    with _no_function_modes(), _no_dispatch_modes():
+        yield
+
+
+@contextlib.contextmanager
+def _no_saved_tensor_hooks() -> Iterator[None]:
+    hooks: list[tuple[Any, Any]] = []
+    topmost: Callable[[bool], Any] = _autograd._top_saved_tensors_default_hooks
+    while top := topmost(True):
+        hooks.append(top)
+        _autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            _autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+@contextlib.contextmanager
+def _no_function_modes() -> Iterator[None]:
+    """All but the default device, which is a mode too."""
+    modes = [_pop_function_mode() for _ in range(torch._C._len_torch_function_stack())][::-1]  # type: ignore[no-untyped-call]
+    devices = [mode for mode in modes if isinstance(mode, DeviceContext)]
+    for mode in devices:
+        _push_function_mode(mode)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for _ in devices:
+            _pop_function_mode()  # type: ignore[no-untyped-call]
+        for mode in modes:
+            _push_function_mode(mode)  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _no_dispatch_modes() -> Iterator[None]:
+    modes = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())][::-1]
+    try:
+        yield
+    finally:
+        for mode in modes:
+            _push_mode(mode)

@@ -1,0 +1,153 @@
+"""The verdict on a call that was made once, in somebody's test: from its record, with nothing else run again."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.schemas import is_operator
+from pytest_torchlens.capture.tracer import overrides
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.options import TraceOptions
+from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import Status
+from pytest_torchlens.records import byte_size
+from pytest_torchlens.validate.apart import unnoticed
+from pytest_torchlens.validate.completeness import check_completeness
+from pytest_torchlens.validate.invariants import check_invariants
+from pytest_torchlens.validate.play import Replay
+from pytest_torchlens.validate.validation import PARTS
+from pytest_torchlens.validate.validation import Validation
+from pytest_torchlens.validate.validation import has_content
+from pytest_torchlens.validate.validation import nothing_checked
+from pytest_torchlens.validate.validation import verdict_on
+
+ONCE = "forward is called once, by the test"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much may be spent on a verdict.
+
+    Attributes
+    ----------
+    until
+        Moment of `time.perf_counter`, in seconds, by which to come to an end.
+    nbytes
+        Memory that the replay may hold, in bytes, as far as it can be told before.
+    """
+
+    until: float
+    nbytes: int
+
+
+def validate_once(recording: Recording, bounds: Bounds, parts: Collection[str] = PARTS) -> Validation:
+    """Return the verdict on a recorded call, right after it.
+
+    Model, inputs, results, random generators, and whatever the test has set up to hear of operations stay as the call
+    left them.  What would run code of the test's again is not replayed.
+
+    Parameters
+    ----------
+    recording
+        With its output; taken from it.
+    bounds
+        Where to stop.
+    parts
+        As in `validate`; ``"observer"`` is not run.
+    """
+    start = time.perf_counter()
+    with unnoticed():
+        returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
+        recording.output = None
+        history = ModelHistory(recording, TraceOptions(layers_to_save=None))
+        verdicts = list(_verdicts(history, returned, bounds, parts))
+    verdict = verdict_on(verdicts, time.perf_counter() - start, recording)
+    replay = next((part for part in verdict.parts if part.name == "replay"), None)
+    if verdict and replay is not None and replay.status in (Status.NOT_RUN, Status.NOT_APPLICABLE):
+        verdict = dataclasses.replace(verdict, status=replay.status)
+    return Validation(verdict if has_content(recording) else nothing_checked(verdict), history)
+
+
+def _verdicts(
+    history: ModelHistory, returned: list[str], bounds: Bounds, parts: Collection[str]
+) -> Iterator[PartVerdict]:
+    recording = history.recording
+    if "observer" in parts:
+        yield PartVerdict(name="observer", status=Status.NOT_RUN, reason=ONCE)
+    played = [part for part in ("replay", "perturbation") if part in parts]
+    if reason := why_not_replayed(recording, bounds):
+        yield from (PartVerdict(name=part, status=Status.NOT_RUN, reason=reason) for part in played)
+    elif played:
+        yield from _replayed(history, returned, bounds, played)
+    if "invariants" in parts:
+        yield check_invariants(history)
+    if "completeness" in parts:
+        yield check_completeness(recording, history)
+
+
+def _replayed(
+    history: ModelHistory, returned: list[str], bounds: Bounds, parts: Collection[str]
+) -> Iterator[PartVerdict]:
+    with torch._C._EnableTorchFunction():
+        replay = Replay(history.recording, history, parts, until=bounds.until)
+        verdicts = replay.verdicts(returned)
+        if replay.doubted and not replay.out_of_time:
+            replay = Replay(history.recording, history, parts, replay.doubted, until=bounds.until)
+            verdicts = replay.verdicts(returned)
+    if replay.unsteady:
+        reason = f"{replay.unsteady} does not repeat itself, and what it gave in the test was not kept"
+        yield from (_instead(part, Status.NOT_APPLICABLE, reason) for part in verdicts)
+    elif replay.out_of_time:
+        reason = "the time for this test was up"
+        yield from (part if not part.status.ok else _instead(part, Status.NOT_RUN, reason) for part in verdicts)
+    else:
+        yield from verdicts
+
+
+def _instead(part: PartVerdict, status: Status, reason: str) -> PartVerdict:
+    return dataclasses.replace(part, status=status, reason=reason, failures=(), num_failures=0)
+
+
+def why_not_replayed(recording: Recording, bounds: Bounds) -> str:
+    """Return why a recorded call cannot be replayed unnoticed, ``""`` if it can."""
+    for call in recording.calls:
+        if call.info.opaque or is_operator_of_others(call):
+            return f"{call.info.name} runs code of its own that would run again"
+    for source in recording.sources:
+        if type(source.live) is not torch.Tensor and listens(type(source.live)):
+            return f"operations on a {type(source.live).__name__} run code of its own that would run again"
+    if (held := _held_in_replay(recording)) > bounds.nbytes:
+        return f"the replay would hold about {byte_size(held)}, and {byte_size(bounds.nbytes)} are allowed"
+    return ""
+
+
+def is_operator_of_others(call: Call) -> bool:
+    """Return whether a call is of an operator registered by Python code: what it computes may be counted."""
+    func = call.info.func
+    if not is_operator(func):
+        return False
+    name = str(func)
+    return not name.startswith(("aten.", "prim.", "torchvision.", "quantized.", "mkldnn."))
+
+
+def listens(kind: type) -> bool:
+    """Return whether a class of tensors runs code of its own at each operation."""
+    if kind.__module__.partition(".")[0] == "torch":
+        return False
+    return overrides(kind) or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+
+
+def _held_in_replay(recording: Recording) -> int:
+    """Return the bytes of values that autograd will hold, and of copies of what is overwritten."""
+    made = sum(value.nbytes for call in recording.calls for value in call.outputs if value.requires_grad)
+    return made + sum(source.value.nbytes for source in recording.sources if source.written)

@@ -1,0 +1,277 @@
+"""`--lens-validate` in a repository that never heard of it."""
+
+from __future__ import annotations
+
+import pytest
+
+import pytest_torchlens.plugin.autotrace
+import pytest_torchlens.run.autotrace  # noqa: F401 - loaded once for all inner pytests
+
+MODELS = """
+import pytest
+import torch
+from torch import nn
+
+X = torch.ones(2, 4)
+
+class Hidden(nn.Module):
+    def forward(self, x):
+        with torch._C.DisableTorchFunction():
+            return x.cos()
+"""
+FAILED = "*Hidden: validation failed (aten::cos: *"
+
+
+@pytest.fixture
+def write(pytester: pytest.Pytester):
+    """Return what writes a test file that has models at hand."""
+    return lambda text: pytester.makepyfile(test_them=MODELS + text)
+
+
+def test_each_model_is_validated_once_and_tests_pass(pytester: pytest.Pytester, write):
+    write(
+        """
+@pytest.fixture
+def y():
+    return nn.Linear(4, 3)(X)
+
+def test_one(y):
+    assert y.shape == (2, 3)
+
+def test_two():
+    assert nn.Linear(4, 3)(X).requires_grad
+    assert nn.Linear(4, 2)(X).requires_grad
+
+def test_three():
+    pass
+"""
+    )
+    result = pytester.runpytest_inprocess("--lens-validate")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "lens: each model that tests call is validated once; a failed verdict fails the test",
+            "*= lens: models called in tests =*",
+            "3 outermost module calls in 2 tests; 1 like one validated before",
+            "validated: 2 passed",
+            "it took * s of the * s that the tests took",
+        ]
+    )
+
+
+def test_a_failed_verdict_fails_a_test_that_passed(pytester: pytest.Pytester, write):
+    write("def test_it():\n    Hidden()(X)\n")
+    result = pytester.runpytest_inprocess("--lens-validate", "-rf")
+    result.assert_outcomes(failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "*_ test_it _*",
+            "*lens*" + FAILED,
+            "*- lens -*",
+            "Hidden: validation failed",
+            "completeness: 1 of 1 dispatcher operations failed",
+            "*at: *test_them.py:10, in forward",
+            "FAILED test_them.py::test_it: Hidden: failed*",
+            "FAILED test_them.py::test_it - lens: Hidden: validation failed*",
+        ]
+    )
+
+
+def test_in_mode_warn_it_is_a_warning(pytester: pytest.Pytester, write):
+    write("def test_it():\n    Hidden()(X)\n")
+    for arguments in (["--lens-autotrace-mode=warn", "-W", "error"], ["-o", "lens_autotrace_mode=warn"]):
+        result = pytester.runpytest_inprocess("--lens-validate", *arguments)
+        result.assert_outcomes(passed=1, warnings=1)
+        result.stdout.fnmatch_lines(["test_them.py::test_it", "*test_them.py:11: LensWarning" + FAILED])
+
+
+OUTCOMES = """
+@pytest.mark.xfail
+def test_expected():
+    Hidden()(X)
+    raise ValueError
+
+@pytest.mark.xfail
+def test_not_expected():
+    Hidden()(X[:1])
+
+def test_skipped():
+    Hidden()(X.repeat(2, 1))
+    pytest.skip("too dull")
+
+def test_failed():
+    Hidden()(X.repeat(3, 1))
+    raise ValueError
+
+@pytest.fixture
+def broken():
+    Hidden()(X.repeat(4, 1))
+    raise ValueError
+
+def test_error(broken):
+    pass
+"""
+
+
+def test_other_outcomes_are_kept(pytester: pytest.Pytester, write):
+    write(OUTCOMES)
+    plain = pytester.runpytest_inprocess().parseoutcomes()
+    result = pytester.runpytest_inprocess("--lens-validate")
+    assert result.parseoutcomes() == plain
+    assert plain == {"xfailed": 1, "xpassed": 1, "skipped": 1, "failed": 1, "errors": 1}
+    result.stdout.fnmatch_lines(["5 outermost module calls in 5 tests", "validated: 5 failed"])
+
+
+def test_off_and_all(pytester: pytest.Pytester, write):
+    write("def test_it():\n    for _ in range(3): nn.ReLU()(X)\n")
+    off = pytester.runpytest_inprocess("--lens-validate", "--lens-autotrace=off")
+    off.stdout.no_fnmatch_line("*models called*")
+    off.stdout.fnmatch_lines(["lens: no model is named*"])
+    every = pytester.runpytest_inprocess("--lens-validate", "--lens-autotrace=all")
+    every.stdout.fnmatch_lines(["lens: all model calls *", "validated: 3 passed"])
+    pytester.makeini("[pytest]\nlens_autotrace = all")
+    pytester.runpytest_inprocess("--lens-validate").stdout.fnmatch_lines(["validated: 3 passed"])
+    once = pytester.runpytest_inprocess("--lens-validate", "--lens-autotrace=once")
+    once.stdout.fnmatch_lines(["validated: 1 passed"])
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--lens-autotrace=onec", "*--lens-autotrace is 'onec'; did you mean 'once'?"),
+        ("--lens-autotrace-mode=warning", "*--lens-autotrace-mode is 'warning'; did you mean 'warn'?"),
+        ("--lens-autotrace-seconds=long", "*--lens-autotrace-seconds is 'long'; it takes a number *"),
+        ("--lens-autotrace-memory=-1", "*--lens-autotrace-memory is '-1'; it takes a number *"),
+    ],
+)
+def test_wrong_values_are_usage_errors(pytester: pytest.Pytester, argument: str, message: str):
+    result = pytester.runpytest_inprocess("--lens-validate", argument)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+def test_markers_have_options_for_one_test(pytester: pytest.Pytester, write):
+    write(
+        """
+@pytest.mark.lens(autotrace="off")
+def test_off():
+    Hidden()(X)
+
+@pytest.mark.lens(mode="warn")
+def test_warns():
+    Hidden()(X)
+
+@pytest.mark.lens(parts=["replay", "invariants"])
+class TestParts:
+    def test_it(self):
+        Hidden()(X[:1])
+
+    @pytest.mark.lens(parts="completeness")
+    def test_nearest_wins(self):
+        Hidden()(X[:, :1])
+
+@pytest.mark.lens(seconds=0)
+def test_no_time():
+    Hidden()(X)
+
+@pytest.mark.lens(autotrace="all", memory=0)
+def test_no_memory():
+    for _ in range(2):
+        nn.Linear(4, 4)(X)
+"""
+    )
+    result = pytester.runpytest_inprocess("--lens-validate", "--strict-markers", "-v")
+    result.assert_outcomes(passed=5, failed=1, warnings=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_nearest_wins FAILED*",
+            "validated: 2 failed, 2 not-run, 1 passed",
+            "not replayed: 2, for the replay would hold about 32 B, and 0 B are allowed",
+            "not recorded: 1, for the time for this test was up",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ("lens('off')", "*test_them.py::test_it: the marker lens takes keywords alone*'off'"),
+        ("lens(autotrac='off')", "*no option 'autotrac'; did you mean 'autotrace'?"),
+        ("lens(mode='fial')", "*mode is 'fial'; did you mean 'fail'?"),
+        ("lens(parts=[1])", "*parts is *1*; it takes names of parts*"),
+        ("lens(parts='replya')", "*no validation part 'replya'; did you mean 'replay'?"),
+        ("lens(seconds='x')", "*seconds is 'x'; it takes a number*"),
+    ],
+)
+def test_wrong_markers_are_usage_errors(pytester: pytest.Pytester, write, marker: str, message: str):
+    write(f"@pytest.mark.{marker}\ndef test_it():\n    pass\n")
+    result = pytester.runpytest_inprocess("--lens-validate")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+def test_errors_of_ours_are_said_and_break_nothing(pytester: pytest.Pytester, write, monkeypatch: pytest.MonkeyPatch):
+    def breaks(*_):
+        raise RuntimeError("an insect")
+
+    monkeypatch.setattr("pytest_torchlens.capture.ledger.Ledger.made", breaks)
+    write("def test_it():\n    assert nn.Sequential(nn.Linear(4, 3), nn.ReLU())(X).shape == (2, 3)\n")
+    result = pytester.runpytest_inprocess("--lens-validate", "-rP")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*- lens -*",
+            "Sequential was called, but could not be recorded, by an error of pytest-torchlens's:",
+            "*in breaks",
+            "RuntimeError: an insect",
+            "not recorded: 1, by errors of pytest-torchlens's; please report the first",
+            "  test_them.py::test_it: Sequential: RuntimeError: an insect",
+        ]
+    )
+
+
+def test_lf_comes_back_to_it(pytester: pytest.Pytester, write):
+    write("def test_a():\n    pass\n\ndef test_it():\n    Hidden()(X)\n")
+    pytester.runpytest_inprocess("--lens-validate").assert_outcomes(passed=1, failed=1)
+    pytester.runpytest_inprocess("--lens-validate", "--lf").assert_outcomes(failed=1)
+
+
+def test_quiet_tells_of_failures_alone(pytester: pytest.Pytester, write):
+    write("def test_it():\n    nn.ReLU()(X)\n")
+    result = pytester.runpytest_inprocess("--lens-validate", "-q")
+    result.stdout.no_fnmatch_line("*lens*")
+    write("def test_it():\n    Hidden()(X)\n")
+    pytester.runpytest_inprocess("--lens-validate", "-q").stdout.fnmatch_lines(["FAILED *Hidden: failed*"])
+
+
+def test_collecting_alone_runs_nothing(pytester: pytest.Pytester, write):
+    write("def test_it():\n    Hidden()(X)\n")
+    result = pytester.runpytest_inprocess("--lens-validate", "--co")
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*models called*")
+
+
+def test_tests_that_call_no_model(pytester: pytest.Pytester):
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_inprocess("--lens-validate")
+    result.stdout.fnmatch_lines(["no test called a model"])
+
+
+def test_results_of_workers_are_gathered_once(pytester: pytest.Pytester, write):
+    pytest.importorskip("xdist")
+    write(
+        "\n".join(f"def test_{i}():\n    nn.Linear(4, {i})(X)\n" for i in range(1, 5)) + "def test_5(): Hidden()(X)\n"
+    )
+    result = pytester.runpytest_subprocess("--lens-validate", "-n2")
+    result.assert_outcomes(passed=4, failed=1)
+    assert result.stdout.str().count("models called in tests") == 1
+    result.stdout.fnmatch_lines(["5 outermost module calls in 5 tests", "validated: 4 passed, 1 failed"])
+
+
+@pytest.mark.parametrize("plugin", ["cacheprovider", "xdist", "capture", "terminal", "warnings", "skipping"])
+def test_without_a_plugin_of_pytest(pytester: pytest.Pytester, write, plugin: str):
+    write("def test_it():\n    Hidden()(X)\n")
+    result = pytester.runpytest_inprocess("--lens-validate", f"-pno:{plugin}", "-x")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()

@@ -1,0 +1,224 @@
+"""What a test has set up to hear of operations hears of its own, and what cannot be traced so is left alone."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_torchlens.records import Status
+from tests.models import Function
+from tests.run.traced import X
+from tests.run.traced import assert_equal
+from tests.run.traced import traced
+
+
+class Counting(TorchFunctionMode):
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatched(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Counting, Dispatched])
+def test_modes_of_the_test_hear_of_what_they_would_hear(mode):
+    def test():
+        with mode() as counting:
+            nn.Linear(4, 2)(X).relu()
+        return counting.count
+
+    plain = test()
+    result, found = traced(test)
+    assert result == plain
+    assert found.found[0].verdict
+
+
+def test_hooks_on_saved_tensors_hear_of_what_they_would_hear():
+    def test():
+        packed = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(1) or t, lambda t: t):
+            nn.Linear(4, 2)(X).relu().sum().backward()
+        return len(packed)
+
+    plain = test()
+    result, found = traced(test)
+    assert result == plain > 0
+    assert found.found[0].verdict
+
+
+def test_checkpointed_modules_backward_as_they_do():
+    def test():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+        x = X.clone().requires_grad_()
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=True).sum().backward()
+        return x.grad
+
+    plain = test()
+    result, found = traced(test)
+    assert_equal(result, plain)
+    assert found.found[0].verdict
+    assert "it was made in backward" in found.passed_over
+
+
+def test_warnings_are_given_once():
+    def warns(x):
+        return torch.__future__ and torch.nn.functional.softmax(x)
+
+    def test():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            Function(warns)(X)
+        return len(caught)
+
+    assert traced(test)[0] == test() == 1
+
+
+def test_compiled_modules_are_left_alone():
+    def test():
+        torch.compiler.reset()
+        model = nn.Sequential(nn.Linear(4, 2))
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        function = torch.compile(lambda x: model(x) + 1, backend="eager", fullgraph=True)
+        return compiled(X).shape, function(X).shape
+
+    result, found = traced(test)
+    assert result == ((3, 2), (3, 2))
+    assert found.passed_over == {"it is compiled or scripted": 1}
+
+
+LEFT_ALONE = {
+    "scripted": (lambda m: torch.jit.script(m)(X), "it is compiled or scripted"),
+    "vmap": (lambda m: torch.vmap(m)(X), "it was made inside a function transform"),
+    "grad": (lambda m: torch.func.grad(lambda x: m(x).sum())(X), "it was made inside a function transform"),
+    "export": (lambda m: torch.export.export(m, (X,)), None),
+    "jit trace": (lambda m: torch.jit.trace(m, X, check_trace=False), None),
+    "fx": (torch.fx.symbolic_trace, None),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("use", "reason"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_left_alone(use, reason):
+    result, found = traced(lambda: use(nn.Sequential(nn.Linear(4, 2), nn.ReLU())))
+    assert not isinstance(result, Exception), result
+    assert found.found == ()
+    assert set(found.passed_over) <= {reason, "its tensors are fake"}
+
+
+def test_other_threads_are_left_alone():
+    def test():
+        thread = threading.Thread(target=lambda: nn.ReLU()(X))
+        thread.start()
+        thread.join()
+
+    assert traced(test)[1].calls == 0
+
+
+def test_threads_of_forward_are_recorded():
+    def forward(x):
+        results = []
+        thread = threading.Thread(target=lambda: results.append(x * 2))
+        thread.start()
+        thread.join()
+        return results[0] + 1
+
+    result, found = traced(lambda: Function(forward)(X))
+    assert_equal(result, X * 2 + 1)
+    assert (found.found[0].operations, found.found[0].verdict.status) == (2, Status.PASSED)
+
+
+class Mocked(torch.Tensor):
+    heard = 0
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        Mocked.heard += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_code_of_the_tests_own_does_not_run_again():
+    def test():
+        Mocked.heard = 0
+        nn.ReLU()(X.as_subclass(Mocked))
+        return Mocked.heard
+
+    plain = test()
+    result, found = traced(test)
+    assert result == plain
+    verdict = found.found[0].verdict
+    assert verdict.status is Status.NOT_RUN
+    assert verdict.part("replay").reason == "operations on a Mocked run code of its own that would run again"
+    counted = []
+    mapped = torch.vmap(lambda row: counted.append(1) or row * 2)
+    _, found = traced(lambda: Function(mapped)(X))
+    assert counted == [1]
+    assert found.found[0].verdict.status is Status.NOT_RUN
+    assert found.found[0].verdict.part("invariants").status is Status.PASSED
+
+
+def test_time_and_memory_are_bounded():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    _, found = traced(lambda: model(X), seconds=0.0)
+    assert found.passed_over == {"the time for this test was up": 1}
+    _, found = traced(lambda: model(X), seconds=1e-9)
+    assert found.passed_over == {"the time for this test was up": 1} or found.found[0].left_off
+    _, found = traced(lambda: model(X), nbytes=10)
+    verdict = found.found[0].verdict
+    assert verdict.status is Status.NOT_RUN
+    assert verdict.part("replay").reason.startswith("the replay would hold about 96 B")
+
+
+def test_many_calls_are_not_held(monkeypatch):
+    monkeypatch.setattr("pytest_torchlens.run.autotrace.MOST_CALLS", 10)
+
+    def forward(x):
+        for _ in range(20):
+            x = x + 1
+        return x
+
+    result, found = traced(lambda: Function(forward)(X))
+    assert_equal(result, Function(forward)(X))
+    assert found.found[0].left_off == "it makes more than 10 calls"
+
+
+def test_a_generator_of_the_tests_own_stands_where_it_would():
+    def test():
+        generator = torch.Generator().manual_seed(5)
+        Function(lambda x: x + torch.rand(4, generator=generator))(X)
+        return torch.rand(2, generator=generator)
+
+    plain = test()
+    result, found = traced(test)
+    assert_equal(result, plain)
+    assert found.found[0].verdict
+
+
+def test_inputs_that_forward_overwrites_are_left_so_and_backward_works():
+    def test():
+        x = X.clone()
+        weight = torch.ones(4, requires_grad=True)
+        y = Function(lambda x: x.mul_(2) * weight)(x)
+        y.sum().backward()
+        return x, y, weight.grad, x._version
+
+    plain = test()
+    result, found = traced(test)
+    assert_equal(result[:3], plain[:3])
+    assert result[3] == plain[3]
+    assert found.found[0].verdict
