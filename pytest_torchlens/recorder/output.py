@@ -69,6 +69,11 @@ class Output:
         """Return what became of an item's frames."""
         return self._worker(item).counts[item.number] if self._workers and self._is_shown(item) else None
 
+    @property
+    def rows_dropped(self) -> int:
+        """Rows of statistics that are in no file."""
+        return sum(worker.rows_dropped for worker in self._workers)
+
     def trouble(self) -> RecorderError | None:
         """Return, once, why nothing can be sent any more: a process beside has ended."""
         if not self._is_off:

@@ -31,7 +31,7 @@ RESERVED = 2
 FINISHING = 5.0
 """Seconds for a process that was told to stop to finish its files."""
 
-HELD = 100_000
+HELD = 20_000
 """Rows of statistics that wait for a slot at most."""
 
 _all: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -99,6 +99,8 @@ class Worker:
         what
             What the frame says.
         """
+        if self.forked:
+            return
         with self._lock:
             self.counts[item].seen += 1
             message = {"do": "frame", "item": item, "shape": list(values.shape)} | what
@@ -113,6 +115,8 @@ class Worker:
 
     def send_rows(self, rows: list[tuple[float, ...]]) -> None:
         """Send rows of statistics; where there is no slot they wait for one."""
+        if self.forked:
+            return
         with self._lock:
             self._held += rows
             self._send_waiting()

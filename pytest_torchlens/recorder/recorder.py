@@ -99,13 +99,7 @@ class Recorder:
         self._recording = Recording(RecorderOptions.of(**self._given), Expectations())
 
     def configure(self, **options: Any) -> None:
-        """Change options, before anything is tracked: for the fixture, which makes the recorder itself.
-
-        Raises
-        ------
-        RuntimeError
-            If something is tracked already.
-        """
+        """Change options, before anything is tracked: for the fixture, which makes the recorder itself."""
         old = self._recording
         if old.items:
             raise RuntimeError("options are set before anything is tracked: call configure() first")
@@ -163,6 +157,11 @@ class Recorder:
         """How many frames of each item were seen, written, dropped and coalesced; exact once closed."""
         counted = {name: self._recording.output.counts(item) for name, item in self._recording.items.items()}
         return {name: counts for name, counts in counted.items() if counts}
+
+    @property
+    def rows_dropped(self) -> int:
+        """How many rows of statistics are not in the table: the process beside stood still for very long."""
+        return self._recording.output.rows_dropped
 
     def track_model(
         self,

@@ -66,8 +66,8 @@ class Measured:
     def statistics(self) -> Statistics:
         """Return them; waits for the device."""
         if isinstance(self._found, torch.Tensor):
-            mean, std, norm, low, high, zeros, finite = self._found.tolist()
-            self._found = Statistics(self.count, mean, std, norm, low, high, zeros, self.count - int(finite))
+            mean, std, norm, low, high, zeros, nans = self._found.tolist()
+            self._found = Statistics(self.count, mean, std, norm, low, high, zeros, int(nans))
         return self._found
 
 
@@ -108,7 +108,7 @@ def _zeros(plain: torch.Tensor) -> float:
 
 
 def _exact(plain: torch.Tensor) -> torch.Tensor:
-    """Return mean, standard deviation, norm, extremes and share of zeros of the finite values, and their number."""
+    """Return mean, deviation, norm, extremes and share of zeros of the finite values, and how many others there are."""
     finite = plain.isfinite()
     count = finite.sum()
     values = plain.where(finite, 0)
@@ -117,5 +117,6 @@ def _exact(plain: torch.Tensor) -> torch.Tensor:
     low = plain.where(finite, math.inf).amin()
     high = plain.where(finite, -math.inf).amax()
     zeros = (plain == 0).sum() / plain.numel()
-    facts = (mean, deviation, torch.linalg.vector_norm(values), low, high, zeros, count)
-    return torch.stack([fact.double() for fact in facts])
+    facts = (mean, deviation, torch.linalg.vector_norm(values), low, high, zeros, (~finite).sum())
+    dtype = torch.float32 if plain.device.type == "mps" else torch.float64  # Apple's GPUs have no doubles
+    return torch.stack([fact.to(dtype) for fact in facts])

@@ -81,7 +81,7 @@ class Watch:
         TypeError
             If the item's transform returns no tensor of numbers.
         """
-        if not self.wants(item) or torch.compiler.is_compiling():
+        if not self.wants(item):
             return
         tensor = _transformed(item, tensor.detach())
         reading = Reading(
@@ -123,7 +123,7 @@ class Watch:
         self._handles.clear()
 
     def _returned(self, output: Item | None, gradient: Item | None, module: nn.Module, _: Any, result: Any) -> None:
-        if not (torch.is_grad_enabled() or self._options.no_grad):
+        if torch.compiler.is_compiling() or not (torch.is_grad_enabled() or self._options.no_grad):
             return
         if (tensor := first_tensor(result)) is None:
             return

@@ -32,10 +32,10 @@ def test_ci_installs_every_extra_that_a_command_installs() -> None:
         assert set(extras.split(",")) <= set(install[1].split(","))
 
 
-def test_the_fixture_example_passes(pytester: pytest.Pytester) -> None:
-    example = next(block for block in blocks("python") if "def test_" in block)
-    pytester.makepyfile(example)
-    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+def test_the_examples_of_tests_pass(pytester: pytest.Pytester) -> None:
+    examples = [block for block in blocks("python") if "def test_" in block]
+    pytester.makepyfile(**{f"test_{number}": example for number, example in enumerate(examples)})
+    pytester.runpytest_subprocess().assert_outcomes(passed=len(examples))
 
 
 def test_the_script_example_runs(

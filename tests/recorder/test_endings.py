@@ -15,6 +15,7 @@ from torch.optim import optimizer
 
 from pytest_torchlens.recorder import Recorder
 from pytest_torchlens.recorder import RecorderError
+from pytest_torchlens.recorder import process
 from tests.recorder import callbacks
 from tests.recorder.training import frames
 from tests.recorder.training import small_model
@@ -145,6 +146,23 @@ def test_a_slow_consumer_that_blocks_misses_nothing(tmp_path: Path, monkeypatch:
         train(model, 30, recorder)
     assert recorder.report["0"].written == 30
     assert len((tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()) == 30
+
+
+def test_memory_does_not_grow_while_the_consumer_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "HELD", 40)
+    model, recorder = small_model(), Recorder(tmp_path, every=1, slots=4, videos=False, policy="coalesce")
+    recorder.track_layers(model, "0", gradients=False, callback=callbacks.ignore)
+    train(model, 1, recorder)
+    worker = recorder._recording.output.pids[0]
+    os.kill(worker, signal.SIGSTOP)
+    train(model, 300, recorder)
+    os.kill(worker, signal.SIGCONT)
+    recorder.close()
+    counts = recorder.report["0"]
+    assert recorder.rows_dropped > 400
+    assert len(table(tmp_path)) + recorder.rows_dropped == 2 * 301
+    assert counts.seen == 301 == counts.written + counts.coalesced
+    assert counts.written < 20
 
 
 def test_a_consumer_that_hangs_is_ended(tmp_path: Path):

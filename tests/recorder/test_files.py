@@ -153,6 +153,16 @@ def test_a_recorder_without_a_folder_starts_nothing_and_writes_nothing(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_is_used_again(tmp_path: Path):
+    for layer in ("0", "2"):
+        model = small_model()
+        with Recorder(tmp_path, every=1, videos=False, series="parquet" if layer == "0" else "csv") as recorder:
+            recorder.track_layers(model, layer, gradients=False)
+            train(model, 2, recorder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index.html", "recording-0.json", "series.csv"]
+    assert {row["item"] for row in table(tmp_path)} == {"2", "loss"}
+
+
 @pytest.mark.zoo
 @pytest.mark.parametrize("name", ["alexnet", "transformer"])
 def test_a_real_model_over_two_hundred_steps(name: str, tmp_path: Path):

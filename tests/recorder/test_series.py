@@ -268,6 +268,20 @@ def test_activation_checkpointing_is_read_where_a_gradient_comes():
     assert recorder.series["0.grad"].norm[0] > 0
 
 
+@pytest.mark.slow
+def test_a_compiled_model_trains_on_and_its_parameters_are_read():
+    model = small_model()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with Recorder(every=1) as recorder:
+        recorder.track_model(compiled)
+        recorder.track_layers(model)
+        recorder.track_parameters(model)
+        losses = train(compiled, 3, recorder)
+    assert losses == pytest.approx(train(small_model(), 3))
+    for name in ("model", "model.grad", "0.weight.grad", "0.weight.update"):
+        assert recorder.series[name].step.tolist() == [0, 1, 2]
+
+
 def test_columns_have_names():
     with Recorder() as recorder:
         recorder.log(loss=1.0)
