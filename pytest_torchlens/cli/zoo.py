@@ -1,0 +1,151 @@
+"""``pytest-lens zoo list`` and ``pytest-lens zoo probe``: what is in a zoo, and what its models take."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+from pytest_torchlens.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_torchlens.zoo import Zoo
+
+FOLDER = "model_zoo_configs"
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Declare the command and its two parts."""
+    parser = commands.add_parser("zoo", help="list models, or measure what they take", description=__doc__)
+    parts = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    listing = parts.add_parser(
+        "list",
+        help="list zoos, or the models of one",
+        description="Lists the zoos there are; of one its models, with what its file says of them.",
+    )
+    listing.add_argument("zoo", metavar="ZOO", nargs="?", help="a zoo's name or file (default: list the zoos)")
+    listing.add_argument("glob", metavar="GLOB", nargs="?", default="*", help="models whose name fits (default: all)")
+    listing.set_defaults(run_command=run_list)
+    probing = parts.add_parser(
+        "probe",
+        help="measure the inputs and cost of models, and write rules",
+        description="Finds the smallest image that each model accepts and what it costs, and prints the rules of a zoo "
+        "file that say so. Models are built; nothing is downloaded.",
+    )
+    probing.add_argument("zoo", metavar="ZOO", help="a zoo's name or file")
+    probing.add_argument("glob", metavar="GLOB", nargs="?", default="*", help="models whose name fits (default: all)")
+    probing.add_argument("--sizes", metavar="N,N", help="pixels to try, the smallest first (default: 32,64,…,256)")
+    probing.add_argument("--out", metavar="FILE", type=Path, help="zoo file to write (default: print the rules)")
+    probing.set_defaults(run_command=run_probe)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print a table."""
+    from tabulate import tabulate
+
+    rows = _models(_load(options.zoo), options.glob) if options.zoo else _zoos()
+    print(tabulate(list(rows), headers="keys"))
+    return 0
+
+
+def run_probe(options: argparse.Namespace) -> int:
+    """Measure one model after the other; print or write the rules."""
+    from pytest_torchlens.zoo.probe import SIZES
+    from pytest_torchlens.zoo.probe import probe
+
+    zoo = _load(options.zoo)
+    names, sizes = _select(zoo, options.glob), _sizes(options.sizes) if options.sizes else SIZES
+    probes = []
+    for number, name in enumerate(names, 1):
+        probes.append(found := probe(zoo.case(name), sizes))
+        print(f"# {number} of {len(names)}: {name}: {found.reason or f'{found.seconds:.1f} s'}")
+    text = _zoo_file(zoo, probes)
+    if options.out is None:
+        print(text, end="")
+        return 0
+    try:
+        options.out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot write {options.out}: {error.strerror}") from None
+    print(f"written: {options.out}")
+    return 0
+
+
+def _zoo_file(zoo: Zoo, probes: list[Any]) -> str:
+    import yaml
+
+    from pytest_torchlens.zoo.lines import read_yaml
+    from pytest_torchlens.zoo.probe import rules
+
+    provider = str(read_yaml(zoo.path)["provider"])
+    return yaml.safe_dump({"provider": provider, "rules": rules(probes, zoo)}, sort_keys=False, width=110, default_flow_style=None)
+
+
+def _load(name: str) -> Zoo:
+    from pytest_torchlens.zoo import ZooError
+    from pytest_torchlens.zoo import load_zoo
+    from pytest_torchlens.zoo.catalog import ENDINGS
+    from pytest_torchlens.zoo.catalog import find_zoo_file
+
+    try:
+        return load_zoo(Path(name) if name.endswith(ENDINGS) else find_zoo_file(name, [Path(FOLDER)]))
+    except ZooError as error:
+        raise CommandError(str(error)) from None
+
+
+def _select(zoo: Zoo, glob: str) -> list[str]:
+    from pytest_torchlens.zoo import ZooError
+
+    try:
+        return zoo.select(glob)
+    except ZooError as error:
+        raise CommandError(str(error)) from None
+
+
+def _sizes(text: str) -> list[int]:
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise CommandError(f"--sizes: {text!r} is no list of whole numbers such as 32,64")
+    return [int(part) for part in text.split(",")]
+
+
+def _zoos() -> Iterator[dict[str, object]]:
+    from pytest_torchlens.zoo.catalog import shipped_folder
+    from pytest_torchlens.zoo.catalog import zoo_files
+
+    seen: set[str] = set()
+    for path in zoo_files([Path(FOLDER), shipped_folder()]):
+        if path.stem in seen:
+            continue
+        seen.add(path.stem)
+        try:
+            count: object = len(_load(str(path)).names)
+        except CommandError as error:
+            count = str(error).partition(": ")[2]
+        yield {"zoo": path.stem, "models": count, "file": path}
+
+
+def _models(zoo: Zoo, glob: str) -> Iterator[dict[str, str]]:
+    for name in _select(zoo, glob):
+        case = zoo.case(name)
+        settings = case.settings
+        reasons = {"skip": settings.skip, "xfail": settings.xfail}
+        yield {
+            "model": name,
+            "family": case.family.rpartition(".")[2],
+            "size": settings.size,
+            "input": _in_words(settings.input),
+            "note": "; ".join(f"{key}: {reason}" for key, reason in reasons.items() if reason),
+        }
+
+
+def _in_words(spec: Any) -> str:
+    if spec is None:
+        return "as the library says"
+    if isinstance(spec, list):
+        return f"[{', '.join(map(_in_words, spec))}]"
+    if isinstance(spec, dict):
+        return ", ".join(f"{name}: {_in_words(inner)}" for name, inner in spec.items())
+    return spec.text if hasattr(spec, "text") else f"{spec.dtype}{list(spec.shape)}"

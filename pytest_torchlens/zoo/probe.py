@@ -1,0 +1,117 @@
+"""Finds the smallest image that a model accepts, and what the model costs."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
+
+from pytest_torchlens.zoo.globs import covering_globs
+from pytest_torchlens.zoo.inputs import TensorSpec
+
+if TYPE_CHECKING:
+    from pytest_torchlens.zoo.case import ModelCase
+    from pytest_torchlens.zoo.zoo import Zoo
+
+SIZES = (32, 64, 96, 128, 160, 192, 224, 256)
+"""Pixels that are tried, the smallest first."""
+VALIDATION = 10
+"""Forward passes that validating takes, about."""
+LIMITS = {"fast": 10.0, "slow": 120.0, "huge": float("inf")}
+"""Seconds up to which a model counts to a size class."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found of one model.
+
+    Attributes
+    ----------
+    name
+        The model.
+    settings
+        What a rule of a zoo file says of it.
+    seconds
+        CPU time of building it and calling it once.
+    reason
+        Why nothing was found; empty where something was.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def probe(case: ModelCase, sizes: Iterable[int] = SIZES) -> Probe:
+    """Call a model with ever larger images until it accepts one, without values first, and then measure it.
+
+    A model whose size is fixed is built for another one by ``img_size``, if its constructor takes that.
+    """
+    try:
+        found = next(filter(_accepts, _candidates(case, sizes)), case)
+        seconds, size = _cost(found)
+    except Exception as error:  # noqa: BLE001 - a model may raise anything
+        return Probe(case.name, {}, reason=f"{type(error).__name__}: {error}".partition("\n")[0])
+    settings: dict[str, Any] = {} if found is case else {"input": {"shape": list(found.settings.input.shape)}}
+    settings |= {"kwargs": found.settings.kwargs} if found.settings.kwargs != case.settings.kwargs else {}
+    return Probe(case.name, {**settings, **({} if size == "fast" else {"size": size})}, seconds)
+
+
+def rules(probes: Iterable[Probe], zoo: Zoo) -> list[dict[str, Any]]:
+    """Return the rules of a zoo file: one for each set of settings, with few globs for the models that share it."""
+    groups: dict[str, list[Probe]] = defaultdict(list)
+    for one in probes:
+        if one.settings:
+            groups[repr(one.settings)].append(one)
+    return [
+        {"match": covering_globs([one.name for one in group], zoo.names), **group[0].settings}
+        for group in groups.values()
+    ]
+
+
+def _candidates(case: ModelCase, sizes: Iterable[int]) -> Iterator[ModelCase]:
+    """Yield the case with smaller images, as it is and built for them; none where its input is no image."""
+    with torch.device("meta"):
+        usual = case.settings.input or case.provider.default_input(_built(case), case.settings.kwargs)
+    if not isinstance(usual, TensorSpec) or len(usual.shape) != 4:  # noqa: PLR2004 - batch, channels, height, width
+        return
+    for size in sizes:
+        if size < usual.shape[-1]:
+            image = replace(usual, shape=(*usual.shape[:-2], size, size))
+            for kwargs in (case.settings.kwargs, {**case.settings.kwargs, "img_size": size}):
+                yield replace(case, settings=replace(case.settings, input=image, kwargs=kwargs))
+
+
+def _accepts(case: ModelCase) -> bool:
+    """Whether a model can be called so; nothing is computed, but shapes."""
+    try:
+        with torch.device("meta"), torch.no_grad():
+            _built(case)(torch.empty(case.settings.input.shape))
+    except Exception:  # noqa: BLE001 - whatever it says of a size that it does not take
+        return False
+    return True
+
+
+def _built(case: ModelCase) -> torch.nn.Module:
+    return case.provider.build(case.name, case.settings.kwargs, pretrained=False).eval()
+
+
+def _cost(case: ModelCase) -> tuple[float, str]:
+    """Return the CPU seconds of building a model and calling it, and the size class that follows."""
+    start = time.process_time()
+    model = _built(case)
+    inputs = case.make_inputs(model)
+    built = time.process_time()
+    with torch.no_grad():
+        model(*inputs.args, **inputs.kwargs)
+    called = time.process_time()
+    validated = built - start + VALIDATION * (called - built)
+    return called - start, next(size for size, limit in LIMITS.items() if validated <= limit)
