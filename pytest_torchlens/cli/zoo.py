@@ -81,7 +81,9 @@ def _zoo_file(zoo: Zoo, probes: list[Any]) -> str:
     from pytest_torchlens.zoo.probe import rules
 
     provider = str(read_yaml(zoo.path)["provider"])
-    return yaml.safe_dump({"provider": provider, "rules": rules(probes, zoo)}, sort_keys=False, width=110, default_flow_style=None)
+    return yaml.safe_dump(
+        {"provider": provider, "rules": rules(probes, zoo)}, sort_keys=False, width=110, default_flow_style=None
+    )
 
 
 def _load(name: str) -> Zoo:
