@@ -25,6 +25,11 @@ def shape_text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) if len(shape) > 1 else f"x{shape[0]}"
 
 
+def short_place(source_line: str) -> str:
+    """Return a source line with no more of its path than the file and the folder it lies in."""
+    return "/".join(source_line.replace("\\", "/").split("/")[-2:])
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 tensor``, ``1,024 tensors``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -203,11 +203,14 @@ class LensSession:
             return
         from pytest_torchlens.plugin.ci import annotated
         from pytest_torchlens.report import terminal_table
+        from pytest_torchlens.report import verbose_text
 
         terminalreporter.section("lens")
         ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
         width = self.config.get_terminal_writer().fullwidth
         terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only))
+        for report in self._model_reports() if terminalreporter.verbosity > 0 else ():
+            terminalreporter.write_line(verbose_text(report, terminalreporter.verbosity, ascii=ascii_only))
         if self._trouble:
             terminalreporter.write_line(self._trouble, red=True)
         elif self.options.report:

@@ -13,6 +13,7 @@ from pytest_torchlens.report.schema import SCHEMA_FILE
 from pytest_torchlens.report.site import write_site
 from pytest_torchlens.report.table import ResultTable
 from pytest_torchlens.report.terminal import terminal_table
+from pytest_torchlens.report.verbose import verbose_text
 
 __all__ = [
     "Graphs",
@@ -25,5 +26,6 @@ __all__ = [
     "page_path",
     "save_drawing",
     "terminal_table",
+    "verbose_text",
     "write_site",
 ]

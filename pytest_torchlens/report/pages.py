@@ -12,6 +12,7 @@ from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import shape_text
+from pytest_torchlens.draw.text import short_place
 from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.report import summary
@@ -54,7 +55,7 @@ class Pages:
             lstrip_blocks=True,
         )
         self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shortened}
-        self.jinja.filters |= {"mark": _mark, "tail": _tail, "duration": duration, "magnitude": magnitude}
+        self.jinja.filters |= {"mark": _mark, "tail": short_place, "duration": duration, "magnitude": magnitude}
         self.jinja.globals |= {"counted": counted, "status": summary.status, "failed_at": summary.failed_at}
         self.jinja.globals |= assets()
 
@@ -63,7 +64,12 @@ class Pages:
         models = [(report, str(page_path(report))) for report in self.run.models]
         counts = summary.counts(self.run.models)
         return self.jinja.get_template("index.html.j2").render(
-            run=self.run, models=models, counts=counts, has_training=has_training
+            run=self.run,
+            models=models,
+            counts=counts,
+            has_training=has_training,
+            totals=_totals(self.run.models),
+            measured=any(report.measurements for report in self.run.models),
         )
 
     def model(self, report: ModelReport, views: Views) -> str:
@@ -94,7 +100,16 @@ def _mark(word: str) -> str:
     return _MARKS.get(word, "○")
 
 
-def _tail(source_line: str) -> str:
-    """Return a source line with no more of its path than the file and the folder it lies in."""
-    parts = source_line.replace("\\", "/").split("/")
-    return "/".join(parts[-2:])
+def _totals(models: tuple[ModelReport, ...]) -> list[str]:
+    """Return what all models come to together."""
+    histories = [report.history for report in models if report.history]
+    verdicts = [report.verdict for report in models if report.verdict is not None]
+    return [
+        counted(len(models), "model"),
+        f"{magnitude(sum(history.total_params for history in histories))} params",
+        counted(sum(history.num_operations for history in histories), "operation"),
+        f"{byte_size(sum(history.tensor_fsize_total for history in histories))} of activations",
+        f"{sum(verdict.operations_checked for verdict in verdicts):,} operations checked",
+        f"{sum(verdict.edges_checked for verdict in verdicts):,} edges",
+        duration(sum(report.seconds for report in models)),
+    ]

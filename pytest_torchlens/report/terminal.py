@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
+from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Status
 from pytest_torchlens.report.summary import failed_at
 from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import status
@@ -57,6 +61,7 @@ def terminal_table(
     shown, hidden = _most_important(every, top)
     writer = _Writer(width, ascii)
     parts = [writer.table(shown), *(writer.hidden(hidden) if hidden else ())]
+    parts += writer.unjudged(every)
     parts += [writer.trouble(report) for report in every if is_bad(report)]
     text = "\n".join(parts)
     return text.encode("ascii", "backslashreplace").decode() if ascii else text
@@ -78,21 +83,14 @@ class _Writer:
     def table(self, models: Sequence[ModelReport]) -> str:
         """Return the widest table that fits: names are shortened first, then columns left out."""
         columns = self._columns()
-        name = self._naming(models, columns)
-        longest = _longest(models, name)
+        longest = max((len(_name(report)) for report in models), default=0)
         for given_up in (None, *_DISPENSABLE):
             columns.pop(given_up or "", None)
             room = self.width - self._width_beside(models, columns)
             if room >= min(longest, _COMFORTABLE_NAME):
                 break
-        columns["model"] = lambda report: shortened(name(report), max(room, _SHORTEST_NAME), self.gap)
+        columns["model"] = lambda report: shortened(_name(report), max(room, _SHORTEST_NAME), self.gap)
         return self._tabulate(models, columns)
-
-    def _naming(self, models: Sequence[ModelReport], columns: _Columns) -> Callable[[ModelReport], str]:
-        """Leave out the zoo where there is but one and the room is wanted."""
-        one_zoo = len({report.zoo for report in models}) == 1
-        fits = _longest(models, _name) + self._width_beside(models, columns) <= self.width
-        return (lambda report: printable(report.name)) if one_zoo and not fits else _name
 
     def _width_beside(self, models: Sequence[ModelReport], columns: _Columns) -> int:
         """Return the width of all columns but the names."""
@@ -101,6 +99,16 @@ class _Writer:
 
     def hidden(self, count: int) -> list[str]:
         return [f"{self.gap} and {count:,} more, none of which failed"]
+
+    def unjudged(self, models: Sequence[ModelReport]) -> list[str]:
+        """Say which parts were not judged, and why, each reason once."""
+        reasons: Counter[str] = Counter()
+        for report in models:
+            for part in report.verdict.parts if report.verdict is not None and not is_bad(report) else ():
+                if part.status in (Status.NOT_APPLICABLE, Status.NOT_RUN):
+                    reasons[f"{part.name} {part.status.value}: {part.reason or 'no reason was given'}"] += 1
+        lines = (f"{self._line(reason)} ({counted(count, 'model')})" for reason, count in reasons.most_common())
+        return [*lines]
 
     def trouble(self, report: ModelReport) -> str:
         """Return two to four lines about a failed model."""
@@ -149,8 +157,12 @@ def _name(report: ModelReport) -> str:
 
 
 def _verdict(report: ModelReport) -> str:
-    return f"FAILED {failed_at(report)}" if is_bad(report) else status(report)
-
-
-def _longest(models: Sequence[ModelReport], name: Callable[[ModelReport], str]) -> int:
-    return max((len(name(report)) for report in models), default=0)
+    """Return the word, and in how far it holds: operations equal within tolerance only, parts that were not judged."""
+    if is_bad(report):
+        return f"FAILED {failed_at(report)}"
+    if report.outcome is not Outcome.PASSED or report.verdict is None:
+        return status(report)
+    parts, tolerated = report.verdict.parts, report.verdict.tolerated
+    judged = [part for part in parts if part.status not in (Status.NOT_APPLICABLE, Status.NOT_RUN)]
+    some = f" {len(judged)}/{len(parts)}" if judged and len(judged) < len(parts) else ""
+    return f"{status(report)}{some}" + (f" ({tolerated:,} ops)" if tolerated else "")

@@ -102,3 +102,11 @@ def test_json_is_plain(pytester: pytest.Pytester):
     pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-report=out")
     data = json.loads((pytester.path / "out" / "report.json").read_text(encoding="utf-8"))
     assert data["models"][0]["name"] == "mlp"
+
+
+def test_verbose_runs_tell_more_of_each_model(pytester: pytest.Pytester):
+    assert "inputs" not in pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-validate").stdout.str()
+    once = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-validate", "-v")
+    once.stdout.fnmatch_lines(["tiny:mlp", "  inputs * float32*", "  replay * passed: * activations"])
+    once.stdout.no_fnmatch_line("*slowest*")
+    pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "-vv").stdout.fnmatch_lines(["  slowest *linear_*"])

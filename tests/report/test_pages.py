@@ -148,6 +148,15 @@ def test_the_index_links_to_every_page_and_counts():
     assert "replay at conv2d_2_4" in page.words
 
 
+def test_the_index_has_totals_and_costs_where_they_were_measured():
+    plain = Page(Pages(run(passed(), refuted())).index())
+    assert "In all: 2 models, 122.2M params, 48 operations, 9.6 MB of activations, 48 operations checked" in plain.words
+    assert "FLOPs" not in plain.words
+    page = Page(Pages(run(passed(), measured())).index())
+    assert "FLOPs Peak memory Activations" in page.words
+    assert "4.0M 28.6 MB 4.8 MB" in page.words
+
+
 def test_an_index_of_no_models():
     assert "No model ran." in Page(Pages(run()).index()).words
 

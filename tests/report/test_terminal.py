@@ -22,11 +22,12 @@ def cells(text, name):
 
 def test_a_row_tells_what_was_found():
     text = terminal_table([passed()], width=120)
-    header, rule, row = text.splitlines()
+    header, rule, row, unjudged = text.splitlines()
     for word in ("model", "params", "ops", "layers", "fwd ms", "act. MB", "verdict", "checked", "edges"):
         assert word in header
     assert set(rule) == {"-", " "}
-    assert row.split() == ["torchvision:alexnet", "61.1M", "24", "24", "12.3", "4.8", "passed", "24", "24"]
+    assert row.split() == ["torchvision:alexnet", "61.1M", "24", "24", "12.3", "4.8", "passed", "4/5", "24", "24"]
+    assert unjudged == "completeness not-run: needs torch 2.6 or later (1 model)"
 
 
 def test_what_is_not_known_is_a_dash():
@@ -97,18 +98,39 @@ def test_the_width_is_kept(width):
     assert max(map(len, table.splitlines())) <= width
 
 
-def test_80_columns_hold_every_column():
+def test_80_columns_hold_nearly_every_column():
     text = terminal_table([passed(), passed("resnet18")], width=80)
-    assert text.splitlines()[0].endswith("verdict  checked  edges")
-    assert "layers" in text
+    assert text.splitlines()[0].endswith("verdict     checked  edges")
     assert "act. MB" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_zoo_is_named_where_there_are_several_or_room_for_it():
-    assert "torchvision:alexnet" in terminal_table([passed()], width=100)
-    assert "torchvision:" not in terminal_table([passed()], width=75)
-    assert "other:alexnet" in terminal_table([passed(), passed(zoo="other")], width=75)
+@pytest.mark.parametrize("width", [75, 100, 200])
+def test_a_model_is_named_as_on_the_command_line_whatever_the_width(width):
+    assert "torchvision:alexnet" in terminal_table([passed()], width=width)
+
+
+def test_parts_that_were_not_judged_are_told_once_with_their_reason():
+    report = passed()
+    assert report.verdict is not None
+    parts = [replace(part, status=Status.NOT_APPLICABLE, reason="it keeps state") for part in report.verdict.parts[:2]]
+    other = replace(report, verdict=replace(report.verdict, parts=(*parts, *report.verdict.parts[2:])))
+    lines = terminal_table([report, other, other], width=120).splitlines()
+    assert "passed 4/5" in lines[2]
+    assert "passed 2/5" in lines[4]
+    assert lines[5:] == [
+        "completeness not-run: needs torch 2.6 or later (3 models)",
+        "observer not-applicable: it keeps state (2 models)",
+        "replay not-applicable: it keeps state (2 models)",
+    ]
+
+
+def test_operations_equal_within_tolerance_are_counted():
+    report = passed()
+    assert report.verdict is not None
+    parts = tuple(replace(part, tolerated=3 if part.name == "replay" else 0) for part in report.verdict.parts)
+    verdict = replace(report.verdict, status=Status.PASSED_WITH_TOLERANCE, parts=parts)
+    assert "passed-with-tolerance 4/5 (3 ops)" in terminal_table([replace(report, verdict=verdict)], width=120)
 
 
 def test_a_narrow_terminal_keeps_what_matters():
