@@ -23,6 +23,8 @@ from pytest_torchlens.history.options import with_gradients
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import validate
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 Inputs = torch.Tensor | list[Any] | tuple[Any, ...]
 
 

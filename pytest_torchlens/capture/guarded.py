@@ -24,6 +24,8 @@ from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.record import OnePass
 from pytest_torchlens.capture.threads import SharedTracer
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -200,9 +202,14 @@ class GuardedTracer(SharedTracer):
         """End the recording, and not the call."""
         if not self.over:
             self.trouble.given_up, self.trouble.broken = given_up, broken
-        self.over = True
-        with contextlib.suppress(Exception):
-            self.close()
+            self.over = True
+            with contextlib.suppress(Exception):
+                super().close()
+
+    def close(self) -> None:
+        """Stop recording."""
+        with self._ours():
+            super().close()
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if passed := self._limits.passed(len(self.calls)):

@@ -15,6 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode
 from torch.overrides import _push_mode
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 
 @contextlib.contextmanager
 def aside(mode: TorchFunctionMode) -> Iterator[None]:

@@ -19,6 +19,8 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 Tensors = tuple[torch.Tensor, ...]
 
 

@@ -21,6 +21,8 @@ from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.transforms import Pullback
 from pytest_torchlens.capture.transforms import Transform
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 _lock = threading.Lock()
 _active = threading.local()
 _users: Counter[str] = Counter()

@@ -25,6 +25,7 @@ from pytest_torchlens.capture.leaves import everything
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.patches import listening
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
 from pytest_torchlens.capture.registered import Registered
@@ -34,6 +35,8 @@ from pytest_torchlens.capture.saving import SavingOf
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.watch import Watch
+
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 Keep = Literal["none", "all"] | SaveOptions | frozenset[str]
 
@@ -181,7 +184,8 @@ def _note_makers(sources: list[Source], watch: Watch) -> None:
 
 def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], exhaust: bool) -> Any:
     """Call a model; of a generator that it returns make a list if `exhaust` is set."""
-    output = model(*args, **kwargs)
+    with listening(None):  # no call of a test's
+        output = model(*args, **kwargs)
     return list(output) if exhaust and isinstance(output, Generator) else output
 
 

@@ -19,6 +19,8 @@ from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.tracer import Tracer
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 _IN_PROGRESS = frozenset(["_expanding", "_escaped", "_group", "busy", "transforming"])
 
 

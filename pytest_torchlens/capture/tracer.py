@@ -56,6 +56,8 @@ from pytest_torchlens.capture.values import value_of
 if TYPE_CHECKING:
     from pytest_torchlens.capture.watch import Watch
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 COMPOSITE, PLAIN, ESCAPE, UNSEEN = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind.UNSEEN
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter

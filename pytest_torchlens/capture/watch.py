@@ -18,6 +18,8 @@ from pytest_torchlens.capture.makers import Makers
 if TYPE_CHECKING:
     from pytest_torchlens.capture.tracer import Tracer
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts dispatcher operations and notes those outside recorded calls.

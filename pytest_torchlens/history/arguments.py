@@ -11,6 +11,8 @@ import torch
 from pytest_torchlens.capture import TraceError
 from pytest_torchlens.capture import check_model
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 

@@ -45,6 +45,8 @@ from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import LoopRecord
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 
 class ModelHistory(HistoryView):
     """The record of one forward pass, indexed by label, module address or place.

@@ -26,6 +26,8 @@ from pytest_torchlens.run.untraced import why_not_traced
 from pytest_torchlens.validate.single import Bounds
 from pytest_torchlens.validate.single import validate_once
 
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
 MOST_CALLS = 100_000
 """Calls of torch functions in one module call, above which recording leaves off: some 150 MiB."""
 NO_TIME = "the time for this test was up"

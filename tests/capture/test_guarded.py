@@ -1,0 +1,142 @@
+"""An error of ours, anywhere in a recording, is told, and the call gives what it gives."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from time import perf_counter
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.guarded import Limits
+from pytest_torchlens.capture.guarded import record_guarded
+from tests.models import Function
+
+X = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
+
+
+class Doubling(torch.autograd.Function):
+    """Looks at its input in NumPy, so it becomes one operation."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.new_tensor(x.detach().numpy() * 2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def forward(x):
+    """Use all that is recorded in ways of its own."""
+    counted.append(1)
+    x = nn.functional.gumbel_softmax(Doubling.apply(x), dim=-1)
+    x = x + torch.rand(4)
+    if x.sum() > 0:
+        x = nn.ReLU(inplace=True)(x)
+    x[0] = 5
+    return scripted(torch.nn.functional.multi_head_attention_forward(*[x] * 3, 4, 2, *ATTENTION)[0])
+
+
+ATTENTION = (torch.ones(12, 4), None, None, None, False, 0.0, torch.eye(4), None)
+counted: list[int] = []
+with pytest.warns(FutureWarning):
+    scripted = torch.jit.script(nn.Sequential(nn.Tanh()))
+
+
+def run(call):
+    torch.manual_seed(0)
+    counted.clear()
+    model = Function(forward)
+    result = call(model)
+    return result, torch.rand(2), len(counted)
+
+
+def guarded(model, **limits):
+    limits = Limits(**{"calls": 1000, "until": perf_counter() + 60} | limits)
+    return record_guarded(nn.Module.__call__, model, (X,), {}, limits)
+
+
+OURS = [
+    "ledger.Ledger.read",
+    "ledger.Ledger.made",
+    "ledger.Ledger.template",
+    "ledger.Ledger.known",
+    "ledger.Ledger.add_source",
+    "ledger.Ledger.about_to_write",
+    "ledger.Ledger.log_writes",
+    "ledger.Ledger.close",
+    "ledger.Ledger.expose",
+    "tracer.Tracer._finish",
+    "tracer.Tracer._enter",
+    "tracer.custom_info",
+    "tracer.drew",
+    "guarded.info_of",
+    "guarded.body_of",
+    "opaque.OpaqueModule.info",
+    "record.Registered.of",
+    "record._look_back",
+    "record.name_constants",
+    "ambient.AmbientTable.number",
+]
+
+
+def breaks(*_, **__):
+    raise RuntimeError("an insect")
+
+
+@pytest.mark.parametrize("broken", OURS)
+def test_an_error_of_ours_shows_in_nothing(broken, monkeypatch):
+    plain = run(lambda model: model(X))
+    module, _, name = broken.partition(".")
+    owner = importlib.import_module(f"pytest_torchlens.capture.{module}")
+    for part in name.split(".")[:-1]:
+        owner = getattr(owner, part)
+    monkeypatch.setattr(owner, name.split(".")[-1], breaks)
+    found, drawn, count = run(guarded)
+    monkeypatch.undo()
+    assert "an insect" in found.broken
+    assert found.recording is None
+    torch.testing.assert_close((found.result, drawn), plain[:2], rtol=0, atol=0)
+    assert count == 1
+
+
+def test_without_one_all_is_recorded():
+    plain = run(lambda model: model(X))
+    found, drawn, count = run(guarded)
+    assert (found.broken, found.given_up, count) == ("", "", 1)
+    torch.testing.assert_close((found.result, drawn), plain[:2], rtol=0, atol=0)
+    assert {"Doubling", "__setitem__", "Sequential"} <= {call.info.name for call in found.recording.calls}
+    assert found.recording.missed == []
+    assert found.recording.dispatched >= len(found.recording.calls)
+
+
+@pytest.mark.parametrize("calls", range(0, 30, 3))
+def test_recording_may_be_left_off_anywhere(calls):
+    plain = run(lambda model: model(X))
+    found, drawn, _ = run(lambda model: guarded(model, calls=calls))
+    assert found.given_up == f"it makes more than {calls} calls"
+    torch.testing.assert_close((found.result, drawn), plain[:2], rtol=0, atol=0)
+
+
+def test_an_error_of_ours_in_a_thread_of_the_models(monkeypatch):
+    def in_thread(x):
+        results = []
+        thread = threading.Thread(target=lambda: results.append(x.cos() + 1))
+        thread.start()
+        thread.join()
+        return results[0] * 2
+
+    class Breaking(Call):
+        def __init__(self, info, *rest):
+            if info.name == "cos":
+                breaks()
+            super().__init__(info, *rest)
+
+    monkeypatch.setattr("pytest_torchlens.capture.tracer.Call", Breaking)
+    found = guarded(Function(in_thread))
+    torch.testing.assert_close(found.result, (X.cos() + 1) * 2, rtol=0, atol=0)
+    assert "an insect" in found.broken
