@@ -386,7 +386,6 @@ class Tracer(TorchFunctionMode):
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _BOUNDARY = Tracer.call_module.__code__
 
-
 _NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._disabled_torch_function_impl)
 
 

@@ -15,8 +15,8 @@ from torch import nn
 
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.take import take
-from pytest_torchlens.draw import OptionError
 from pytest_torchlens.capture.patches import listening
+from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
