@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
 
 COLUMNS = (
-    "zoo model inputs weights params operations layers edges forward_ms validate_ratio seconds verdict reason "
+    "zoo model inputs weights params operations layers edges flops forward_ms validate_ratio seconds verdict reason "
     "torch library python"
 ).split()
 """``validate_ratio`` is the time of validating in plain forward passes, ``seconds`` the wall time of the whole item."""
@@ -66,6 +66,8 @@ def row_of(report: ModelReport, environment: Environment) -> dict[str, str]:
         }
     if report.forward_ms is not None:
         row["forward_ms"] = f"{report.forward_ms:.2f}"
+    if report.measurements is not None:
+        row["flops"] = str(report.measurements.flops)
     if verdict := report.verdict:
         row["edges"] = str(verdict.edges_checked)
         if report.forward_ms:

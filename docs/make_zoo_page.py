@@ -1,0 +1,90 @@
+"""Write docs/zoo/README.md from the tables beside it: `python docs/make_zoo_page.py`.
+
+A table comes from a sweep: `pytest --lens-zoo timm_smallest --lens-validate --lens-table=docs/zoo/timm_smallest.csv`.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tabulate import tabulate
+
+from pytest_torchlens.zoo import Zoo
+from pytest_torchlens.zoo import load_zoo
+from pytest_torchlens.zoo.catalog import shipped_folder
+
+FOLDER = Path(__file__).parent / "zoo"
+PAGE = FOLDER / "README.md"
+HEAD = """# What whole zoos came to
+
+Made by `python docs/make_zoo_page.py` from the tables beside this page. A row is a model that was built with random
+weights, called, recorded and validated in all five parts, in a worker process, in one thread; rows are measured and
+none is guessed. A model without a row was not reached yet: the count says how many.
+
+- **time ratio**: validating it, in plain forward passes measured just before in the same process. The machine was busy,
+  so the milliseconds of a forward pass are upper bounds.
+- **passed**: the traced run changed nothing, the graph replayed bit for bit, every edge mattered or has a named reason,
+  the metadata agree, and the dispatcher ran nothing unrecorded.
+"""
+Row = dict[str, str]
+
+
+def main() -> None:
+    """Write the page."""
+    tables = {path.stem: _rows(path) for path in sorted(FOLDER.glob("*.csv"))}
+    parts = [HEAD, *(part for name, rows in tables.items() for part in _zoo(name, rows))]
+    PAGE.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _rows(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _zoo(name: str, rows: list[Row]) -> Iterator[str]:
+    """Yield the section of a zoo: how many of its models, their verdicts, one row a family, all that did not pass."""
+    zoo = load_zoo(shipped_folder() / f"{name}.yaml")
+    verdicts = Counter(row["verdict"] for row in rows)
+    said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    versions = ", ".join(sorted({f"torch {row['torch']}, {row['library']}, Python {row['python']}" for row in rows}))
+    yield f"## {name}\n\n{len(rows)} of {len(zoo.names)} models: {said}. {versions}."
+    yield f"All rows: [{name}.csv]({name}.csv).\n"
+    failed = [row for row in rows if not row["verdict"].startswith("passed")]
+    if failed:
+        yield "\n".join(f"- `{row['model']}`: {row['verdict']}: {row['reason']}" for row in failed) + "\n"
+    yield tabulate(list(_families(zoo, rows)), headers="keys", tablefmt="github") + "\n"
+
+
+def _families(zoo: Zoo, rows: list[Row]) -> Iterator[dict[str, object]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(zoo.case(row["model"]).family.rpartition(".")[2], []).append(row)
+    for family, group in sorted(groups.items()):
+        yield {
+            "family": family,
+            "models": len(group),
+            "passed": sum(row["verdict"].startswith("passed") for row in group),
+            "parameters": _span(group, "params"),
+            "operations": _span(group, "operations"),
+            "edges": _span(group, "edges"),
+            "time ratio": _median(group, "validate_ratio"),
+        }
+
+
+def _span(rows: list[Row], column: str) -> str:
+    numbers = [int(row[column]) for row in rows if row[column]]
+    low, high = min(numbers, default=0), max(numbers, default=0)
+    return f"{low:,}" if low == high else f"{low:,} – {high:,}"
+
+
+def _median(rows: list[Row], column: str) -> str:
+    numbers = [float(row[column]) for row in rows if row[column]]
+    return f"{statistics.median(numbers):.1f}" if numbers else ""
+
+
+if __name__ == "__main__":
+    main()
