@@ -85,5 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give a test that is marked ``lens_expect`` a recorder."""
-    if item.get_closest_marker("lens_expect") and "lens_recorder" not in (names := getattr(item, "fixturenames", [])):
-        names.append("lens_recorder")
+    if item.get_closest_marker("lens_expect"):
+        from pytest_torchlens.plugin.training import give_recorder
+
+        give_recorder(item)

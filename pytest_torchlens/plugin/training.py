@@ -22,8 +22,20 @@ if TYPE_CHECKING:
 
 MARKER = "lens_expect"
 RECORDER = pytest.StashKey["Recorder"]()
+BY_MARKER = pytest.StashKey[bool]()
+FIXTURE = "lens_recorder"
 PLUGIN = "lens-recorder"
 LONGEST = 80
+
+
+def give_recorder(item: pytest.Item) -> None:
+    """Give a marked test a recorder; where neither it nor its fixtures ask for one, models are found by themselves."""
+    if not isinstance(item, pytest.Function):
+        return
+    if FIXTURE not in item._fixtureinfo.name2fixturedefs:
+        item.stash[BY_MARKER] = True
+    if FIXTURE not in item.fixturenames:
+        item.fixturenames.append(FIXTURE)
 
 
 def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:
@@ -43,8 +55,7 @@ def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:
     item.stash[RECORDER] = recorder
     if not request.config.pluginmanager.has_plugin(PLUGIN):
         request.config.pluginmanager.register(RecorderCalls(), PLUGIN)
-    is_named = "lens_recorder" in item._fixtureinfo.argnames
-    finder = ModelFinder(recorder) if expectations and not is_named else None
+    finder = ModelFinder(recorder) if item.stash.get(BY_MARKER, False) else None
     try:
         yield recorder
     finally:

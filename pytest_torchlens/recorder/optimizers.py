@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from torch import nn
     from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
 
 
 class OptimizerSteps:
@@ -30,9 +32,11 @@ class OptimizerSteps:
         self._before = before
         self._after = after
         self._models: list[nn.Module] = []
-        self._handles = [register_optimizer_step_pre_hook(self._about_to_step)]
+        self._handles = [register_optimizer_step_pre_hook(_weakly(self._about_to_step))]
         if automatic:
-            self._handles.append(register_optimizer_step_post_hook(self._has_stepped))
+            self._handles.append(register_optimizer_step_post_hook(_weakly(self._has_stepped)))
+        # One that nobody closed is not kept alive by its hooks, and leaves none.
+        self._remove = weakref.finalize(self, _remove, self._handles)
 
     def own(self, model: nn.Module) -> None:
         """Count a model as tracked."""
@@ -41,16 +45,14 @@ class OptimizerSteps:
 
     def close(self) -> None:
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._remove()
         self._models.clear()
 
-    def _about_to_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _about_to_step(self, optimizer: Optimizer) -> None:
         if self._is_ours(optimizer):
             self._before()
 
-    def _has_stepped(self, optimizer: Optimizer, *_: Any) -> None:
+    def _has_stepped(self, optimizer: Optimizer) -> None:
         __tracebackhide__ = True
         if self._is_ours(optimizer):
             self._after()
@@ -60,3 +62,20 @@ class OptimizerSteps:
         ours = {id(parameter) for model in self._models for parameter in model.parameters()}
         theirs = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
         return not ours or any(parameter in ours for parameter in theirs)
+
+
+def _weakly(method: Callable[[Optimizer], None]) -> Callable[..., None]:
+    reference = weakref.WeakMethod(method)
+
+    def hook(optimizer: Optimizer, *_: Any) -> None:
+        __tracebackhide__ = True
+        if live := reference():
+            live(optimizer)
+
+    return hook
+
+
+def _remove(handles: list[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+    handles.clear()

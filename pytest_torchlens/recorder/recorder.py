@@ -221,7 +221,8 @@ class Recorder:
         model
             The model.
         layers
-            Globs of module paths, such as ``"features.*"``.  Default: all modules without submodules.
+            Globs of module paths, such as ``"features.*"``.  Default: all without submodules or with
+            parameters of their own.
         name
             Put before all names, with a dot: needed for a second model.
         outputs, gradients

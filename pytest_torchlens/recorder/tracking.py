@@ -24,7 +24,9 @@ def joined(name: str, path: str) -> str:
 
 
 def chosen_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[str, nn.Module]:
-    """Return the modules that one of the globs fits, by path; of all, those without submodules.
+    """Return the modules that one of the globs fits, by path; by default those that compute by themselves.
+
+    These are the modules without submodules, and those with parameters of their own, such as attention.
 
     Raises
     ------
@@ -34,8 +36,8 @@ def chosen_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[
     modules = {path: module for path, module in model.named_modules() if path}
     if globs is not None:
         return {path: modules[path] for path in _chosen("module", modules, globs)}
-    leaves = {path: module for path, module in modules.items() if not any(module.children())}
-    return leaves or {type(model).__name__: model}
+    found = {path: module for path, module in modules.items() if _computes(module)}
+    return found or {type(model).__name__: model}
 
 
 def chosen_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
@@ -85,6 +87,10 @@ def as_number(name: str, number: Any) -> float:
         return float(number)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name}={number!r} is no number, and no tensor of one") from None
+
+
+def _computes(module: nn.Module) -> bool:
+    return not any(module.children()) or any(True for _ in module.parameters(recurse=False))
 
 
 def _chosen(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> list[str]:

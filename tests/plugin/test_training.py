@@ -112,9 +112,22 @@ class TestSeveral:
 @pytest.mark.lens_expect(no_nan=True)
 def test_nothing():
     pass
+
+@pytest.fixture
+def tracked(lens_recorder):
+    model = Net()
+    lens_recorder.track_parameters(model)
+    return model
+
+@pytest.mark.lens_expect(no_nan=True)
+@pytest.mark.parametrize("number", range(2))
+def test_by_a_fixture(tracked, number, request):
+    train(tracked)
+    assert set(request.getfixturevalue("lens_recorder").series) >= {"fc.weight"}
+    assert not any(name.startswith("Net") for name in request.getfixturevalue("lens_recorder").series)
 """,
     )
-    result.assert_outcomes(passed=4, failed=3)
+    result.assert_outcomes(passed=6, failed=3)
     result.stdout.fnmatch_lines(
         [
             "*ExpectationError: step 3, parameter gradient of 'Net.fc.weight': * of 32 values*",

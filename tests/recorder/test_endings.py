@@ -227,3 +227,12 @@ def test_a_full_disk_is_said_and_what_was_written_is_whole(tmp_path: Path):
     assert {line.count(",") for line in lines} == {lines[0].count(",")}
     assert all(line.endswith("\n") for line in lines)
     assert any(frames(path) for path in tmp_path.glob("*.mp4"))
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path):
+    (tmp_path / "file").touch()
+    model, recorder = small_model(), Recorder(tmp_path / "file" / "out", every=1)
+    recorder.track_layers(model)
+    with pytest.raises(RecorderError, match=r"file could not be written: .*Not a directory"):
+        train(model, 10_000, recorder)
+    recorder.close()

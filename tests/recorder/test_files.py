@@ -168,7 +168,7 @@ def test_a_folder_is_used_again(tmp_path: Path):
 def test_a_real_model_over_two_hundred_steps(name: str, tmp_path: Path):
     model, batch, target = real(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    with Recorder(tmp_path, every=4, policy="block") as recorder:
+    with Recorder(tmp_path, every=10, policy="block") as recorder:
         recorder.track_model(model)
         recorder.track_layers(model)
         recorder.track_parameters(model, "*.weight")
@@ -183,10 +183,10 @@ def test_a_real_model_over_two_hundred_steps(name: str, tmp_path: Path):
     assert len(films) >= 40
     for path in films:
         film = frames(path)
-        assert len(film) == 50
+        assert len(film) == 20
         assert {tuple(frame.shape) for frame in film} == {(360, 480, 3)}
         brightness = {round(float(frame.float().mean()), 3) for frame in film}
-        assert len(brightness) > 10, path.name
+        assert len(brightness) > 5, path.name
     assert all(counts.dropped == 0 for counts in recorder.report.values())
     assert (tmp_path / "index.html").stat().st_size < 5_500_000
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -266,6 +268,28 @@ def test_activation_checkpointing_is_read_where_a_gradient_comes():
         checkpoint(model, torch.ones(1, 4), use_reentrant=False).sum().backward()
         recorder.step()
     assert recorder.series["0.grad"].norm[0] > 0
+
+
+def test_attention_is_a_layer_too():
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with Recorder(every=1) as recorder:
+        recorder.track_layers(model)
+        model(torch.ones(2, 3, 8)).sum().backward()
+        recorder.step()
+    assert recorder.trackable["self_attn"] == {"output", "gradient"}
+    assert recorder.series["self_attn"].count.tolist() == [48]
+
+
+def test_a_recorder_that_nobody_closed_leaves_no_hook_on_optimizers():
+    from torch.optim import optimizer
+
+    gc.collect()
+    before = len(optimizer._global_optimizer_post_hooks)
+    recorder = Recorder()
+    assert len(optimizer._global_optimizer_post_hooks) == before + 1
+    del recorder
+    gc.collect()
+    assert len(optimizer._global_optimizer_post_hooks) == before
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ class Heatmap:
 
     def caption(self) -> str:
         """Return the range of the colours."""
-        return f"colours {self.scale.low:.3g} to {self.scale.high:.3g}"
+        return f"colours {self.scale.low:.3g}  to  {self.scale.high:.3g}"
 
 
 class Square(Heatmap):
@@ -96,7 +96,7 @@ class Histogram:
 
     def caption(self) -> str:
         """Return the range of the bars."""
-        return f"{BINS} bins from {self.scale.low:.3g} to {self.scale.high:.3g}, heights as square roots"
+        return f"{BINS} bins from {self.scale.low:.3g}  to  {self.scale.high:.3g}, heights as square roots"
 
 
 class Projection:
