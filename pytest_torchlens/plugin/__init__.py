@@ -13,6 +13,7 @@ from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
 from pytest_torchlens.plugin.fixtures import lens_model
 from pytest_torchlens.plugin.fixtures import lens_recorder
+from pytest_torchlens.plugin.fixtures import lens_report
 from pytest_torchlens.plugin.fixtures import lens_trace
 from pytest_torchlens.plugin.fixtures import lens_validate
 from pytest_torchlens.plugin.options import add_options
@@ -26,6 +27,7 @@ __all__ = [
     "lens_draw",
     "lens_model",
     "lens_recorder",
+    "lens_report",
     "lens_trace",
     "lens_validate",
     "pytest_addhooks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,8 +21,10 @@ from pytest_torchlens.plugin.traced import section
 from pytest_torchlens.records import to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Generator
 
+    from pytest_torchlens.history import ModelHistory
     from pytest_torchlens.records import TracedTest
     from pytest_torchlens.run.autotrace import Autotrace
     from pytest_torchlens.run.autotrace import Plan
@@ -140,6 +143,7 @@ class Listening:
             parts=validation_parts("parts", chosen),
             seconds=settings.seconds,
             nbytes=int(settings.memory * MIB),
+            keep=bool(self._config.option.lens_report or self._config.getini("lens_report")),
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -149,12 +153,29 @@ class Listening:
         """Say what was found; a test that passed fails if a model's graph does not hold."""
         report: Any = yield
         if self._autotrace is not None and (call.when == "call" or (call.when == "setup" and not report.passed)):
-            found = self._autotrace.end()
+            found = self._autotrace.found()
             if found.calls:
                 report.lens_traced = to_json(found)  # plain text, which gets out of a worker
                 self._tell(item, report, found)
-        found_report: pytest.TestReport = report
-        return found_report
+            called: Any = self._config.pluginmanager.get_plugin("lens-called")
+            for name, history, verdict in self._autotrace.histories:
+                called.add(item, name, history, verdict)
+            self._autotrace.forget()
+        told: pytest.TestReport = report
+        return told
+
+    def proving(self, item: pytest.Item, trace: Callable[..., ModelHistory]) -> Callable[..., ModelHistory]:
+        """Return a function that records a forward pass, and has the record proved."""
+
+        @functools.wraps(trace)
+        def proved(*args: Any, **kwargs: Any) -> ModelHistory:
+            __tracebackhide__ = True
+            history = trace(*args, **kwargs)
+            if self._autotrace is not None and self._of[item.nodeid].autotrace != "off":
+                self._autotrace.prove(history)
+            return history
+
+        return proved
 
     def _tell(self, item: pytest.Item, report: pytest.TestReport, found: TracedTest) -> None:
         text = section(found)

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.plugin.zoo_marker import LensModel
     from pytest_torchlens.recorder import Recorder
+    from pytest_torchlens.records import ModelReport
 
 
 @pytest.fixture
-def lens_trace() -> Callable[..., Any]:
+def lens_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Record one forward pass of a model: every operation, its values, shapes, parents and modules.
 
     Example::
@@ -27,11 +28,13 @@ def lens_trace() -> Callable[..., Any]:
             assert history["conv2d_1_1"].tensor_shape == (1, 64, 55, 55)
 
     It is `pytest_torchlens.log_forward_pass`: a tensor is the one argument of ``forward``, a list or tuple
-    holds the positional arguments, `input_kwargs` the others.  The model is left as it was found.
+    holds the positional arguments, `input_kwargs` the others.  The model is left as it was found.  With
+    ``--lens-validate`` the record is proved too, as that of each model that a test calls.
     """
     from pytest_torchlens.functions import log_forward_pass
 
-    return log_forward_pass
+    listening = request.config.pluginmanager.get_plugin("lens-autotrace")
+    return log_forward_pass if listening is None else listening.proving(request.node, log_forward_pass)
 
 
 @pytest.fixture
@@ -48,6 +51,26 @@ def lens_validate() -> Callable[..., Any]:
     from pytest_torchlens.functions import validate_model_activations
 
     return validate_model_activations
+
+
+@pytest.fixture
+def lens_report(request: pytest.FixtureRequest) -> Callable[..., ModelReport]:
+    """Give the forward pass of a model, or a history that is there, a page in the run's report.
+
+    Example::
+
+        def test_encoder(lens_trace, lens_report):
+            history = lens_trace(model, x)
+            lens_report(history, name="encoder")
+
+    The page is in the folder of ``--lens-report=DIR``, with graph, layers and modules; without that option there is
+    none.  ``lens_report(model, x)`` records the pass itself, and takes its inputs as `lens_trace` does.  What the page
+    is made of is returned, a `ModelReport`.
+    """
+    from pytest_torchlens.plugin.called import page_of
+
+    add: Callable[..., ModelReport] = page_of(request)
+    return add
 
 
 @pytest.fixture

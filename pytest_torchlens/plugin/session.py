@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_torchlens.plugin.called import Called
 from pytest_torchlens.plugin.outcomes import Said
 from pytest_torchlens.plugin.outcomes import outcome_of
 from pytest_torchlens.plugin.outcomes import with_outcome
@@ -43,6 +44,8 @@ class LensSession:
         self.is_worker = hasattr(config, "workerinput")
         self.sweep = Sweep(config, self.options.sweep, self.selection, self.run_options)
         self.gathered = self.sweep.gathered
+        self.called = Called(self.gathered, self.options.report)
+        config.pluginmanager.register(self.called, "lens-called")
         self._collected: set[Path] = set()
         resumed = Said(Outcome.PASSED, "in the run that was resumed")
         self._said: dict[str, Said] = dict.fromkeys(self.sweep.done, resumed)
@@ -142,7 +145,7 @@ class LensSession:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Gather the reports of all models that ran, also if the run was cut short, and write the pages."""
-        if self.is_worker or not self._said:
+        if self.is_worker or not (self._said or self.called):
             return
         if self.sweep.done and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK  # all that was asked for had passed before
@@ -176,7 +179,10 @@ class LensSession:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _model_reports(self) -> Iterator[ModelReport]:
-        return (self._model_report(nodeid) for nodeid in self.selection.models if nodeid in self._said)
+        for nodeid in self.selection.models:
+            if nodeid in self._said:
+                yield self._model_report(nodeid)
+        yield from self.called.reports()
 
     def _model_report(self, nodeid: str) -> ModelReport:
         said = self._said[nodeid]

@@ -19,8 +19,12 @@ from pytest_torchlens.capture.guarded import Guarded
 from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
 from pytest_torchlens.capture.patches import listening
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.options import TraceOptions
+from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
+from pytest_torchlens.records import Verdict
 from pytest_torchlens.run.likeness import likeness
 from pytest_torchlens.run.untraced import why_not_traced
 from pytest_torchlens.validate.single import Bounds
@@ -48,12 +52,15 @@ class Plan:
         Time that may be spent in the test, in seconds; a module call that was begun is made to its end.
     nbytes
         Memory that the replay of one call may hold, in bytes.
+    keep
+        Whether the records of the calls are kept, for a report.
     """
 
     every: bool
     parts: tuple[str, ...]
     seconds: float
     nbytes: int
+    keep: bool = False
 
 
 NOTHING = Plan(every=False, parts=(), seconds=0.0, nbytes=0)
@@ -93,18 +100,22 @@ class Autotrace:
         self._digests: set[str] = set()
         self._found: list[TracedCall] = []
         self._seconds = 0.0
+        self.histories: list[tuple[str, HistoryRecord, Verdict]] = []
+        """Class name, record and verdict of each call that was validated, where they are kept."""
 
-    def end(self) -> TracedTest:
-        """Return what was found in the test, and begin with none."""
-        found = TracedTest(
+    def found(self) -> TracedTest:
+        """Return what was found in the test."""
+        return TracedTest(
             calls=self._calls,
             known=self._alike,
             passed_over=dict(self._passed_over),
             found=tuple(self._found),
             seconds=self._seconds,
         )
+
+    def forget(self) -> None:
+        """Be done with the test."""
         self.begin("", NOTHING)
-        return found
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -152,8 +163,7 @@ class Autotrace:
         guarded: Guarded | None = None
         try:
             guarded = record_guarded(one.call, one.module, one.args, one.kwargs, limits)
-            found = self._judge(guarded, limits.until)
-            self._found.append(replace(found, model=type(one.module).__name__, seconds=perf_counter() - start))
+            self._note(type(one.module).__name__, self._judge(guarded, limits.until), start)
         finally:
             self._seconds += perf_counter() - start
             if guarded is None:
@@ -162,12 +172,28 @@ class Autotrace:
                 self._known.pop(digest, None)
         return guarded.result
 
+    def prove(self, history: ModelHistory) -> None:
+        """Validate a history that the test itself made, of a call right before."""
+        start = perf_counter()
+        self._calls += 1
+        found = self._validated(history, start + self._plan.seconds - self._seconds)
+        self._note(history.model_name, found, start)
+        self._seconds += perf_counter() - start
+
+    def _note(self, model: str, found: TracedCall, start: float) -> None:
+        self._found.append(replace(found, model=model, seconds=perf_counter() - start))
+
     def _judge(self, guarded: Guarded, until: float) -> TracedCall:
         if guarded.recording is None:
             return TracedCall(model="", left_off=guarded.given_up, trouble=guarded.broken)
-        operations = len(guarded.recording.calls)
+        return self._validated(ModelHistory(guarded.recording, TraceOptions(layers_to_save=None)), until)
+
+    def _validated(self, history: ModelHistory, until: float) -> TracedCall:
+        operations = len(history.recording.calls)
         try:
-            found = validate_once(guarded.recording, Bounds(until, self._plan.nbytes), self._plan.parts)
+            verdict = validate_once(history, Bounds(until, self._plan.nbytes), self._plan.parts).verdict
+            if self._plan.keep:
+                self.histories.append((history.model_name, history.record(), verdict))
         except Exception:  # noqa: BLE001 - an error of ours is to be told, not raised
             return TracedCall(model="", trouble=traceback.format_exc(), operations=operations)
-        return TracedCall(model="", verdict=found.verdict, operations=operations)
+        return TracedCall(model="", verdict=verdict, operations=operations)

@@ -17,7 +17,6 @@ from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.schemas import is_operator
 from pytest_torchlens.capture.tracer import overrides
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.history.options import TraceOptions
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import byte_size
@@ -50,7 +49,7 @@ class Bounds:
     nbytes: int
 
 
-def validate_once(recording: Recording, bounds: Bounds, parts: Collection[str] = PARTS) -> Validation:
+def validate_once(history: ModelHistory, bounds: Bounds, parts: Collection[str] = PARTS) -> Validation:
     """Return the verdict on a recorded call, right after it.
 
     Model, inputs, results, random generators, and whatever the test has set up to hear of operations stay as the call
@@ -58,18 +57,16 @@ def validate_once(recording: Recording, bounds: Bounds, parts: Collection[str] =
 
     Parameters
     ----------
-    recording
-        With its output; taken from it.
+    history
+        Of a recording with its output.
     bounds
         Where to stop.
     parts
         As in `validate`; ``"observer"`` is not run.
     """
-    start = time.perf_counter()
+    start, recording = time.perf_counter(), history.recording
     with unnoticed():
         returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
-        recording.output = None
-        history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts = list(_verdicts(history, returned, bounds, parts))
     verdict = verdict_on(verdicts, time.perf_counter() - start, recording)
     replay = next((part for part in verdict.parts if part.name == "replay"), None)

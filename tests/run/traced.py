@@ -28,7 +28,7 @@ def traced(test, autotrace=None, name="test", **changes):
         except Exception as error:  # noqa: BLE001 - compared with that of a plain run
             result = error
     assert nn.Module.__call__ is CALL
-    return result, autotrace.end()
+    return result, autotrace.found()
 
 
 def assert_equal(one, other):
