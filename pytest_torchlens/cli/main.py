@@ -11,13 +11,14 @@ from collections.abc import Collection
 from collections.abc import Sequence
 
 from pytest_torchlens.cli import baselines
+from pytest_torchlens.cli import matrix
 from pytest_torchlens.cli import merge
 from pytest_torchlens.cli import report
 from pytest_torchlens.cli import zoo
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import close
 
-COMMANDS = (report, merge, baselines, zoo)
+COMMANDS = (report, merge, baselines, matrix, zoo)
 USAGE_ERROR = 2
 
 

@@ -58,34 +58,44 @@ class Tampered(TorchFunctionMode):
     ----------
     name
         The function.
-    first
-        Fingerprint of its first tensor argument, which tells the call.
+    first, weight
+        Fingerprints of its first argument and of its weight, if it has one, which tell the call.
     tamper
         Called with function, positional and keyword arguments; what it returns is the result.
     """
 
-    def __init__(self, name: str, first: str, tamper: Callable[..., Any]) -> None:
+    def __init__(self, name: str, first: str, tamper: Callable[..., Any], weight: str = "") -> None:
         super().__init__()
-        self.name, self.first, self.tamper = name, first, tamper
+        self.name, self.first, self.tamper, self.weight = name, first, tamper, weight
         self.count = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") == self.name and args and isinstance(args[0], torch.Tensor):
             with torch._C.DisableTorchFunction():
-                is_it = fingerprint(args[0]) == self.first
+                is_it = self._is_it(args, kwargs)
             if is_it:
                 self.count += 1
                 return self.tamper(func, args, kwargs)
         return func(*args, **kwargs)
 
+    def _is_it(self, args: Any, kwargs: Any) -> bool:
+        weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
+        if self.weight and not (isinstance(weight, torch.Tensor) and fingerprint(weight) == self.weight):
+            return False
+        return fingerprint(args[0]) == self.first
 
-def tampered_snapshot(model: nn.Module, x: torch.Tensor, step_id: str, tamper: Callable[..., Any]) -> Snapshot:
+
+def tampered_snapshot(
+    model: nn.Module, x: torch.Tensor, step_id: str, tamper: Callable[..., Any], clean: Snapshot | None = None
+) -> Snapshot:
     """Return a snapshot in which the step of that id, and no other, computes something else."""
-    clean = snapshot_of(model, x)
+    clean = clean or snapshot_of(model, x)
     (numbers,) = (block.numbers for block in clean.measured.values())
     step = next(step for step in clean.steps if step.id == step_id)
-    with Tampered(step.applied, numbers[step.parents[0].parent].digest, tamper) as mode:
+    first = next(edge.parent for edge in step.parents if edge.argument in ("0", "input"))
+    weights = [clean.state[edge.parent].digest for edge in step.reads if edge.argument in ("1", "weight")]
+    with Tampered(step.applied, numbers[first].digest, tamper, weights[-1] if weights else "") as mode:
         found = snapshot_of(model, x)
     assert mode.count == 2, f"{step_id}: the call was met {mode.count} times, not in pass and replay"
     return found

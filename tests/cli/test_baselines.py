@@ -110,3 +110,27 @@ def test_numbers_of_other_environments_stay_as_long_as_the_steps_do(store, snaps
     shorter = dataclasses.replace(elsewhere, steps=elsewhere.steps[:-1], measured={})
     store.accept("zoo/small", shorter)
     assert store.load("zoo/small").measured == {}
+
+
+@pytest.fixture
+def sets(snapshots, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, models in (("old", "abc"), ("new", "ab")):
+        for model in models:
+            changed = name == "new" and model == "b"
+            Store.of(tmp_path, name=name).accept(f"zoo/{model}", snapshots[changed])
+
+
+def test_matrix_has_models_by_environments(sets, tmp_path, capsys):
+    assert main(["matrix", "old", "new", "--md", "m.md", "--html", "m.html"]) == 1
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[2:5] == [["zoo/a", "identical"], ["zoo/b", "regression"], ["zoo/c", "error"]]
+    assert "| zoo/b | regression |" in " ".join((tmp_path / "m.md").read_text().split())
+    assert "act/gelu" in (tmp_path / "m.html").read_text()
+    assert main(["matrix", "old", "old"]) == 0
+
+
+@pytest.mark.parametrize("given", [["old"], ["old", "none"]])
+def test_matrix_explains_mistakes(given, sets, capsys):
+    assert main(["matrix", *given]) == 2
+    assert given[-1] in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""``pytest-lens matrix A B …``: the same models in several environments, a verdict each; no torch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pytest_torchlens.baseline.conditions import ConditionError
+from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.matrix import Matrix
+from pytest_torchlens.baseline.parsed import BaselineError
+from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.cli.errors import CommandError
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "matrix",
+        help="compare several environments",
+        description="Compares the baselines of several environments with those of the first, and prints a table of "
+        "models by environments. Ends with 1 where a condition of --fail holds, or a model is missing in one.",
+    )
+    parser.add_argument("sets", metavar="SET", nargs="+", help="names of sets (--lens-baseline=NAME), or folders")
+    parser.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
+    parser.add_argument("--fail", metavar="CONDITION", action="append", default=[], help="as --lens-fail-on of pytest")
+    parser.add_argument("--md", metavar="FILE", type=Path, help="write it as Markdown too")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write it as a page too")
+    parser.set_defaults(run_command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table, and where each difference begins."""
+    if len(options.sets) == 1:
+        raise CommandError(f"{options.sets[0]} alone: name two sets or more, the one to compare with first")
+    try:
+        matrix = Matrix.of([_folder(options.root, name) for name in options.sets], Conditions.of(options.fail))
+        for path, text in ((options.md, matrix.markdown), (options.html, matrix.page)):
+            if path is not None:
+                path.write_text(text(), encoding="utf-8")
+    except (BaselineError, ConditionError, OSError) as error:
+        raise CommandError(str(error)) from None
+    print(matrix.table())
+    print(matrix.details())
+    return int(matrix.fails)
+
+
+def _folder(root: Path, name: str) -> Path:
+    """Return the folder of a set, or the one of that name."""
+    store = Store.of(root, name=name)
+    folder = store.folder if store else Path(name)
+    if not folder.is_dir():
+        raise CommandError(f"no set {name!r} in {root / 'lens_baselines'}, and no folder of that name")
+    return folder
