@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import fields
 from dataclasses import replace
 from typing import Any
 from typing import ClassVar
@@ -104,19 +104,17 @@ class ModelReport:
     def brief(self) -> ModelReport:
         """Return what a table of all models shows: the report without what is told of operations and modules."""
         history, cost = self.history, self.measurements
-        long = ("operations", "modules", "layer_list", "top_level_module_passes", "escapes", "loops")
-        listed = ("operations", "operation_seconds", "operation_flops", "operation_bytes_moved", "live_bytes")
         return replace(
             self,
-            history=history and replace(history, **_without(long)),
-            measurements=cost and replace(cost, **_without(listed), modules=cost.modules[:1]),
+            history=history and replace(history, **_without_lists(history)),
+            measurements=cost and replace(cost, **_without_lists(cost) | {"modules": cost.modules[:1]}),
             statistics=None,
             code={},
         )
 
 
-def _without(lists: Iterable[str]) -> dict[str, Any]:
-    return dict.fromkeys(lists, ())
+def _without_lists(record: HistoryRecord | Measurements) -> dict[str, Any]:
+    return {field.name: () for field in fields(record) if isinstance(getattr(record, field.name), tuple)}
 
 
 @dataclass(frozen=True, kw_only=True)

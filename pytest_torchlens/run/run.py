@@ -18,6 +18,7 @@ from pytest_torchlens.baseline.take import take
 from pytest_torchlens.capture.patches import listening
 from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
+from pytest_torchlens.measure import measure_forward_pass
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
@@ -196,13 +197,17 @@ class _Job:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)
 
     def describe(self, model: nn.Module, history: HistoryRecord) -> None:
-        """Find what the page tells besides: what activations were like, and the lines of code."""
+        """Find what the page tells besides: lines of code, what activations were like, what the pass cost."""
         self.found["code"] = code_of(history)
+        self.attempt("statistics", model, lambda given: activation_statistics(model, given, self.case.settings.seed))
+        self.attempt("measurements", model, lambda given: measure_forward_pass(model, given.args, given.kwargs))
+
+    def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
+        """Find a part of the report by further passes; a model that cannot make them has done what was asked for."""
         try:
-            inputs = self.case.make_inputs(model)
-            self.found["statistics"] = activation_statistics(model, inputs, self.case.settings.seed)
+            self.found[name] = find(self.case.make_inputs(model))
         except Exception as error:  # noqa: BLE001 - a model may raise anything in one more pass
-            note = f"no statistics of activations: {type(error).__name__}: {error}"
+            note = f"no {name}: {type(error).__name__}: {error}"
             self.found["notes"] = (*self.found.get("notes", ()), note)
 
     def draw(self, report: ModelReport) -> None:

@@ -1,5 +1,7 @@
 "use strict";
 
+const MANY = 300;
+
 // Tables are sorted by the library; what is typed in the field above filters them.
 const rowsOf = (table) => [...table.tBodies[0].rows];
 
@@ -23,6 +25,7 @@ for (const field of document.querySelectorAll("[data-filters]")) {
 
 // A long table is laid out when it comes near, or the browser's own search finds something in it.
 for (const frame of document.querySelectorAll(".scroll.tall")) {
+  if (rowsOf(frame.querySelector("table")).length < MANY) continue;
   frame.hidden = "until-found";
   const observer = new IntersectionObserver((entries) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
@@ -30,6 +33,7 @@ for (const frame of document.querySelectorAll(".scroll.tall")) {
     observer.disconnect();
   }, { rootMargin: "200px" });
   observer.observe(frame);
+  addEventListener("beforeprint", () => { frame.hidden = false; });
 }
 
 // A link to a row brings it to the middle, also where the filter hides it.

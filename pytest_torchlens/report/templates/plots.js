@@ -19,7 +19,7 @@ function curve(box, name, chart) {
   const options = {
     width: box.clientWidth,
     height: 240,
-    scales: { x: { time: false } },
+    scales: { x: { time: false }, y: { range: { min: { soft: 0, mode: 1 }, max: { pad: 0.1 } } } },
     axes: [axis, { ...axis, size: 75, values: (_, ticks) => ticks.map(said) }],
     series: [
       { label: "layer", value: (_, index) => chart.labels[index] ?? "–" },
