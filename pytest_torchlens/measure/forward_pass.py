@@ -34,7 +34,8 @@ _FLOPS = (
 )
 _MOVED = "each tensor argument read once and whole, each result written once; a view moves nothing"
 _LIVE = "storages alive in a recorded pass, each until Python let go of it; no parameters, buffers, inputs, workspaces"
-_NEEDED = "the same, if each storage was freed after its last use"
+_NEEDED = "storages of the replay, each up to its last use"
+_OTHERWISE = "the model ran other operations the second time"
 _EVENTS = "CUDA events around each call of one replay"
 
 
@@ -48,8 +49,8 @@ def measure_forward_pass(
 ) -> Measurements:
     """Measure time, memory and floating-point operations of a forward pass.
 
-    The model runs about twice as often as `passes`, and its recorded operations again; its buffers and the random
-    generators of PyTorch are put back.
+    The model runs some six times, and twice for each of `passes` (short ones more often), and its recorded operations
+    twice; its buffers, the inputs and the random generators of PyTorch are put back.
 
     Parameters
     ----------
@@ -86,6 +87,7 @@ def measure_forward_pass(
     args, kwargs = arguments_of(model, input_args, input_kwargs)
     given = tensors((args, kwargs))
     with _put_back(model, given):
+        model(*args, **kwargs)  # what it makes once and keeps is then there
         history = history or ModelHistory.of(model, (args, kwargs), TraceOptions(None))
         return _Pass(model, args, kwargs, history).measured(passes)
 
@@ -122,19 +124,19 @@ class _Pass:
             modules=by_module(self._recording, costs),
             methods=self._methods,
             **times,
-            **self._memory(labels),
+            **self._memory(labels, needed),
         )
 
-    def _memory(self, labels: tuple[str, ...]) -> dict[str, Any]:
+    def _memory(self, labels: tuple[str, ...], needed: tuple[int, ...]) -> dict[str, Any]:
         with LiveStorages() as alive:
             again = self._again(begun=alive.follow)
         live, self._methods["live_bytes"] = alive.curve(), _LIVE
         if not same_calls(again, self._recording):
-            live, self._methods["live_bytes"] = (), "not known: the model ran other operations the second time"
+            live, self._methods["live_bytes"] = needed, f"{_OTHERWISE}; so {self._methods['needed_peak_bytes']}"
         measured, self._methods["measured_peak_bytes"] = measured_peak(self._run, self._device)
         return {
             "live_bytes": live,
-            "peak_bytes": alive.peak,
+            "peak_bytes": max(live, default=0),
             "peak_operation": labels[live.index(max(live))] if live else "",
             "measured_peak_bytes": measured,
         }

@@ -50,16 +50,20 @@ def times_of(run: Callable[[], object], again: Callable[[], Recording], recordin
     warm = timer.timeit(1).median
     number = max(1, round(_SHORTEST / max(warm, 1e-9)))
     plain: list[benchmark.Measurement] = []
-    recorded: list[Recording] = []
+    recorded: list[list[int]] = []
     for _ in range(passes):
         plain.append(timer.timeit(number))
-        recorded.append(again())
-    same = [other for other in recorded if same_calls(other, recording)]
+        other = again()
+        recorded += [_elapsed_in(other)] if same_calls(other, recording) else []
+    recorded = recorded or [_elapsed_in(recording)]
     overhead = overhead_seconds()
-    each = zip(*([call.elapsed for call in other.calls] for other in same or [recording]), strict=True)
-    seconds = tuple(max(0.0, statistics.median(samples) / 1e9 - overhead) for samples in each)
-    method = f"median of {len(same) or 1} recorded passes, less {overhead * 1e6:.1f} µs each that recording adds"
+    seconds = tuple(max(0.0, statistics.median(each) / 1e9 - overhead) for each in zip(*recorded, strict=True))
+    method = f"median of {len(recorded)} recorded passes, less {overhead * 1e6:.1f} µs each that recording adds"
     return Times(benchmark.Measurement.merge(plain)[0], number * passes, seconds, overhead, method)
+
+
+def _elapsed_in(recording: Recording) -> list[int]:
+    return [call.elapsed for call in recording.calls]
 
 
 def same_calls(one: Recording, other: Recording) -> bool:

@@ -249,9 +249,24 @@ class DoesMoreEachTime(nn.Module):
 
 def test_a_model_that_runs_other_operations_each_time():
     found = measured(DoesMoreEachTime(), torch.ones(2))
-    assert found.live_bytes == ()
-    assert found.methods["live_bytes"] == "not known: the model ran other operations the second time"
-    assert len(found.operation_seconds) == 1
+    assert found.live_bytes == (8, 16)
+    assert found.methods["live_bytes"] == (
+        "the model ran other operations the second time; so storages of the replay, each up to its last use"
+    )
+    assert len(found.operation_seconds) == 2
+
+
+class RemembersATable(nn.Module):
+    table = None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.cos(torch.ones(2))
+        return x + self.table
+
+
+def test_what_is_made_once_and_kept_is_no_cost():
+    assert measured(RemembersATable(), torch.ones(2)).operations == ("add_1_1",)
 
 
 def test_no_pass_at_all():
