@@ -6,6 +6,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -20,6 +21,7 @@ from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.measure import measure_forward_pass
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
@@ -200,7 +202,7 @@ class _Job:
         """Find what the page tells besides: lines of code, what activations were like, what the pass cost."""
         self.found["code"] = code_of(history)
         self.attempt("statistics", model, lambda given: activation_statistics(model, given, self.case.settings.seed))
-        self.attempt("measurements", model, lambda given: measure_forward_pass(model, given.args, given.kwargs))
+        self.attempt("measurements", model, partial(_measured, model, history))
 
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
         """Find a part of the report by further passes; a model that cannot make them has done what was asked for."""
@@ -215,6 +217,13 @@ class _Job:
             report = save_drawing(report, self.options.folder)
         notes = (*self.found.get("notes", ()), *report.notes, *_notes_on_graph(self.options.graphs, report))
         self.found.update(graph=report.graph, notes=notes)
+
+
+def _measured(model: nn.Module, history: HistoryRecord, inputs: Inputs) -> Measurements:
+    found = measure_forward_pass(model, inputs.args, inputs.kwargs, passes=RUNS)
+    if len(found.operations) != history.num_operations:
+        raise RuntimeError("the model runs other operations from pass to pass")
+    return found
 
 
 def _notes_on_graph(graphs: Graphs | None, report: ModelReport) -> list[str]:

@@ -168,3 +168,28 @@ def test_forward_runs_in_eval_mode_without_gradients_and_records_fresh_inputs():
 def test_the_callers_gradient_mode_is_left_as_it_was():
     run_case(case(lambda: nn.Linear(4, 3)), RunOptions())
     assert torch.is_grad_enabled()
+
+
+def test_a_report_says_what_the_model_costs(tmp_path: Path):
+    report = run_case(case(lambda: nn.Linear(4, 3)), RunOptions(folder=tmp_path)).report
+    assert report.measurements is not None
+    assert report.measurements.operation_flops == (2 * 2 * 4 * 3,)
+    assert len(report.measurements.operations) == report.history.num_operations
+    assert report.notes == ()
+    assert run_case(case(lambda: nn.Linear(4, 3)), RunOptions()).report.measurements is None
+
+
+class DoesMoreEachTime(nn.Module):
+    times = 0
+
+    def forward(self, x):
+        self.times += 1
+        for _ in range(self.times):
+            x = x + 1
+        return x
+
+
+def test_what_differs_from_pass_to_pass_has_no_cost(tmp_path: Path):
+    report = run_case(case(DoesMoreEachTime), RunOptions(folder=tmp_path)).report
+    assert (report.outcome, report.measurements) == (Outcome.PASSED, None)
+    assert report.notes == ("no measurements: RuntimeError: the model runs other operations from pass to pass",)
