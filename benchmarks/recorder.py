@@ -87,7 +87,7 @@ def measure(name: str, case: str, steps: int, batch: int) -> str:
     seen, dropped = (sum(getattr(one, what) for one in recorder.report.values()) for what in ("seen", "dropped"))
     return (
         f"| {name} | {case} | {alone * 1e3:.0f} ms | {cpu:.3f} | {wall:.2f} | "
-        f"{other / steps / alone:.2f} | {seen:,} | {dropped:,} |"
+        f"{max(other, 0.0) / steps / alone:.2f} | {seen:,} | {dropped:,} |"
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
@@ -22,8 +23,10 @@ def first_tensor(output: Any) -> torch.Tensor | None:
 
 
 def is_measurable(tensor: torch.Tensor) -> bool:
-    """Whether it holds floating or complex numbers, at least one of them, and they are in memory."""
-    return bool((tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() and not tensor.is_meta)
+    """Whether it holds floating or complex numbers, at least one of them, and they are in memory as one tensor."""
+    if tensor.is_meta or tensor.is_nested or is_functorch_wrapped_tensor(tensor):
+        return False
+    return bool((tensor.is_floating_point() or tensor.is_complex()) and tensor.numel())
 
 
 def _parts(output: Any) -> Iterable[Any]:

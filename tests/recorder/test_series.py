@@ -145,6 +145,19 @@ def test_it_finds_out_what_can_be_tracked():
     assert recorder.series["model"].count.tolist() == [9]
 
 
+def test_what_is_not_there_as_numbers_is_left_out():
+    model = nn.Linear(4, 2)
+    with Recorder(every=1) as recorder:
+        recorder.track_model(model)
+        torch.func.vmap(model)(torch.ones(3, 4))
+        torch.func.grad(lambda x: model(x).sum())(torch.ones(4))
+        torch.func.functional_call(
+            model.to("meta"), dict(nn.Linear(4, 2).to("meta").named_parameters()), torch.ones(1, 4, device="meta")
+        )
+        recorder.step()
+    assert len(recorder.series["model"]) == 0
+
+
 def test_several_models_have_names():
     one, two = small_model(), small_model()
     with Recorder(every=1) as recorder:
