@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from typing import Any
 
 import av
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FRAGMENTS = {"movflags": "frag_every_frame+empty_moov+default_base_moof", "flush_packets": "1"}
+VIDEO_FRAME: Any = av.VideoFrame  # it is typed in part only
 QUALITY = {"preset": "ultrafast", "tune": "zerolatency", "crf": "20", "threads": "1", "g": "50"}
 
 
@@ -48,7 +50,7 @@ class Mp4:
 
     def add(self, frame: Image) -> None:
         """Add a frame."""
-        self._file.mux(self._stream.encode(av.VideoFrame.from_image(frame)))
+        self._file.mux(self._stream.encode(VIDEO_FRAME.from_image(frame)))
         self._save()
 
     def close(self) -> None:
