@@ -30,10 +30,10 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         joined = RunFolder.joined([RunFolder.read(path) for path in options.runs])
-        index = joined.write_site(options.out)
+        index, troubles = joined.write_site(options.out)
     except (RunFolderError, OSError) as error:
         raise CommandError(str(error)) from None
-    for line in joined.replaced:
+    for line in [*joined.replaced, *troubles]:
         print(line)
     print(f"{counted(len(joined.run.models), 'model')} of {counted(len(options.runs), 'run')}")
     print(f"report: {index.absolute().as_uri()}")

@@ -30,8 +30,10 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         folder = RunFolder.read(options.run)
-        index = folder.write_site(options.out or folder.path)
+        index, troubles = folder.write_site(options.out or folder.path)
     except (RunFolderError, OSError) as error:
         raise CommandError(str(error)) from None
+    for line in troubles:
+        print(line)
     print(f"report: {index.absolute().as_uri()}")
     return 0

@@ -101,6 +101,11 @@ class ModelReport:
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether what was recorded of operations was left out."""
+        return self.history is not None and self.history.num_operations > 0 and not self.history.operations
+
     def brief(self) -> ModelReport:
         """Return what a table of all models shows: the report without what is told of operations and modules."""
         history, cost = self.history, self.measurements

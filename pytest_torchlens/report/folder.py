@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
@@ -76,28 +75,16 @@ class RunFolder:
         run = replace(folders[0].run, models=tuple(models.values()), parts=parts if len(parts) > 1 else ())
         return cls(folders[0].path, run, sources, tuple(replaced))
 
-    def models(self) -> Iterator[ModelReport]:
-        """Yield each model's whole report; the brief one, with a note, where its file is not there.
+    def write_site(self, folder: Path) -> tuple[Path, list[str]]:
+        """Write pages, records and drawings into a folder.
+
+        Returns
+        -------
+        tuple[Path, list[str]]
+            The index, and what could not be read of which model: its page has what ``report.json`` knows, and says so.
 
         Raises
         ------
-        RunFolderError
-            If a file is damaged.
-        """
-        for model in self.run.models:
-            file = (self.sources[_key(model)] / page_path(model)).with_suffix(".json")
-            if file.exists():
-                yield _read(file, ModelReport)
-            else:
-                yield replace(model, notes=(*model.notes, f"{file} is not there: no layers and no modules are known"))
-
-    def write_site(self, folder: Path) -> Path:
-        """Write pages, records and drawings into a folder, and return the index.
-
-        Raises
-        ------
-        RunFolderError
-            If a model's file is damaged.
         OSError
             If a file cannot be written.
         """
@@ -106,14 +93,25 @@ class RunFolder:
                 drawing = self.sources[_key(model)] / path
                 if drawing.is_file() and drawing.resolve() != (folder / path).resolve():
                     write_file(folder / path, drawing.read_bytes())
-        drawn = (self._drawn(model, folder) for model in self.models())
-        return write_site(self.run, drawn, folder)[0]
+        troubles: list[str] = []
+        drawn = (self._drawn(self._whole(model, troubles), folder) for model in self.run.models)
+        return write_site(self.run, drawn, folder)[0], troubles
+
+    def _whole(self, model: ModelReport, troubles: list[str]) -> ModelReport:
+        """Return a model's whole report; the brief one, with a note, where its file is damaged or not there."""
+        file = (self.sources[_key(model)] / page_path(model)).with_suffix(".json")
+        try:
+            return _read(file, ModelReport)
+        except RunFolderError as error:
+            troubles.append(f"{model.zoo}:{model.name}: {error}")
+            return replace(model, notes=(*model.notes, f"no layers and no modules are known: {error}"))
 
     @staticmethod
     def _drawn(model: ModelReport, folder: Path) -> ModelReport:
         """Draw a model anew if its drawings are not there."""
         is_there = all((folder / path).is_file() for path in (drawing_path(model), views_path(model)))
-        return model if is_there or not model.graph else save_drawing(model, folder)
+        can_be = model.graph and model.history and model.history.operations
+        return save_drawing(model, folder) if can_be and not is_there else model
 
 
 def _key(model: ModelReport) -> str:

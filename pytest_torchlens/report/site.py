@@ -66,4 +66,5 @@ def _write_model(report: ModelReport, pages: Pages, folder: Path) -> Iterator[Pa
     path = folder / page_path(report)
     views, trouble = read_views(report, folder)
     yield write_file(path, pages.model(replace(report, notes=(*report.notes, *filter(None, [trouble]))), views))
-    yield write_file(path.with_suffix(".json"), to_json(report))
+    if not report.is_brief:
+        yield write_file(path.with_suffix(".json"), to_json(report))

@@ -49,11 +49,18 @@ def test_report_into_another_folder_takes_drawings_with_it(tmp_path):
     assert {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*")} == names
 
 
-def test_a_model_whose_record_is_gone_is_said(tmp_path):
-    folder = write(tmp_path / "out", passed())
-    (folder / "models/torchvision/alexnet.json").unlink()
+@pytest.mark.parametrize(("content", "said"), [(None, "alexnet.json is not there"), ("{", "or is damaged")])
+def test_a_model_whose_record_is_gone_or_damaged_is_said_and_the_others_have_their_pages(
+    tmp_path, capsys, content, said
+):
+    folder = write(tmp_path / "out", passed(), passed("other"))
+    record = folder / "models/torchvision/alexnet.json"
+    record.unlink() if content is None else record.write_text(content, encoding="utf-8")
     assert main(["report", str(folder)]) == 0
-    assert "alexnet.json is not there" in (folder / "models/torchvision/alexnet.html").read_text(encoding="utf-8")
+    assert said in (folder / "models/torchvision/alexnet.html").read_text(encoding="utf-8")
+    assert "conv2d_1_1" in (folder / "models/torchvision/other.html").read_text(encoding="utf-8")
+    assert capsys.readouterr().out.startswith("torchvision:alexnet: ")
+    assert (record.read_text(encoding="utf-8") if record.exists() else None) == content
 
 
 def test_merge_joins_models_drawings_and_environments(tmp_path, capsys):

@@ -15,6 +15,8 @@ def test_a_brief_report_keeps_what_a_table_shows_and_no_list():
     assert brief.measurements.peak_bytes == whole.measurements.peak_bytes
     assert brief.measurements.live_bytes == brief.measurements.operation_seconds == ()
     assert brief.verdict == whole.verdict
+    assert brief.is_brief
+    assert not whole.is_brief
     assert len(to_json(brief)) < 4_000 < len(to_json(whole))
     assert from_json(to_json(brief), ModelReport) == brief
 
