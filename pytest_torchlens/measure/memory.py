@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pytest_torchlens import capture
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.storage import storage_key
@@ -56,7 +61,8 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         before = {storage_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         result = func(*args, **kwargs)
-        for leaf in tree_leaves(result):
+        made = [] if self._recording is not None and _keeps_books() else tree_leaves(result)
+        for leaf in made:
             if isinstance(leaf, torch.Tensor) and storage_key(leaf) not in before:
                 self._add(leaf)
         self.peak = max(self.peak, self._bytes)
@@ -75,6 +81,20 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _free(self, key: int, size: int) -> None:
         self._alive.discard(key)
         self._bytes -= size
+
+
+def _keeps_books() -> bool:
+    """Return whether the recorder runs an operation for itself: a copy of what is to be overwritten, a fingerprint."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename in _BOOKS
+
+
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_BOOKS = {
+    f"{Path(capture.__file__).parent}{os.sep}{name}.py" for name in ("fingerprint", "memory", "storage", "values")
+}
 
 
 def measured_peak(run: Callable[[], object], device: torch.device) -> tuple[int, str]:
@@ -125,8 +145,11 @@ class _Live:
         self.curve: list[int] = []
 
     def add(self, each: Played) -> None:
+        given = {storage_key(tensor) for tensor in each.arguments}
         for value, tensor in zip(each.call.outputs, each.outputs, strict=True) if each.call.returned else ():
-            self._enter(value.slot, tensor)
+            key = storage_key(tensor)
+            if key not in given or self._users[key]:  # else it is an input, or the copy that stands for one
+                self._enter(value.slot, tensor)
         self.curve.append(self._bytes)
         for slot in self._last_use.get(each.number, ()):
             self._leave(slot)
@@ -170,7 +193,7 @@ def _moved(each: Played) -> int:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[Any, ...]:
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_nested:
         return (id(tensor),)
     return storage_key(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()
 

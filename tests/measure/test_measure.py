@@ -137,7 +137,25 @@ def test_a_view_moves_nothing_and_what_is_overwritten_is_written():
     assert found.operation_bytes_moved == (0, 2 * 4 * 8, 0)
 
 
-@pytest.mark.parametrize("model", [SmallConvNet().eval(), nn.LSTM(6, 4), encoder_layer().eval()])
+def fills(x):
+    return torch.empty(1000).copy_(x.add_(1))
+
+
+def test_copies_that_the_recorder_makes_do_not_count():
+    live, found = of_function(fills, torch.ones(1000))
+    assert live == {"empty_1_1": 4000, "add_1_2": 4000, "copy_1_3": 4000}
+    assert (found.needed_peak_bytes, found.measured_peak_bytes) == (4000, 4000)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors():
+    found = measured(Function(lambda x: torch.nested.nested_tensor([x, x[:2]]) * 2), torch.ones(4, 4))
+    assert found.operation_bytes_moved[-1] == 2 * 4 * 24
+
+
+@pytest.mark.parametrize(
+    "model", [SmallConvNet().eval(), SmallConvNet().train(), nn.LSTM(6, 4), encoder_layer().eval()]
+)
 def test_the_computed_peak_is_the_measured_one(model):
     x = torch.rand(2, 3, 8, 8) if isinstance(model, SmallConvNet) else torch.rand(7, 2, model_width(model))
     found = measured(model, x)
