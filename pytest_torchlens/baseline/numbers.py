@@ -34,6 +34,7 @@ class Rerun:
         self._seeded = history.random_seed_used is not None
         self._numbers: dict[int, Numbers] = {}
         self._aliases: dict[int, str] = {}
+        self._blank: set[int] = set()
         self._memory = _Memory()
         for source in self._recording.sources:
             if source.kind in ("input", "constant") and source.value.tensor is not None:
@@ -56,20 +57,24 @@ class Rerun:
         return self._aliases.get(id(node.value), "") if node.call is not None else ""
 
     def _play(self, player: Player, number: int, call: Call) -> None:
-        places = {storage_key(player.at(value_of(read).slot)): path for path, read in reversed([*edges_in(call)])}
+        reads = [(path, value_of(read)) for path, read in reversed([*edges_in(call)])]
+        places = {storage_key(player.at(value.slot)): (path, value) for path, value in reads}
         returned = player.run(call, player.arguments(call))
         outputs = player.outputs(call, returned)
         player.fill_memory(number, outputs)
         for value, output in zip(call.outputs, outputs, strict=True):
-            alias = self._aliases[id(value)] = places.get(storage_key(output) or -1, "")
-            is_view = bool(alias) and value.slot not in call.writes
-            self._numbers[id(value)] = self._look(number, call, value, None if is_view else output)
+            alias, base = places.get(storage_key(output) or -1, ("", None))
+            self._aliases[id(value)] = alias
+            is_view = base is not None and value.slot not in call.writes
+            if number in self._recording.uninitialised or (is_view and id(base) in self._blank):
+                self._blank.add(id(value))
+            self._numbers[id(value)] = self._look(call, value, None if is_view else output)
         self._memory.add(outputs)
         player.store(number, call, returned)
 
-    def _look(self, number: int, call: Call, value: Value, output: torch.Tensor | None) -> Numbers:
-        """Return the numbers of a value; the digest alone of a view, whose values are those of another."""
-        if number in self._recording.uninitialised:
+    def _look(self, call: Call, value: Value, output: torch.Tensor | None) -> Numbers:
+        """Return the numbers of a value; the digest alone of a view, nothing of memory that nobody wrote to yet."""
+        if id(value) in self._blank:
             return Numbers()
         if output is None:
             return Numbers(digest=value.fingerprint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,20 @@ def _values(tensor: torch.Tensor) -> npt.NDArray[Any] | None:
         tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
         tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16, torch.float32) else torch.float64
-        return tensor.to(wide).contiguous().numpy().reshape(-1)
+        return _array(tensor.to(wide).contiguous())
     except (RuntimeError, TypeError, NotImplementedError):  # a tensor of a class that has no such elements
         return None
+
+
+def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Return a tensor's memory as an array; `Tensor.numpy` would leave the model's own memory unable to grow."""
+    if not tensor.numel():
+        return np.empty(0)
+    kind: type[Any] = ctypes.c_float if tensor.dtype is torch.float32 else ctypes.c_double
+    memory: Any = (kind * tensor.numel()).from_address(tensor.data_ptr())
+    memory._owner = tensor  # keeps it alive as long as the array
+    array: npt.NDArray[Any] = np.ctypeslib.as_array(memory)
+    return array
 
 
 @np.errstate(over="ignore", invalid="ignore")
