@@ -249,11 +249,11 @@ class Worker:
 
     def _stop(self) -> None:
         """End a process that did not manage in time: it finishes its files; where it cannot, it is killed."""
+        self._is_overdue = True
         self._process.terminate()
         try:
             self._process.wait(FINISHING)
         except subprocess.TimeoutExpired:
-            self._is_overdue = True
             self._process.kill()
             self._process.wait()
 
@@ -274,7 +274,7 @@ class Worker:
         status = self._process.returncode
         how = f"was ended by signal {-status}" if status and status < 0 else f"ended with status {status}"
         if self._is_overdue:
-            how = f"did not end within {self.options.timeout:g} s and was killed; timeout= gives it more"
+            how = f"did not end within {self.options.timeout:g} s and was ended; timeout= gives it more"
         return RecorderError(f"the recorder's process {self.pid} {how}\n{said}".strip())
 
     def _count_written(self) -> None:

@@ -148,6 +148,26 @@ def test_a_slow_consumer_that_blocks_misses_nothing(tmp_path: Path, monkeypatch:
     assert len((tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()) == 30
 
 
+def test_what_is_not_written_in_time_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    model, recorder = small_model(), Recorder(tmp_path / "out", every=1, videos=False, timeout=0.5)
+    recorder.track_layers(model, "0", gradients=False, callback=callbacks.append_slowly)
+    train(model, 1, recorder)
+    while not (tmp_path / "seen.txt").exists():
+        time.sleep(0.01)
+    os.kill(recorder._recording.output.pids[0], signal.SIGSTOP)
+    train(model, 119, recorder)
+    os.kill(recorder._recording.output.pids[0], signal.SIGCONT)
+    recorder.close()
+    counts = recorder.report["0"]
+    seen = (tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()
+    assert counts.seen == 120
+    assert 0 < counts.written == len(seen) < 120
+    assert counts.dropped == 120 - counts.written
+    report = json.loads((tmp_path / "out" / "recording-0.json").read_text(encoding="utf-8"))
+    assert report["ended"] == "it was stopped before all was written"
+
+
 def test_memory_does_not_grow_while_the_consumer_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process, "HELD", 40)
     model, recorder = small_model(), Recorder(tmp_path, every=1, slots=4, videos=False, policy="coalesce")
@@ -165,10 +185,13 @@ def test_memory_does_not_grow_while_the_consumer_stands_still(tmp_path: Path, mo
     assert counts.written < 20
 
 
-def test_a_consumer_that_hangs_is_ended(tmp_path: Path):
-    model, recorder = small_model(), Recorder(tmp_path, videos=False, timeout=0.5)
+def test_a_consumer_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    model, recorder = small_model(), Recorder(tmp_path / "out", videos=False, timeout=0.5)
     recorder.track_layers(model, "0", callback=callbacks.hang)
     train(model, 2, recorder)
+    while not (tmp_path / "hanging.txt").exists():
+        time.sleep(0.01)
     with pytest.raises(RecorderError, match=r"did not end within 0\.5 s"):
         recorder.close()
     assert not running(recorder._recording.output.pids[0])

@@ -30,6 +30,8 @@ def main() -> int:
     except BaseException:
         _finish(sink, "an error")
         raise
+    if messages.is_stopped:
+        return _finish(sink, "it was stopped before all was written")
     if messages.last is None:
         return _finish(sink, "the process that records ended without closing")
     return _finish(sink, "closed", messages.last["counts"])

@@ -26,6 +26,8 @@ class Messages:
 
     Attributes
     ----------
+    is_stopped : bool
+        Whether no further message was to be taken.
     last : dict or None
         The message that said that it was the last.
     """
@@ -33,16 +35,16 @@ class Messages:
     def __init__(self, source: int) -> None:
         self.last: dict[str, Any] | None = None
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._is_stopped = False
+        self.is_stopped = False
         threading.Thread(target=self._read, args=(source,), daemon=True).start()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        while (message := self._queue.get()) is not None and not self._is_stopped:
+        while (message := self._queue.get()) is not None and not self.is_stopped:
             yield message
 
     def stop(self) -> None:
         """Take no further message."""
-        self._is_stopped = True
+        self.is_stopped = True
         self._queue.put(None)
 
     def _read(self, source: int) -> None:
