@@ -14,7 +14,7 @@ from pytest_torchlens.records import Change
 from pytest_torchlens.records import close
 
 LIMITS = ("own", "graph", "output")
-COSTS = ("time", "peak", "operations", "parameters")
+COSTS = ("peak", "operations", "parameters")
 DEFAULT = (Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
 """Classes that fail a model where no others are asked for."""
 _FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED))
@@ -27,7 +27,7 @@ class ConditionError(ValueError):
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition: ``structure``, ``own:1e-5@layer_norm``, ``time:+20%``.
+    """One condition: ``structure``, ``own:1e-5@layer_norm``, ``peak:+10%``.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ def _condition(text: str) -> Condition:
 
 
 def _number(text: str, name: str, value: str) -> float:
-    example = "time:+20%" if name in COSTS else f"{name}:1e-5"
+    example = f"{name}:+10%" if name in COSTS else f"{name}:1e-5"
     try:
         number = float(value.strip().removeprefix("+").removesuffix("%")) / (100 if value.strip().endswith("%") else 1)
     except ValueError:

@@ -103,7 +103,7 @@ def test_what_fails_is_what_was_asked_for():
         ("own", "takes a number from 0, as in own:1e-5"),
         ("own:x", "own:1e-5"),
         ("own:-1", "own:1e-5"),
-        ("time:fast", r"time:\+20%"),
+        ("peak:fast", r"peak:\+10%"),
         ("structure:1", "takes no value"),
         ("", ""),
     ],

@@ -42,6 +42,7 @@ def _snapshot(program: Program) -> Snapshot:
         return take(history, find_environment())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*sparse|.*Sparse|.*nested|.*quantize:UserWarning")
 @pytest.mark.parametrize("program", _programs())
 def test_a_snapshot_comes_back_and_is_the_same_again(program):
