@@ -12,6 +12,7 @@ import pytest
 
 from pytest_torchlens.plugin.autotrace_options import MODES
 from pytest_torchlens.plugin.autotrace_options import WHICH
+from pytest_torchlens.plugin.deadlines import lift_deadline
 from pytest_torchlens.plugin.marker import choice
 from pytest_torchlens.plugin.marker import marked
 from pytest_torchlens.plugin.marker import number
@@ -120,6 +121,7 @@ class Listening:
         if self._autotrace is None or settings is None or settings.autotrace == "off":
             return (yield)
         self._autotrace.begin(item.nodeid, self._plan(settings))
+        lift_deadline(item)
         with self._autotrace.on():
             return (yield)
 
