@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.opaque import is_opaque
 
 
@@ -40,6 +42,10 @@ def _is_compiled(module: torch.nn.Module) -> bool:
     )
 
 
+def _is_lazy(module: torch.nn.Module) -> bool:
+    return any(is_lazy(tensor) for tensor in itertools.chain(module.parameters(), module.buffers()))
+
+
 def _is_distributed(_: torch.nn.Module) -> bool:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -57,6 +63,7 @@ _REASONS: tuple[tuple[str, Callable[[torch.nn.Module], bool]], ...] = (
     ("its tensors are fake", _is_fake),
     ("a profiler was on", _is_profiled),
     ("it is compiled or scripted", _is_compiled),
+    ("it has yet to make its parameters", _is_lazy),
     ("other processes take part in it", _is_distributed),
     ("a CUDA graph was captured", _is_captured),
 )

@@ -15,6 +15,13 @@ int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7""".
 _STORED = frozenset(getattr(torch, name) for name in _NAMES_OF_STORED if hasattr(torch, name))
 """Dtypes that PyTorch keeps and casts, and does not compute with."""
 _WITHOUT_ORDER = _STORED | {torch.bool}
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+_PLANE = 2  # dimensions of a compressed tensor that is no batch of them
 _BLOCK = 1 << 20  # drawn numbers; larger tables repeat them
 
 
@@ -132,6 +139,12 @@ def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if tensor.layout is torch.sparse_coo and tensor._nnz():
         indices, values = tensor._indices()[:, :-1], tensor._values()[:-1]
         yield torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=tensor.is_coalesced())
+    if tensor.layout in _COMPRESSED and tensor.dim() == _PLANE and len(tensor.values()):
+        ends, places = (getattr(tensor, name)() for name in _COMPRESSED[tensor.layout])
+        values = tensor.values()[:-1]
+        yield torch.sparse_compressed_tensor(
+            ends.clamp(max=len(values)), places[:-1], values, tensor.shape, layout=tensor.layout
+        )
 
 
 def _quantized(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

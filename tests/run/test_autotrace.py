@@ -185,3 +185,33 @@ def test_a_test_may_replace_module_calls_itself(monkeypatch):
     assert nn.Module.__call__ is CALL
     assert seen == [nn.Sequential, nn.ReLU]
     assert autotrace.found().found[0].verdict
+
+
+class Averaging(nn.Module):
+    """Puts another tensor in the place of its buffer, as some norms do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.seen = 0
+
+    def forward(self, x):
+        self.seen += 1
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return x - self.mean
+
+
+def test_a_buffer_may_be_replaced():
+    model = Averaging()
+    _, found = traced(lambda: [model(X), model(X)], every=True)
+    assert [call.verdict.status for call in found.found] == [Status.PASSED, Status.PASSED]
+    assert model.seen == 2
+    torch.testing.assert_close(model.mean, X.mean(0) * 0.19)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_lazy_modules_are_validated_from_the_second_call():
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    _, found = traced(lambda: [model(X), model(X)])
+    assert found.passed_over == {"it has yet to make its parameters": 1}
+    assert found.found[0].verdict.status is Status.PASSED

@@ -125,11 +125,17 @@ NO_REASON_NEEDED = {
     "a sum of truth values that turning them round leaves": lambda x: (torch.arange(4.0) > 1.5).sum() + x,
     "the largest of integers, alone at the top": lambda x: (x > 1.9).long().max() + x,
     "the places of a sparse tensor's entries": lambda x: x.diag().to_sparse().coalesce().indices().sum() + x,
+    "the rows of a compressed one": lambda x: x.diag().to_sparse_csr().crow_indices().sum() + x,
+    "its columns": lambda x: x.diag().to_sparse_csr().col_indices().sum() + x,
+    "columns of one by columns": lambda x: x.diag().to_sparse_csc().ccol_indices().sum() + x,
+    "its rows": lambda x: x.diag().to_sparse_csc().row_indices().sum() + x,
+    "rows of blocks": lambda x: x.diag().to_sparse_bsr((1, 1)).crow_indices().sum() + x,
     "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).relu().dequantize() + x,
 }
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 @pytest.mark.parametrize("forward", NO_REASON_NEEDED.values(), ids=NO_REASON_NEEDED)
 def test_no_reason_is_given_where_other_values_have_an_effect(forward):
     part = perturbed(forward)
