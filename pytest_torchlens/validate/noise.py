@@ -142,8 +142,9 @@ def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if tensor.layout in _COMPRESSED and tensor.dim() == _PLANE and len(tensor.values()):
         ends, places = (getattr(tensor, name)() for name in _COMPRESSED[tensor.layout])
         values = tensor.values()[:-1]
+        shape, layout = tensor.shape, tensor.layout
         yield torch.sparse_compressed_tensor(
-            ends.clamp(max=len(values)), places[:-1], values, tensor.shape, layout=tensor.layout
+            ends.clamp(max=len(values)), places[:-1], values, shape, layout=layout, check_invariants=False
         )
 
 
