@@ -46,11 +46,15 @@ def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
         }
         for op in history.operations
     }
-    calls = dict.fromkeys(call for op in history.operations for call in op.containing_module_origin_nested)
     around = {op.containing_module_origin_nested: None for op in history.operations}
     paths = {call: path[: place + 1] for path in around for place, call in enumerate(path)}
     costs_of = {module.address: module for module in report.measurements.modules} if report.measurements else {}
-    return {"layers": layers, "modules": {module_id(call): _module(paths[call], modules, costs_of) for call in calls}}
+    firsts = {address_of(call, modules): module_id(call) for call in reversed(paths)}
+    told = {
+        module_id(call): _module(path, modules, costs_of) | {"view": firsts[address_of(call, modules)]}
+        for call, path in paths.items()
+    }
+    return {"layers": layers, "modules": told}
 
 
 def _nodes(op: Operation) -> list[str]:

@@ -22,6 +22,7 @@ from pytest_torchlens.report.pages import Pages
 from pytest_torchlens.report.views import read_views
 from tests.draw.samples import Sketch
 from tests.draw.samples import transformer
+from tests.draw.test_rolled import cell
 from tests.report.html_page import Page
 from tests.report.samples import measured
 from tests.report.samples import passed
@@ -207,6 +208,17 @@ def test_a_measured_page_has_costs_peak_curves_and_bars(tmp_path):
     assert known["layers"]["row-flatten_1_15"]["code"] == ">   50 x = torch.flatten(x, 1)"
     assert ["time", "2 s"] in known["modules"]["module-features"]["facts"]
     assert known["modules"]["module-features-2e-0"]["around"] == ["module-features"]
+
+
+def test_every_call_of_a_module_opens_the_drawing_of_the_first(tmp_path):
+    page = model_page(passed(history=cell()), tmp_path)
+    assert page.values("option", "value")[-1] == "module-cell.1"
+    modules = json.loads(unpacked(page, "details"))["modules"]
+    assert {id_: told["view"] for id_, told in modules.items()} == {
+        "module-cell.1": "module-cell.1",
+        "module-cell.2": "module-cell.1",
+        "module-cell.3": "module-cell.1",
+    }
 
 
 def test_a_page_knows_all_of_a_layer_and_where_it_is_drawn(tmp_path):

@@ -160,7 +160,8 @@ class Graph {
   }
 
   open(id) {
-    if (this.has(id)) this.show(id);
+    const view = this.data.modules[id]?.view;
+    if (this.has(view)) this.show(view);
   }
 
   tell(id, told) {
@@ -168,7 +169,7 @@ class Graph {
     const facts = told.facts.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { textContent: text })]);
     const parts = [make("h3", { textContent: told.label, tabIndex: -1 }), make("dl", { className: "pairs" }, facts)];
     if (told.code) parts.push(make("pre", { textContent: told.code, tabIndex: 0 }));
-    if (this.has(id)) parts.push(this.button("Open this module", () => this.show(id)));
+    if (!told.nodes && this.has(told.view)) parts.push(this.button("Open this module", () => this.open(id)));
     if (told.from?.length) parts.push(this.links("from", told.from));
     if (told.to?.length) parts.push(this.links("to", told.to));
     if (document.getElementById(id)?.matches("tr")) {
