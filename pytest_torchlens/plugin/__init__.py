@@ -32,6 +32,7 @@ __all__ = [
     "lens_validate",
     "pytest_addhooks",
     "pytest_addoption",
+    "pytest_assertrepr_compare",
     "pytest_configure",
     "pytest_generate_tests",
     "pytest_itemcollected",
@@ -56,6 +57,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from pytest_torchlens.plugin.zoo_marker import parametrize
 
         parametrize(metafunc)
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Explain why tensors or histories are not equal."""
+    from pytest_torchlens.plugin.compare import explain
+
+    return explain(op, left, right)
 
 
 def pytest_configure(config: pytest.Config) -> None:
