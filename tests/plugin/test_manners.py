@@ -11,7 +11,7 @@ heavy = {name for name in sys.modules if name.partition(".")[0] in (
     "torch", "numpy", "yaml", "jinja2", "graphviz", "torchvision", "timm", "tabulate", "xxhash")}
 ours = {name for name in sys.modules if name.startswith("pytest_torchlens.") and not name.endswith("_options")}
 allowed = {"pytest_torchlens.plugin", *("pytest_torchlens.plugin." + name for name in
-    ("arguments", "fixtures", "options", "sweep_options"))}
+    ("arguments", "fixtures", "hookspecs", "options"))}
 """
 
 
