@@ -99,6 +99,8 @@ def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:
             if latest <= earlier or all(keys[parent] != keys[latest] for _, parent in ops.parents[earlier]):
                 continue  # no block of two operations can end in both
             block = _Block(ops, groups, keys, earlier, number).match()
+            if len({keys[later] for later in block}) == 1:
+                break  # one operation over and over, which is no sequence: a + b + c + d
             if block and not _is_shifted(groups, block) and not any(_is_seam(groups, *pair) for pair in block.items()):
                 joined += [later for later, before in block.items() if groups.join([later, before])]
                 break

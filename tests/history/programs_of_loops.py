@@ -313,3 +313,26 @@ def one_body_with_two_equal_updates(r):
         before, size = size, r.sum()
         p = r + size / before * p
     return p
+
+
+@PROGRAMS.add("relu_1 relu_2 relu_3 relu_4 relu_5")
+def one_operation_over_and_over(x):
+    return x.relu().relu().relu().relu().relu()
+
+
+@PROGRAMS.add("sin_1 add_1 add_2 add_3 add_4")
+def a_long_sum(x):
+    return x.sin() + x + x + x + x
+
+
+@PROGRAMS.add("relu_1:1 relu_2:1 sin_1:1 relu_1:2 relu_2:2 sin_1:2")
+def xxy_written_out(x):
+    x = x.relu().relu().sin()
+    return x.relu().relu().sin()
+
+
+@PROGRAMS.add("cos_1:1 relu_1:1 cos_1:2 relu_1:2 cos_1:3 relu_1:3 relu_2 relu_3 relu_4 relu_5 sin_1")
+def a_loop_and_then_one_operation_over_and_over(x):
+    for _ in range(3):
+        x = x.cos().relu()
+    return x.relu().relu().relu().relu().sin()
