@@ -25,6 +25,8 @@ METRICS = (*_FIELDS, *(field.name for field in fields(Operation) if field.type i
 _WORDS = {value: key for key, value in _FIELDS.items()}
 _OF_CALLS = {"time", "flops"}
 """What is known of a call, and stands in each operation that the call made."""
+_OF_PARAMETERS = {"params", "num_params_trainable", "num_param_tensors"}
+"""What operations with the same parameters share."""
 _NO_CALLS = {"input", "output", "buffer", "constant"}
 _WIDE = 100.0
 """Positive numbers further apart than this are shown on a logarithmic scale, with 0 at its low end."""
@@ -57,6 +59,8 @@ class Metric:
             return max((self.values[op.label] for op in known), key=lambda value: (math.isnan(value), value))
         if self.name in _OF_CALLS:
             known = list({op.call_id if op.call_id >= 0 else op.label: op for op in known}.values())
+        if self.name in _OF_PARAMETERS:
+            known = list(once(known))
         return sum(self.values[op.label] for op in known)
 
     def text(self, value: float) -> str:
@@ -86,7 +90,9 @@ class Scale:
         return cls(least, high, True) if low >= 0 and high > least * _WIDE else cls(low, high)
 
     def share(self, value: float) -> float:
-        """Return where a value is, from 0 (lowest) to 1 (highest)."""
+        """Return where a value is, from 0 (lowest) to 1 (highest); infinite or no number as it is."""
+        if not math.isfinite(value):
+            return value
         if self.high == self.low:
             return 0.0
         if self.is_logarithmic:
@@ -98,6 +104,11 @@ class Scale:
         if self.is_logarithmic:
             return float(self.low * (self.high / self.low) ** share)
         return self.low + share * (self.high - self.low)
+
+
+def once(operations: Iterable[Operation]) -> Iterable[Operation]:
+    """Return one operation for each set of parameters, and each that has none."""
+    return {op.parent_param_addresses or op.label: op for op in operations}.values()
 
 
 def metric(color_by: ColorBy, operations: tuple[Operation, ...], addresses: Container[str]) -> Metric | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
+from typing import TypeAlias
 
 from pytest_torchlens.draw.scene import Flow
 from pytest_torchlens.draw.scene import Scene
@@ -49,12 +50,6 @@ class Repeats:
                     break
                 tail, head = ends
 
-    def drawn(self, label: str) -> str:
-        """Return the label of what is drawn for an operation."""
-        while label in self.standing_for:
-            label = self.standing_for[label]
-        return label
-
     def _crosses(self, tail: str, head: str) -> bool:
         there = self._rounds.get(head, {})
         return any(there.get(run, number) != number for run, number in self._rounds.get(tail, {}).items())
@@ -78,6 +73,8 @@ class _Block:
     call: str
     operations: list[Operation]
     signature: object
+    reads: tuple[str, ...]
+    """Labels of what it reads from outside, in the order of the places that read it."""
 
 
 def find_repeats(scene: Scene, surroundings: Surroundings) -> Repeats:
@@ -95,14 +92,17 @@ class _Finder:
         self.inflows: dict[str, list[Flow]] = defaultdict(list)
         for flow in scene.flows:
             self.inflows[flow.head].append(flow)
+        self.answers: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for escape in scene.history.escapes:
+            self.answers[escape.operation].append((escape.statement, escape.branch))
 
     def search(self, path: Path, operations: list[Operation], found: Repeats) -> None:
         """Look among the calls that the innermost call of `path` made, then inside those that are drawn."""
         blocks = self._blocks(path, operations)
-        signatures = [block.signature for block in blocks]
+        row = _Row(blocks)
         place = 0
         while place < len(blocks):
-            period, rounds = _longest(signatures, place)
+            period, rounds = row.longest(place)
             if rounds > 1:
                 found.add(blocks[place : place + period * rounds], period)
             for block in blocks[place : place + period]:
@@ -121,7 +121,11 @@ class _Finder:
             if call not in inside:
                 order.append((call, inside[call]))
             inside[call].append(op)
-        return [_Block(call, ops, self._signature(path, call, ops)) for call, ops in order]
+        return [_Block(call, ops, self._signature(path, call, ops), self._reads(ops)) for call, ops in order]
+
+    def _reads(self, operations: list[Operation]) -> tuple[str, ...]:
+        own = {op.label for op in operations}
+        return tuple(flow.tail for op in operations for flow in self.inflows[op.label] if flow.tail not in own)
 
     def _signature(self, path: Path, call: str, operations: list[Operation]) -> object:
         """Return what two equal blocks share; for what can have no equal, an object that equals nothing."""
@@ -135,8 +139,8 @@ class _Finder:
         inner = tuple(self._relative(call, address) for call in self.paths[op.label][level:])
         flows = tuple((places.get(flow.tail), flow.argument) for flow in self.inflows[op.label])
         arguments = op.func_position_args_non_tensor, op.func_keyword_args_non_tensor
-        tensor = op.tensor_shape, op.tensor_dtype, op.parent_param_shapes
-        return op.layer_type, inner, flows, arguments, tensor, self.marks.get(op.label, "")
+        tensor = op.tensor_shape, op.tensor_dtype, op.parent_param_shapes, op.num_params_trainable
+        return op.layer_type, inner, flows, arguments, tensor, self.answers[op.label], self.marks.get(op.label, "")
 
     def _relative(self, call: str, address: str) -> tuple[str, str]:
         """Return a call's address, as seen from the block, and its class."""
@@ -144,16 +148,54 @@ class _Finder:
         return own[len(address) :] if own.startswith(address) else "", self.types.get(own, "")
 
 
-def _longest(signatures: list[object], start: int) -> tuple[int, int]:
-    """Return period and number of rounds of the longest repetition from `start` on; the shortest period of those."""
-    found = ((period, _rounds(signatures, start, period)) for period in range(1, _LONGEST_PERIOD + 1))
-    repeated = [(period, rounds) for period, rounds in found if rounds > 1]
-    return max(repeated, key=lambda pair: (pair[0] * pair[1], -pair[0]), default=(1, 1))
+_Read: TypeAlias = str | tuple[int, int, int]
+"""What a block reads: a label outside the row; else how many rounds ago, which block of the round, which operation."""
 
 
-def _rounds(signatures: list[object], start: int, period: int) -> int:
-    first = signatures[start : start + period]
-    rounds = 1
-    while signatures[start + rounds * period : start + (rounds + 1) * period] == first:
-        rounds += 1
-    return rounds
+class _Row:
+    """Blocks, one after the other, in which something may repeat."""
+
+    def __init__(self, blocks: list[_Block]) -> None:
+        self.blocks = blocks
+        self.places = {
+            op.label: (number, place)
+            for number, block in enumerate(blocks)
+            for place, op in enumerate(block.operations)
+        }
+
+    def longest(self, start: int) -> tuple[int, int]:
+        """Return period and number of rounds of the longest repetition from `start` on, its period the shortest."""
+        found = ((period, self._rounds(start, period)) for period in range(1, _LONGEST_PERIOD + 1))
+        repeated = [(period, rounds) for period, rounds in found if rounds > 1]
+        return max(repeated, key=lambda pair: (pair[0] * pair[1], -pair[0]), default=(1, 1))
+
+    def _rounds(self, start: int, period: int) -> int:
+        rounds = 1
+        while self._is_like_before(start, period, rounds):
+            rounds += 1
+        return rounds
+
+    def _is_like_before(self, start: int, period: int, number: int) -> bool:
+        if self._signatures(start + number * period, period) != self._signatures(start, period):
+            return False
+        before, now = (self._reads(start, period, each) for each in (number - 1, number))
+        return now == before or (number == 1 and all(map(_is_same_way_in, before, now)))
+
+    def _signatures(self, start: int, period: int) -> list[object]:
+        return [block.signature for block in self.blocks[start : start + period]]
+
+    def _reads(self, start: int, period: int, number: int) -> list[_Read]:
+        """Return all that the blocks of one round read, as seen from there."""
+        begin = start + number * period
+        labels = [label for block in self.blocks[begin : begin + period] for label in block.reads]
+        return [self._seen(label, start, period, number) for label in labels]
+
+    def _seen(self, label: str, start: int, period: int, number: int) -> _Read:
+        block, place = self.places.get(label, (-1, -1))
+        back, which = divmod(block - start, period)
+        return label if block < start else (number - back, which, place)
+
+
+def _is_same_way_in(first: _Read, second: _Read) -> bool:
+    """Whether the first two rounds read the same; what the second has from the first, that has from before the row."""
+    return first == second or (isinstance(first, str) and isinstance(second, tuple) and second[0] == 1)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.draw.metric import once
 from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.options import OptionError
 from pytest_torchlens.draw.text import counted
@@ -93,7 +94,7 @@ class Words:
 
     def _of_module(self, node: Node) -> list[str]:
         last = node.operations[-1]
-        params = sum(op.num_params_total for op in _once(node.operations))
+        params = sum(op.num_params_total for op in once(node.operations))
         lines = [
             with_passes(f"@{node.module}", node.num_passes),
             self._module(node.module or "").module_type,
@@ -183,7 +184,7 @@ def tensor_line(op: Operation) -> str:
 
 
 def _frozen(node: Node) -> str:
-    operations = list(_once(node.operations))
+    operations = list(once(node.operations))
     return _not_trained(
         sum(op.num_params_total for op in operations), sum(op.num_params_trainable for op in operations)
     )
@@ -213,11 +214,6 @@ def _answer_lines(answers: list[EscapeRecord]) -> list[str]:
         said = " → ".join(filter(None, [str(value), answer.branch]))
         by_question[asked][said] = None
     return [f"{asked}: {_listed(said)}".rstrip(": ") for asked, said in by_question.items()]
-
-
-def _once(operations: Iterable[Operation]) -> Iterable[Operation]:
-    """Yield one operation for each set of parameters."""
-    return {op.parent_param_addresses or op.label: op for op in operations}.values()
 
 
 def _limits(picture: Picture) -> Iterable[str]:

@@ -104,6 +104,27 @@ def test_no_number_is_said_and_not_shown_as_a_colour():
     assert drawn.title[-3:] == ["1", "1.5", "2"]
 
 
+@pytest.mark.parametrize(
+    ("value", "fill"),
+    [("nan", THEMES["light"].background), ("inf", THEMES["light"].scale[-1]), ("-inf", THEMES["light"].scale[0])],
+)
+def test_no_number_beside_equal_ones(value, fill):
+    drawn = parse(demo_network(), color_by={"fc": float(value), "add_1_1": 1.0, "mul_1": 1.0})
+    assert drawn.nodes["op-linear_1_3"]["fillcolor"] == fill
+    assert drawn.nodes["op-add_1_1"]["fillcolor"] == THEMES["light"].scale[0]
+
+
+def test_shared_parameters_count_once_in_a_node():
+    net = Sketch("Net")
+    net.module("outer", "Outer")
+    x = net.op("input")
+    shared = {"parent_param_shapes": ((5, 5),), "parent_param_addresses": ("fc.weight",)}
+    for _ in range(3):
+        x = net.op("linear", x, inside=("outer",), **shared)
+    lines = parse(net.record(), vis_nesting_depth=1, color_by="params").lines("module-outer")
+    assert lines[-2:] == ["25 params", "params: 25"]
+
+
 def test_numbers_far_apart_are_on_a_logarithmic_scale():
     drawn = parse(demo_network(), color_by={"add_1_1": 1.0, "mul_1": 10_000.0, "fc": 100.0})
     assert drawn.title[-4:] == ["value, logarithmic", "1", "100", "10,000"]

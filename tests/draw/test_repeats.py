@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from pytest_torchlens.records import EscapeRecord
 from tests.draw.parsed import parse
 from tests.draw.parsed import text_lines
 from tests.draw.samples import Sketch
@@ -96,6 +99,76 @@ def test_a_shared_parent_reaches_the_one_block():
     drawn = parse(net.record(), repeats=True)
     assert drawn.says("op-input_2_0", "op-where_1_3") == ["arg 1"]
     assert len(drawn.arrows) == 3
+
+
+def two_input_blocks(*reads):
+    """Return a model of blocks that read what is given: ``y`` is the result of the one before."""
+    net = Sketch("Net")
+    known = {"y": net.op("input")}
+    known |= {kind: net.op(kind, known["y"]) for kind in ("cos", "sin", "tan")}
+    for number, (first, second) in enumerate(reads):
+        net.module(f"layer.{number}", "Layer")
+        inside = ("layer", f"layer.{number}")
+        q, k = net.op("exp", known[first], inside=inside), net.op("log", known[second], inside=inside)
+        known["y"] = net.op("sub", q, k, inside=inside)
+    net.op("output", known["y"])
+    return net.record()
+
+
+def rows(record):
+    boxes = parse(record, repeats=True).boxes
+    return [text_lines(box["label"])[0] for name, box in boxes.items() if name != "module-layer"]
+
+
+@pytest.mark.parametrize(
+    ("reads", "drawn"),
+    [
+        (["y cos"] * 4, ["@layer.0 × 4, to @layer.3"]),
+        (["sin cos", "y cos", "y cos"], ["@layer.0 × 3, to @layer.2"]),
+        (["y cos", "cos y", "y cos", "y cos"], ["@layer.0", "@layer.1", "@layer.2 × 2, to @layer.3"]),
+        (["y cos", "cos y", "y cos", "cos y"], ["@layer.0 × 2, to @layer.2", "@layer.1 × 2, to @layer.3"]),
+        (["y cos", "y sin", "y tan"], ["@layer.0", "@layer.1", "@layer.2"]),
+        (["y y", "y cos", "y cos"], ["@layer.0", "@layer.1 × 2, to @layer.2"]),
+        (["cos sin", "cos sin"], ["@layer.0 × 2, to @layer.1"]),
+    ],
+)
+def test_blocks_that_read_something_else_differ(reads, drawn):
+    assert rows(two_input_blocks(*map(str.split, reads))) == drawn
+
+
+def test_what_all_read_from_the_first_block_is_no_way_from_one_to_the_next():
+    net = Sketch("Net")
+    x = bias = net.op("input")
+    for number in range(4):
+        net.module(f"layer.{number}", "Layer")
+        inside = ("layer", f"layer.{number}")
+        if number == 0:
+            bias = net.op("tan", x, inside=inside)
+        x = net.op("sub", net.op("cos", x, inside=inside), bias, inside=inside)
+    assert rows(net.record()) == ["@layer.0", "@layer.1 × 3, to @layer.3"]
+
+
+def test_frozen_and_trained_blocks_differ():
+    net = Sketch("Net")
+    x = net.op("input")
+    for number, trained in enumerate((30, 30, 0, 0)):
+        net.module(f"layer.{number}", "Layer")
+        inside = ("layer", f"layer.{number}")
+        params = {"parent_param_shapes": ((5, 5), (5,)), "num_params_trainable": trained}
+        x = net.op("relu", net.op("linear", x, inside=inside, **params), inside=inside)
+    assert rows(net.record()) == ["@layer.0 × 2, to @layer.1", "@layer.2 × 2, to @layer.3"]
+    drawn = parse(net.record(), repeats=True)
+    assert [drawn.nodes[f"op-linear_{i}_{2 * i - 1}"]["class"] for i in (1, 3)] == ["params", "plain"]
+
+
+def test_blocks_that_took_another_branch_differ():
+    record = blocks(["add"] * 3)
+    asked = {"function": "__bool__", "statement": "if"}
+    escapes = tuple(
+        EscapeRecord(**asked, operation=f"cos_{i}_{2 * i - 1}", value=branch == "body", branch=branch)
+        for i, branch in enumerate(("body", "body", "else"), 1)
+    )
+    assert rows(replace(record, escapes=escapes)) == ["@layer.0 × 2, to @layer.1", "@layer.2"]
 
 
 @pytest.mark.parametrize(("repeats", "count"), [(None, 20), (False, 20), (True, 20)])
