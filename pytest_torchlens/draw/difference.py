@@ -3,37 +3,65 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Iterator
 
 from pytest_torchlens.draw.scene import Flow
 from pytest_torchlens.draw.scene import Mark
 from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.records import AlignedEdge
+from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import Pair
 from pytest_torchlens.records import align
 
-_MARKS: Final[dict[str, Mark]] = {"same": "", "added": "added", "removed": "removed", "changed": "changed"}
+_Answers = dict[str, tuple[EscapeRecord, ...]]
+"""By label: what Python was told of a value."""
 
 
 def difference(before: HistoryRecord, after: HistoryRecord) -> Scene:
     """Return a scene of both passes: what only one has, and what differs, is marked."""
     alignment = align(before.operations, after.operations)
-    operations = tuple(_renamed(pair.operation) if pair.second is None else pair.second for pair in alignment.pairs)
+    pairs, was, now = alignment.pairs, _answers(before), _answers(after)
+    operations = tuple(_renamed(pair.operation) if pair.second is None else pair.second for pair in pairs)
     labels = [op.label for op in operations]
+    by_label = dict(zip(labels, pairs, strict=True))
+    marks = {label: _mark(pair, was, now) for label, pair in by_label.items()}
     return Scene(
-        dataclasses.replace(after, operations=operations, modules=_modules(before, after)),
+        dataclasses.replace(
+            after,
+            operations=operations,
+            modules=_modules(before, after),
+            escapes=(*after.escapes, *_of_removed(by_label, was)),
+        ),
         operations,
         tuple(
-            Flow(labels[edge.parent], labels[edge.child], edge.argument, edge.through_write, _mark(edge))
+            Flow(labels[edge.parent], labels[edge.child], edge.argument, edge.through_write, _mark_of_edge(edge))
             for edge in alignment.edges
         ),
-        {label: _MARKS[pair.kind] for label, pair in zip(labels, alignment.pairs, strict=True)},
-        {label: pair.changes for label, pair in zip(labels, alignment.pairs, strict=True)},
-        (_summary(before, after, alignment.pairs),),
+        marks,
+        {label: pair.changes for label, pair in by_label.items()},
+        {label: was.get(pair.first.label, ()) for label, pair in by_label.items() if pair.first and pair.second},
+        (_summary(before, after, marks.values()),),
     )
+
+
+def _answers(history: HistoryRecord) -> _Answers:
+    found: dict[str, list[EscapeRecord]] = defaultdict(list)
+    for escape in history.escapes:
+        found[escape.operation].append(escape)
+    return {label: tuple(escapes) for label, escapes in found.items()}
+
+
+def _of_removed(pairs: dict[str, Pair], was: _Answers) -> Iterator[EscapeRecord]:
+    """Yield what Python was told of operations that are gone, under the labels that they are drawn with."""
+    for label, pair in pairs.items():
+        if pair.first is not None and pair.second is None:
+            yield from (dataclasses.replace(escape, operation=label) for escape in was.get(pair.first.label, ()))
 
 
 def _renamed(op: Operation) -> Operation:
@@ -44,18 +72,40 @@ def _renamed(op: Operation) -> Operation:
 
 
 def _modules(before: HistoryRecord, after: HistoryRecord) -> tuple[ModuleRecord, ...]:
+    """Return the modules of both, each with the calls of the pass that made more."""
     known = {module.address for module in after.modules}
-    return (*after.modules, *(module for module in before.modules if module.address not in known))
+    calls = {module.address: module.num_passes for module in before.modules}
+    most = (
+        dataclasses.replace(module, num_passes=max(module.num_passes, calls.get(module.address, 0)))
+        for module in after.modules
+    )
+    return (*most, *(module for module in before.modules if module.address not in known))
 
 
-def _mark(edge: AlignedEdge) -> Mark:
+def _mark(pair: Pair, was: _Answers, now: _Answers) -> Mark:
+    if pair.second is None:
+        return "removed"
+    if pair.first is None:
+        return "added"
+    has_other_answers = _decided(was.get(pair.first.label, ())) != _decided(now.get(pair.second.label, ()))
+    return "changed" if pair.changes or has_other_answers else ""
+
+
+def _decided(answers: tuple[EscapeRecord, ...]) -> list[tuple[str, object, str]]:
+    """Return how truth tests came out; a number that Python was told is a value, and values are not compared."""
+    return [(answer.statement, answer.value, answer.branch) for answer in answers if answer.is_truth_test]
+
+
+def _mark_of_edge(edge: AlignedEdge) -> Mark:
     if edge.in_first and edge.in_second:
         return ""
     return "added" if edge.in_second else "removed"
 
 
-def _summary(before: HistoryRecord, after: HistoryRecord, pairs: tuple[Pair, ...]) -> str:
-    kinds = [pair.kind for pair in pairs]
-    counts = {kind: kinds.count(kind) for kind in ("added", "removed", "changed", "same")}
-    said = "+ {added:,} added, − {removed:,} removed, ~ {changed:,} changed, {same:,} the same".format(**counts)
+def _summary(before: HistoryRecord, after: HistoryRecord, marks: Iterable[Mark]) -> str:
+    counts = Counter(mark or "same" for mark in marks)
+    said = (
+        f"+ {counts['added']:,} added, − {counts['removed']:,} removed, ~ {counts['changed']:,} changed, "
+        f"{counts['same']:,} the same"
+    )
     return said if before.model_name == after.model_name else f"compared with {before.model_name}: {said}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -119,7 +120,7 @@ def compose(scene: Scene, options: DrawOptions, gradients: frozenset[str] = froz
         options,
         tuple(composer.gradients(shown, gradients)),
         composer.level,
-        composer.repeats.runs,
+        composer.runs(),
         num_left_out=sum(len(node.operations) for node in nodes[most:]),
         num_in_full=len(composer.scene.operations),
     )
@@ -130,13 +131,16 @@ class _Composer:
         self.options = options
         self.addresses = {module.address for module in scene.history.modules}
         self.passes = {module.address: module.num_passes for module in scene.history.modules}
+        self.layers = Counter(op.layer_label for op in scene.operations)
         self.around = Surroundings(scene)
         self.scene, self.stubs = scene, frozenset[str]()
         if options.focus is not None:
             self.scene, self.stubs = focused(scene, self.around, options.focus)
         self.start = 0 if options.focus is None else 1
         self.depths = Depths(options.vis_nesting_depth, self.addresses)
-        self.repeats = find_repeats(self.scene, self.around) if options.repeats else Repeats()
+        self.repeats = (
+            find_repeats(self.scene, self.around, is_rolled=options.is_rolled) if options.repeats else Repeats()
+        )
         self.by_label = {op.label: op for op in self.scene.operations}
         self.level: int | None = None
         # Where two passes are compared, what is alike in both is in the way.
@@ -159,7 +163,7 @@ class _Composer:
         if self._fits():
             return True
         if self.options.repeats is None:
-            self.repeats = find_repeats(self.scene, self.around)
+            self.repeats = find_repeats(self.scene, self.around, is_rolled=self.options.is_rolled)
         deepest = max(map(len, self.around.paths.values()), default=0)
         for level in range(deepest, self.start, -1):
             if self._fits():
@@ -193,8 +197,8 @@ class _Composer:
 
     def _arrow(self, owner: Mapping[str, Node], flows: list[tuple[Flow, str, str]]) -> Arrow:
         flow, tail, head = flows[0]
-        sent = self._pass_label("Out", owner[tail], [tail for _, tail, _ in flows])
-        got = self._pass_label("In", owner[head], [head for _, _, head in flows])
+        sent = self._pass_label("Out", owner[tail], [flow.tail for flow, _, _ in flows])
+        got = self._pass_label("In", owner[head], [flow.head for flow, _, _ in flows])
         starts = self.by_label[head].in_cond_branch and not self.by_label[tail].in_cond_branch
         starts = starts and owner[head].module is None
         return Arrow(owner[tail], owner[head], (flow.argument,), sent, got, flow.mark, flow.through_write, starts)
@@ -218,6 +222,10 @@ class _Composer:
         pairs = {(head, tail): None for _, tail, head in flows if tail in owner and head in owner}
         between = {(owner[head].id, owner[tail].id): (owner[head], owner[tail]) for head, tail in pairs}
         return (ends for ends in between.values() if ends[0] is not ends[1])
+
+    def runs(self) -> dict[str, Path]:
+        """Return the calls that each drawn one stands for, as they are named."""
+        return {self._shown(first): tuple(map(self._shown, run)) for first, run in self.repeats.runs.items()}
 
     def _owners(self, nodes: list[Node]) -> dict[str, Node]:
         return {op.label: node for node in nodes for op in node.operations}
@@ -264,5 +272,5 @@ class _Composer:
             boxes = map(self._shown, path[: path.index(call)])
             return Node(key, operations, tuple(boxes), self._shown(call), passes)
         boxes = map(self._shown, self.around.boxes_around(first.label))
-        passes = first.layer_passes_total if self.options.is_rolled else 1
+        passes = self.layers[first.layer_label] if self.options.is_rolled else 1
         return Node(key, operations, tuple(boxes), None, passes, first.label in self.stubs)

@@ -73,19 +73,25 @@ class _Block:
     call: str
     operations: list[Operation]
     signature: object
+    name: str
+    """What the picture calls it."""
     reads: tuple[str, ...]
     """Labels of what it reads from outside, in the order of the places that read it."""
 
 
-def find_repeats(scene: Scene, surroundings: Surroundings) -> Repeats:
-    """Return the equal modules that were called in a row, with nothing between, by the same module."""
+def find_repeats(scene: Scene, surroundings: Surroundings, *, is_rolled: bool) -> Repeats:
+    """Return the equal modules that were called in a row, with nothing between, by the same module.
+
+    In a rolled picture calls of one module are no row: it draws them as one without that.
+    """
     found = Repeats()
-    _Finder(scene, surroundings).search((), list(scene.operations), found)
+    _Finder(scene, surroundings, is_rolled).search((), list(scene.operations), found)
     return found
 
 
 class _Finder:
-    def __init__(self, scene: Scene, surroundings: Surroundings) -> None:
+    def __init__(self, scene: Scene, surroundings: Surroundings, is_rolled: bool) -> None:
+        self.is_rolled = is_rolled
         self.paths = surroundings.paths
         self.types = {module.address: module.module_type for module in scene.history.modules}
         self.marks = scene.marks
@@ -121,7 +127,13 @@ class _Finder:
             if call not in inside:
                 order.append((call, inside[call]))
             inside[call].append(op)
-        return [_Block(call, ops, self._signature(path, call, ops), self._reads(ops)) for call, ops in order]
+        return [
+            _Block(call, ops, self._signature(path, call, ops), self._name(call), self._reads(ops))
+            for call, ops in order
+        ]
+
+    def _name(self, call: str) -> str:
+        return address_of(call, self.types) if self.is_rolled else call
 
     def _reads(self, operations: list[Operation]) -> tuple[str, ...]:
         own = {op.label for op in operations}
@@ -170,10 +182,17 @@ class _Row:
         return max(repeated, key=lambda pair: (pair[0] * pair[1], -pair[0]), default=(1, 1))
 
     def _rounds(self, start: int, period: int) -> int:
-        rounds = 1
+        rounds, known = 1, self._names(start, period)
         while self._is_like_before(start, period, rounds):
+            names = self._names(start + rounds * period, period)
+            if names & known:
+                break
+            known |= names
             rounds += 1
         return rounds
+
+    def _names(self, start: int, period: int) -> set[str]:
+        return {block.name for block in self.blocks[start : start + period]}
 
     def _is_like_before(self, start: int, period: int, number: int) -> bool:
         if self._signatures(start + number * period, period) != self._signatures(start, period):

@@ -8,6 +8,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import Literal
 
+from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Operation
 
@@ -36,6 +37,8 @@ class Scene:
     """By label, where two passes are drawn: in what they differ."""
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """By label: further lines of a node's text."""
+    earlier: Mapping[str, tuple[EscapeRecord, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """By label, of what two passes have both: what Python was told of the value in the first."""
     title: tuple[str, ...] = ()
     """Further lines of the title."""
 

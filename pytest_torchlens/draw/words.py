@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.metric import once
@@ -81,8 +82,19 @@ class Words:
         lines = [with_passes(name, node.num_passes), " … ".join(list(tensors)[:: max(1, len(tensors) - 1)])]
         if shapes := op.parent_param_shapes:
             lines.append("params: " + _listed(map(shape_text, shapes)) + _frozen(node))
-        answers = [answer for passed in node.operations for answer in self._answers[passed.label]]
-        return [*lines, *_answer_lines(answers), *self._address(op)]
+        return [*lines, *self._answer_lines(node.operations), *self._address(op)]
+
+    def _answer_lines(self, operations: tuple[Operation, ...]) -> Iterator[str]:
+        """Yield what Python was told of a value and what it did; of two passes both, where they differ."""
+        earlier = self._scene.earlier
+        now = _by_question(answer for op in operations for answer in self._answers[op.label])
+        was = _by_question(
+            answer for op in operations for answer in earlier.get(op.label, tuple(self._answers[op.label]))
+        )
+        for question in dict.fromkeys([*was, *now]):
+            before, after = was.get(question, ""), now.get(question, "")
+            both = ", ".join(f"{word} {said}" for word, said in (("was", before), ("now", after)) if said)
+            yield f"{question}: {after if before == after else both}".rstrip(": ")
 
     def _address(self, op: Operation) -> list[str]:
         """Return where the model's object has it; nothing for a free function."""
@@ -203,17 +215,16 @@ def _listed(things: Iterable[str]) -> str:
     return ", ".join([*things[:_MANY], *more])
 
 
-def _answer_lines(answers: list[EscapeRecord]) -> list[str]:
-    """Return what Python was told of a value, and what it did."""
-    by_question: dict[str, dict[str, None]] = defaultdict(dict)
+def _by_question(answers: Iterable[EscapeRecord]) -> dict[str, str]:
+    """Return what Python was told, and what it did, by what asked."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
     for answer in answers:
         asked = answer.statement if answer.is_truth_test or answer.statement != "expression" else f"{answer.function}()"
         value = (
             f"{answer.value:.4g}" if isinstance(answer.value, float) else "" if answer.value is None else answer.value
         )
-        said = " → ".join(filter(None, [str(value), answer.branch]))
-        by_question[asked][said] = None
-    return [f"{asked}: {_listed(said)}".rstrip(": ") for asked, said in by_question.items()]
+        found[asked][" → ".join(filter(None, [str(value), answer.branch]))] = None
+    return {asked: _listed(said) for asked, said in found.items()}
 
 
 def _limits(picture: Picture) -> Iterable[str]:

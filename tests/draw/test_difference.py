@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -10,9 +12,11 @@ from pytest_torchlens.draw import THEMES
 from pytest_torchlens.draw.difference import difference
 from pytest_torchlens.draw.dot import scene_source
 from pytest_torchlens.draw.options import DrawOptions
+from pytest_torchlens.records import EscapeRecord
 from tests.draw.parsed import read_back
 from tests.draw.samples import Sketch
 from tests.draw.samples import demo_network
+from tests.draw.test_rolled import recurrent
 
 
 def compare(before, after, **options):
@@ -77,6 +81,45 @@ def test_a_module_drawn_as_one_node_is_changed_if_anything_in_it_is():
 
 def test_another_model_is_named():
     assert compare(pass_of(name="Old"), pass_of(name="New")).title[3].startswith("compared with Old: + 0 added")
+
+
+def asking(value, branch, *, number=0.5):
+    """Return a pass that asks one value whether it is true, and for a number."""
+    net = Sketch("Net")
+    total = net.op("sum", net.op("input"))
+    net.op("output", net.op("cos" if value else "sin", total))
+    told = EscapeRecord(function="__bool__", operation=total, statement="if", value=value, branch=branch)
+    return replace(net.record(), escapes=(told, EscapeRecord(function="item", operation=total, value=number)))
+
+
+def test_a_branch_that_the_other_pass_took_is_said():
+    drawn = compare(asking(True, "body"), asking(False, "else", number=0.25))
+    assert drawn.lines("op-sum_1_1")[0] == "~ sum_1_1"
+    assert "if: was True → body, now False → else" in drawn.lines("op-sum_1_1")
+    assert "item(): was 0.5, now 0.25" in drawn.lines("op-sum_1_1")
+    assert drawn.title[-1] == "+ 1 added, − 1 removed, ~ 1 changed, 2 the same"
+
+
+def test_other_numbers_alone_are_no_change():
+    drawn = compare(asking(True, "body"), asking(True, "body", number=0.25))
+    assert drawn.lines("op-sum_1_1")[::2] == ["sum_1_1", "if: True → body"]
+    assert drawn.title[-1] == "+ 0 added, − 0 removed, ~ 0 changed, 4 the same"
+
+
+def test_what_is_gone_still_says_what_it_was_asked():
+    before, after = asking(True, "body"), pass_of()
+    lines = compare(before, after).lines("op-old-20-sum_1_1")
+    assert "if: True → body" in lines
+
+
+def test_passes_that_are_gone_are_counted_by_themselves():
+    drawn = read_back(scene_source(difference(recurrent(5), recurrent(2)), DrawOptions(vis_opt="rolled")))
+    assert drawn.lines("op-linear_1_1")[0] == "linear_1_1 (x2)"
+    assert drawn.lines("op-old-20-linear_1_1")[0] == "− old linear_1_1 (x3)"
+    inner = [
+        lines for tail, head, lines in drawn.arrows if (tail, head) == ("op-old-20-linear_1_1", "op-old-20-add_1_2")
+    ]
+    assert inner == [[]]
 
 
 def test_a_pass_and_itself():

@@ -138,3 +138,29 @@ def test_an_address_with_a_colon_and_a_number_is_not_cut():
     assert "module: stage:2" in drawn.nodes["op-cos_1_1"]["tooltip"]
     assert drawn.lines("module-cell.7")[0] == "@cell:7 (x2)"
     assert ("module-cell.7", "module-cell.7", ["In 2", "Out 1"]) in drawn.arrows
+
+
+def test_equal_passes_of_a_module_are_one_box_with_all_passes_in_it():
+    drawn = parse(cell(), vis_opt="rolled", repeats=True)
+    assert drawn.lines("op-cos_1_1")[0] == "cos_1_1 (x3)"
+    assert ("op-cos_1_1", "op-sin_1_2", []) in drawn.arrows
+    assert ("op-sin_1_2", "op-cos_1_1", ["In 2-3", "Out 1-2"]) in drawn.arrows
+
+
+def test_a_row_in_a_module_called_twice_is_still_one_block():
+    net = Sketch("Net")
+    net.module("enc", "Encoder", num_passes=2)
+    x = net.op("input")
+    for number in range(6):
+        call, layer = number // 3 + 1, number % 3
+        if call == 1:
+            net.module(f"enc.{layer}", "Layer", num_passes=2)
+        for place, kind in enumerate(("cos", "sin"), 1):
+            label = f"{kind}_{layer + 1}_{2 * layer + place}"
+            fields = {"layer_label": label, "layer_label_w_pass": f"{label}:{call}", "pass_num": call}
+            inside = (f"enc:{call}", f"enc.{layer}:{call}")
+            net.op(kind, layer_passes_total=2, inside=inside, edges=(Edge(x, "0"),), **fields)
+            x = f"{label}:{call}"
+    drawn = parse(replace_children(net), vis_opt="rolled", repeats=True)
+    assert list(drawn.nodes) == ["op-input_1_0", "op-cos_1_1", "op-sin_1_2"]
+    assert text_lines(drawn.boxes["module-enc-2e-0"]["label"]) == ["@enc.0 × 3, to @enc.2", "Layer (x2)"]
