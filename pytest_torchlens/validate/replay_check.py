@@ -33,6 +33,7 @@ class ReplayCheck:
         self._uninitialised = 0
         self._unfingerprinted = 0
         self._flagged: set[int] = set()
+        self._made_without_grad: set[int] = set()
         self.doubted: set[str] = set()
         """Names of functions that gave other values than recorded."""
         self.unsteady: str | None = None
@@ -99,17 +100,34 @@ class ReplayCheck:
                 message = "it is recorded to overwrite a tensor, but gave one with memory of its own"
                 self._fail(number, message, "another function is recorded than the one that ran")
 
+    def _is_flagged(self, call: Call, value: Value, with_gradients: bool) -> bool:
+        """Return whether a result requires gradients because someone said so for whom no call is recorded.
+
+        Those are the class of a parameter, and a custom autograd function once its steps, which run without
+        gradients, are done; what is computed from their results with gradients requires them too.
+        """
+        if call.info.name == "as_subclass" or value.slot in self._flagged:
+            return True
+        if not (with_gradients and value.requires_grad):
+            return False
+        return any(
+            slot in self._flagged or slot in self._made_without_grad
+            for slot in (value_of(read).slot for _, read in edges_in(call))
+        )
+
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> bool:
         """Return whether the values are as recorded; what is otherwise wrong is reported here."""
         if call.info.uninitialised:
             self._uninitialised += 1
             return True
+        with_gradients, *_ = self._recording.ambient.rows[call.ambient]
+        if not with_gradients and call.group is not None:
+            self._made_without_grad.add(value.slot)
         self._score.checked += 1
         found = _facts(Value(value.slot, value.call, value.position, tensor))
         recorded = _facts(value)
-        if call.info.name == "as_subclass":  # to a parameter, whose flag its class sets
+        if found["requires_grad"] != recorded["requires_grad"] and self._is_flagged(call, value, with_gradients):
             self._flagged.add(value.slot)
-        if value.slot in self._flagged:
             found["requires_grad"] = recorded["requires_grad"]
         if found != recorded:
             wrong = [name for name in recorded if found[name] != recorded[name]]
