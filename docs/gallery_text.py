@@ -4,10 +4,22 @@ from __future__ import annotations
 
 HEAD = """# Gallery
 
-Made by `python docs/make_gallery.py`, which draws each picture by the code above it. Below each stands what was seen in
-it as an image, point by point, beside the description in the paper's figures 2 and 3. Numbers of layers are those of
-this package: the number at the end counts inputs, from 0, where some of the paper's figures count otherwise, and a size
-is the tensor's bytes (100 B for 5x5 floats) where the paper adds Python's own 48 B.
+Made by `python docs/make_gallery.py`, which draws each picture by the code above it, after these imports; models that
+a block defines are there for those below it.
+
+```python
+import torch
+import torchvision
+from torch import Tensor
+from torch import nn
+
+from pytest_torchlens import log_forward_pass
+from pytest_torchlens import show_model_graph
+```
+
+Below each stands what was seen in it as an image, point by point, beside the description in the paper's figures 2 and
+3. Numbers of layers are those of this package: the number at the end counts inputs, from 0, where some of the paper's
+figures count otherwise, and a size is the tensor's bytes (100 B for 5x5 floats) where the paper adds Python's own 48 B.
 
 `history.draw("net.svg", ...)` draws a history that is there, `show_model_graph(model, x, ...)` records one first;
 `DrawOptions` lists what may be asked for. The ending is the format: `.svg`, `.png`, `.dot`, and `.pdf` with Graphviz's

@@ -31,30 +31,30 @@ class Figure:
     title: str
     draw: Callable[[Path], object]
     code: str
-    source: tuple[type[nn.Module], ...] = ()
-    """Models whose code the page shows."""
+    source: tuple[Callable[..., nn.Module], ...] = ()
+    """Models, and functions that make them, whose code the page shows."""
 
 
-def small(model: type[nn.Module], **options: object) -> Figure:
-    """Return a figure of one of the paper's models."""
+def small(model: type[nn.Module], *parts: type[nn.Module], **options: object) -> Figure:
+    """Return a figure of one of the paper's models, which may have parts."""
     name = model.__name__
     words = _written(options)
     view = f", {options['vis_opt']}" if "vis_opt" in options else ""
     return Figure(
         name + view,
-        lambda path: tl.show_model_graph(model(), torch.rand(5, 5), vis_outpath=path, random_seed=0, **options),
+        lambda path: tl.show_model_graph(model(), torch.rand(5, 5), vis_outpath=path, **options),
         f"show_model_graph({name}(), torch.rand(5, 5){words})",
-        (model,) if "vis_opt" not in options or options["vis_opt"] == "unrolled" else (),
+        (*parts, model) if "vis_opt" not in options or options["vis_opt"] == "unrolled" else (),
     )
 
 
 def zoo(title: str, name: str, **options: object) -> Figure:
     """Return a figure of a model of torchvision's."""
-    words = _written(options)
+    words, more = _written(options), _written(_SETTINGS.get(name, {})).removeprefix(", ")
     return Figure(
         title,
         lambda path: tl.show_model_graph(torchvision_model(name), IMAGE, vis_outpath=path, **options),
-        f"show_model_graph(torchvision.models.{name}().eval(), torch.rand(1, 3, 224, 224){words})",
+        f"show_model_graph(torchvision.models.{name}({more}).eval(), torch.rand(1, 3, 224, 224){words})",
     )
 
 
@@ -63,6 +63,7 @@ def _written(options: dict[str, object]) -> str:
 
 
 CLOSED = {"*.self_attention": 0, "*.mlp": 0}
+_SETTINGS = {"googlenet": {"init_weights": False}}
 IMAGE = torch.rand(1, 3, 224, 224)
 
 
@@ -70,14 +71,13 @@ def torchvision_model(name: str) -> nn.Module:
     """Return a model as torchvision makes it, without weights."""
     import torchvision
 
-    more = {"init_weights": False} if name == "googlenet" else {}
-    return getattr(torchvision.models, name)(**more).eval()
+    return getattr(torchvision.models, name)(**_SETTINGS.get(name, {})).eval()
 
 
 def gradient(path: Path) -> None:
     """Draw where gradients flow in the demo network, and how large they are."""
     x = torch.rand(5, 5, requires_grad=True)
-    history = tl.log_forward_pass(models.DemoNetwork(), x, random_seed=0, save_gradients=True)
+    history = tl.log_forward_pass(models.DemoNetwork(), x, save_gradients=True)
     history["output_1"].tensor_contents.sum().backward()
     history.draw(path, gradients=True, color_by="gradient_norm")
 
@@ -94,7 +94,7 @@ FIGURES = {
     "demo": small(models.DemoNetwork, legend=True),
     "recurrent_unrolled": small(models.RecurrentNetwork, vis_opt="unrolled"),
     "recurrent_rolled": small(models.RecurrentNetwork, vis_opt="rolled"),
-    "organization": small(models.NetworkOrganizationDemo),
+    "organization": small(models.NetworkOrganizationDemo, models.Submodule2, models.Submodule1),
     "figure_3a_unrolled": small(models.Figure3A, vis_opt="unrolled"),
     "figure_3a_rolled": small(models.Figure3A, vis_opt="rolled"),
     "figure_3b_unrolled": small(models.Figure3B, vis_opt="unrolled"),
@@ -116,9 +116,11 @@ FIGURES = {
     "difference": Figure(
         "Two passes in one picture",
         difference,
+        "x = torch.rand(1, 3, 8, 8)\n"
         "before = log_forward_pass(net(nn.ReLU(), classes=5), x)\n"
         "after = log_forward_pass(net(nn.GELU(), nn.Dropout(0.1), classes=6), x)\n"
         'after.draw_difference(before, "difference.svg")',
+        (models.Block, models.net),
     ),
 }
 

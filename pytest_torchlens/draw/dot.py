@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
@@ -14,10 +15,12 @@ from pytest_torchlens.draw.legend import legend
 from pytest_torchlens.draw.look import Look
 from pytest_torchlens.draw.metric import metric
 from pytest_torchlens.draw.options import DrawOptions
+from pytest_torchlens.draw.options import check_draws
 from pytest_torchlens.draw.picture import Node
 from pytest_torchlens.draw.picture import Picture
 from pytest_torchlens.draw.picture import compose
 from pytest_torchlens.draw.scene import Scene
+from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shortened
@@ -28,6 +31,8 @@ from pytest_torchlens.records import Operation
 Link = Callable[[Operation], str]
 
 _LONGEST_HINT = 200
+_CALLER = 4
+"""Frames from here to the code that asked a history for a drawing."""
 
 
 def dot_source(
@@ -59,14 +64,32 @@ def dot_source(
 
 
 def scene_source(
-    scene: Scene, options: DrawOptions, *, link: Link | None = None, gradients: frozenset[str] = frozenset()
+    scene: Scene,
+    options: DrawOptions,
+    *,
+    link: Link | None = None,
+    gradients: frozenset[str] = frozenset(),
+    warns: bool = False,
 ) -> str:
-    """Return the drawing of a scene as DOT; parameters are those of `dot_source`."""
+    """Return the drawing of a scene as DOT.
+
+    Parameters are those of `dot_source`; `warns` is whether operations that are left out are a warning.
+    """
+    check_draws(options)
     picture = compose(scene, options, gradients if options.gradients else frozenset())
+    if warns and picture.num_left_out:
+        warnings.warn(_left_out(picture), stacklevel=_CALLER)
     options = picture.options
     addresses = {module.address for module in scene.history.modules}
     look = Look(options, Words(scene, options), picture, metric(options.color_by, scene.operations, addresses))
     return _Writer(picture, look, link).write(has_marks=bool(scene.marks))
+
+
+def _left_out(picture: Picture) -> str:
+    return (
+        f"the last {counted(picture.num_left_out, 'operation')} are not drawn: max_nodes is "
+        f"{picture.options.max_nodes}, and no more can be drawn as one node; raise it, or draw a part (focus)"
+    )
 
 
 @dataclass
@@ -93,8 +116,7 @@ class _Writer:
         for tail, head in self.picture.gradients:
             graph.edge(tail.id, head.id, **look.gradient())
         if look.options.legend:
-            writes = any(arrow.through_write for arrow in self.picture.arrows)
-            table = legend(look.theme, compares=has_marks, gradients=bool(self.picture.gradients), writes=writes)
+            table = legend(look.theme, self.picture, compares=has_marks)
             graph.node("legend", id="legend", shape="plain", tooltip="legend", label=table)
         return str(graph.source)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.difference import difference
 from pytest_torchlens.draw.dot import Link
-from pytest_torchlens.draw.dot import dot_source
 from pytest_torchlens.draw.dot import scene_source
 from pytest_torchlens.draw.engine import FORMATS
 from pytest_torchlens.draw.engine import DrawingUnavailable
@@ -17,6 +16,7 @@ from pytest_torchlens.draw.engine import render
 from pytest_torchlens.draw.metric import NO_GRADIENT
 from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.options import OptionError
+from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import nearest
@@ -46,7 +46,7 @@ def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: 
     Raises
     ------
     OptionError
-        If the options do not fit this model, or the ending is no format.
+        If the options do not fit this model, or ask for no drawing, or the ending is no format.
     DrawingUnavailable
         If Graphviz cannot make it on this machine.
     """
@@ -56,7 +56,8 @@ def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: 
     )
     if options.gradients and not gradients:
         raise OptionError(NO_GRADIENT)
-    write_drawing(dot_source(live_record(history), options, link=link, gradients=gradients), path)
+    scene = Scene.of(live_record(history))
+    write_drawing(scene_source(scene, options, link=link, gradients=gradients, warns=True), path)
     return path
 
 
@@ -81,8 +82,10 @@ def draw_difference(
         As `draw` does.
     """
     path = checked_path(path)
+    if options.gradients:
+        raise OptionError("a difference shows no gradients; draw each pass by itself: history.draw(gradients=True)")
     scene = difference(live_record(before, "before"), live_record(after, "after"))
-    write_drawing(scene_source(scene, options), path)
+    write_drawing(scene_source(scene, options, warns=True), path)
     return path
 
 

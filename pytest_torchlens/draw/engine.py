@@ -51,12 +51,14 @@ def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  #
         )
     except subprocess.TimeoutExpired:
         raise DrawingUnavailable(
-            f"no drawing: {program} was stopped after {timeout:g} s; draw fewer nodes (max_nodes, nesting_depth)"
+            f"no drawing: {program} was stopped after {timeout:g} s; draw fewer nodes (max_nodes, vis_nesting_depth)"
         ) from None
     except OSError as error:
         raise DrawingUnavailable(f"no drawing: {program} does not start ({error}); {_INSTALL}") from None
     if done.returncode:
         raise DrawingUnavailable(f"no drawing: {program} -T{format} failed: {_first_line(done.stderr)}")
+    if not done.stdout.strip():
+        raise DrawingUnavailable(f"no drawing: {program} -T{format} gave nothing; is it Graphviz? {_INSTALL}")
     return done.stdout
 
 

@@ -124,12 +124,13 @@ class Look:
         """Return the attributes of a module's box."""
         # With data flowing upward Graphviz turns a box's label location around: "b" is its upper edge.
         upper = "b" if self.options.direction == "up" else "t"
-        several = {"peripheries": "2"} if len(run) > 1 else {}
+        # Said of each, as Graphviz hands it down to the boxes inside.
+        width = {"penwidth": "3" if len(run) > 1 else "1"}
         head, *rest = map(html, self.words.of_box(call, run))
         left = '<BR ALIGN="LEFT"/>'
         small = "".join(f'<FONT POINT-SIZE="{_SMALL}">{line}</FONT>{left}' for line in rest)
         look = {"labelloc": upper, "labeljust": "l", "color": self.theme.box, "style": "rounded", "fontsize": "12"}
-        return {**look, **several, "label": f"<<B>{head}</B>{left}{small}>"}
+        return {**look, **width, "label": f"<<B>{head}</B>{left}{small}>"}
 
     def title(self, picture: Picture) -> str:
         """Return the title, with the colour bar where there is one."""
@@ -143,7 +144,7 @@ class Look:
 
     def _bar(self, metric: Metric) -> str:
         shades = (mixed(self.theme.scale, step / (_STEPS - 1)) for step in range(_STEPS))
-        cells = "".join(f'<TD BGCOLOR="{shade}" WIDTH="10" HEIGHT="14" FIXEDSIZE="TRUE"></TD>' for shade in shades)
+        cells = "".join(f'<TD BGCOLOR="{shade}" WIDTH="10" HEIGHT="14"></TD>' for shade in shades)
         third = f'COLSPAN="{_STEPS // 3}"'
         aligned = zip((0.0, 0.5, 1.0), ("LEFT", "CENTER", "RIGHT"), strict=True)
         ends = "".join(

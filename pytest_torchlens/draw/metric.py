@@ -19,11 +19,11 @@ from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.records import nearest
 
-_FIELDS = {"time": "func_time_elapsed", "memory": "tensor_fsize", "params": "num_params_total", "flops": "flops"}
+_FIELDS = {"time": "func_time_elapsed", "memory": "tensor_fsize", "params": "num_params_total"}
 METRICS = (*_FIELDS, *(field.name for field in fields(Operation) if field.type in ("int", "float", "int | None")))
 """What a plain record can have numbers for."""
 _WORDS = {value: key for key, value in _FIELDS.items()}
-_OF_CALLS = {"time", "flops"}
+_OF_CALLS = {"time"}
 """What is known of a call, and stands in each operation that the call made."""
 _OF_PARAMETERS = {"params", "num_params_trainable", "num_param_tensors"}
 """What operations with the same parameters share."""
@@ -147,6 +147,8 @@ def _of_field(name: str, operations: tuple[Operation, ...]) -> Metric:
     measured = [op for op in operations if name not in _OF_CALLS or op.layer_type not in _NO_CALLS]
     values = {op.label: getattr(op, field, None) for op in measured}
     numbers = {key: float(v) for key, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    if not numbers and name == "flops":
+        raise OptionError(NO_FLOPS)
     if not numbers and values:
         known = [*(key for key, of in _FIELDS.items() if _is_there(of, operations)), "gradient_norm"]
         raise OptionError(f"color_by is {name!r}, which this history has no numbers for; {nearest(name, known)}")
@@ -204,4 +206,8 @@ def _gradient_norms(operations: tuple[Operation, ...]) -> dict[str, float]:
     return found
 
 
+NO_FLOPS = (
+    "color_by is 'flops', which no history has: measure them (measured = measure_forward_pass(model, x)) "
+    "and draw with color_by=dict(zip(measured.operations, measured.operation_flops))"
+)
 NO_GRADIENT = "no gradient was saved: record with save_gradients=True and run a backward pass before drawing"

@@ -54,7 +54,8 @@ class DrawOptions:
     """
 
     vis_opt: VisOpt = "unrolled"
-    """``"unrolled"`` (default) draws every operation, ``"rolled"`` all passes of a layer as one node."""
+    """``"unrolled"`` (default) draws every operation, ``"rolled"`` all passes of a layer as one node; ``"none"`` draws
+    nothing, where the model is to be recorded alone."""
     vis_nesting_depth: NestingDepth = None
     """Levels of modules that are opened before one is drawn as one node: 1 draws the model's direct submodules.  A
     mapping says it by address, which may have wildcards, and counts from the module named: ``{"layer*": 0}`` draws
@@ -65,8 +66,8 @@ class DrawOptions:
     """Address of one module (``"layer3.0"``), or one call of it (``"cell:2"``), to be drawn alone, with what it reads
     and what reads it as stubs."""
     color_by: ColorBy = None
-    """What fills show: ``"time"``, ``"memory"``, ``"params"``, ``"flops"``, ``"gradient_norm"``, any other number in an
-    operation's fields, a mapping of labels to numbers, or a function of an operation."""
+    """What fills show: ``"time"``, ``"memory"``, ``"params"``, ``"gradient_norm"``, any other number in an operation's
+    fields, a mapping of labels to numbers (such as `measure_forward_pass` gives), or a function of an operation."""
     node_text: NodeText | None = None
     """Gives the text of an operation's node, as a line or several; None from it keeps the usual text."""
     theme: str | Theme = "light"
@@ -80,7 +81,8 @@ class DrawOptions:
     it where there would be more than `max_nodes` nodes."""
     max_nodes: int | None = 600
     """Above this number of nodes equal modules in a row are drawn once, then modules as one node each, the innermost
-    first, then all passes of a layer as one, until the rest fits; the title says so.  None sets no limit."""
+    first, then all passes of a layer as one, until the rest fits; the title says so.  Where that is not enough, the
+    last operations are left out, with a warning.  None sets no limit."""
 
     def __post_init__(self) -> None:
         """Check all that can be checked without a model."""
@@ -117,6 +119,12 @@ class DrawOptions:
             if name not in known:
                 raise OptionError(f"a drawing has no option {name!r}; {nearest(name, known)}")
         return cls(**options)
+
+
+def check_draws(options: DrawOptions) -> None:
+    """Raise `OptionError` if the options ask for no drawing where one is made."""
+    if options.vis_opt == "none":
+        raise OptionError("vis_opt is 'none', and then there is nothing to draw; it can be 'unrolled' or 'rolled' here")
 
 
 def check_choice(name: str, value: object, valid: Iterable[str]) -> None:

@@ -69,7 +69,9 @@ class Words:
             return []
         try:
             said = function(node.shown)
-            lines = said.splitlines() if isinstance(said, str) else [str(line) for line in said or ()]
+            if isinstance(said, str | int | float):
+                said = str(said).splitlines()
+            lines = [str(line) for line in (() if said is None else said)]
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise OptionError(f"the function given as node_text raised {reason}, for {node.shown.label}") from error
@@ -173,10 +175,11 @@ class Words:
     def title(self, picture: Picture) -> list[str]:
         """Return the title's lines: model, tensors, parameters, what is shown and what is not."""
         history, options = self._scene.history, self._options
+        total = "total" if options.focus is None else "in the whole model"
         lines = [
             history.model_name,
-            f"{counted(history.num_tensors_total, 'tensor')} total ({byte_size(history.tensor_fsize_total)})",
-            f"{counted(history.total_params, 'param')} total ({byte_size(history.total_params_fsize)})"
+            f"{counted(history.num_tensors_total, 'tensor')} {total} ({byte_size(history.tensor_fsize_total)})",
+            f"{counted(history.total_params, 'param')} {total} ({byte_size(history.total_params_fsize)})"
             + _not_trained(history.total_params, history.total_params_trainable),
             *self._scene.title,
         ]

@@ -159,7 +159,8 @@ class HistoryView(abc.ABC):
     def merge(self, other: HistoryView) -> MergedGraph:
         """Return this pass and another of the same model as one graph, in which each took its own branches.
 
-        `draw_difference` draws it.
+        Operations are one where the same line of code ran them, in the same pass of a loop.  `draw_difference`, which
+        also takes a changed model, goes by what was run in which module, and may pair other passes of a loop.
 
         Parameters
         ----------

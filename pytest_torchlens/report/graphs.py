@@ -18,6 +18,7 @@ from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import write_drawing
 from pytest_torchlens.draw.engine import FORMATS
 from pytest_torchlens.draw.metric import METRICS
+from pytest_torchlens.draw.options import check_draws
 from pytest_torchlens.records import nearest
 from pytest_torchlens.report.paths import page_path
 
@@ -49,6 +50,9 @@ _SETTINGS: Final[dict[str, Callable[[str], object]]] = {
     "max_nodes": _number,
 }
 
+_SWITCHES: Final = ("legend", "repeats")
+"""What needs no value to be asked for."""
+
 
 @dataclass(frozen=True)
 class Graphs:
@@ -70,12 +74,14 @@ class Graphs:
             If there is none of a name, or a value cannot be.
         """
         settings = tuple(settings)
-        pairs = dict(_pair(setting) for setting in settings)
+        pairs = _pairs(settings)
         ending = pairs.pop("format", "svg")
         check_choice("format", ending, FORMATS)
         if (name := str(pairs.get("color_by", METRICS[0]))) not in METRICS:
             raise OptionError(f"color_by is {name!r}, which records have no numbers for; {nearest(name, METRICS)}")
-        return cls(folder, str(ending), DrawOptions.of(**pairs), settings)
+        options = DrawOptions.of(**pairs)
+        check_draws(options)
+        return cls(folder, str(ending), options, settings)
 
     def path(self, report: ModelReport) -> Path:
         """Return where a model's drawing goes: ``<zoo>/<model>.svg`` for plain names."""
@@ -101,8 +107,19 @@ class Graphs:
         return ""
 
 
+def _pairs(settings: Iterable[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in map(_pair, settings):
+        if name in found:
+            raise OptionError(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
 def _pair(setting: str) -> tuple[str, object]:
     name, equals, value = map(str.strip, setting.partition("="))
+    if not equals and name in _SWITCHES:
+        return name, True
     if not equals:
         raise OptionError(f"{setting.strip()!r} is no setting; write NAME=VALUE, as in vis_opt=rolled")
     if name not in _SETTINGS:

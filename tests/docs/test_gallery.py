@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("torchvision")
 
@@ -36,6 +37,22 @@ def test_no_picture_has_a_path_of_the_machine_it_was_made_on():
         path for path in (DOCS / "gallery").iterdir() if re.search(r"[\s;\"]/\w+/", path.read_text(encoding="utf-8"))
     ]
     assert paths == []
+
+
+def test_the_code_above_a_picture_draws_it(gallery, tmp_path, monkeypatch):
+    sections = re.findall(r"```python\n(.*?)```(?:\n\n!\[[^]]*\]\(gallery/(\w+)\.svg\))?", gallery.page(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    known = {}
+    for code, name in sections:
+        if name and name not in SMALL and "torchvision" in code:
+            continue
+        torch.manual_seed(0)
+        script = tmp_path / f"{name or 'imports'}.py"
+        script.write_text(code, encoding="utf-8")
+        exec(compile(code, script, "exec"), known)  # noqa: S102 - what the page shows
+        for path in tmp_path.glob("*.svg"):
+            assert graph(path) == graph(DOCS / "gallery" / f"{name}.svg"), name
+            path.unlink()
 
 
 @pytest.mark.parametrize("name", SMALL)

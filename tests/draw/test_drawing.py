@@ -86,6 +86,37 @@ def test_gradients_that_are_not_there_are_asked_for(tmp_path):
         history.draw(tmp_path / "net.svg", gradients=True)
 
 
+def test_a_difference_of_gradients_is_refused(history, tmp_path):
+    with pytest.raises(tl.OptionError, match="a difference shows no gradients; draw each pass by itself"):
+        history.draw_difference(history, tmp_path / "net.svg", gradients=True)
+
+
+@pytest.mark.parametrize("name", ["draw", "draw_difference"])
+def test_no_drawing_is_made_where_none_is_asked_for(history, tmp_path, name):
+    before = [history] if name == "draw_difference" else []
+    with pytest.raises(tl.OptionError, match="vis_opt is 'none', and then there is nothing to draw"):
+        getattr(history, name)(*before, tmp_path / "net.svg", vis_opt="none")
+    tl.show_model_graph(DemoNetwork(), torch.rand(5, 5), vis_opt="none", vis_outpath=tmp_path / "net.svg")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_operations_left_out_are_a_warning_of_the_line_that_asked(history, tmp_path):
+    with pytest.warns(UserWarning, match=r"the last \d operations are not drawn: max_nodes is 4, .*focus") as caught:
+        history.draw(tmp_path / "net.dot", max_nodes=4)
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match="are not drawn"):
+        history.draw_difference(history, tmp_path / "net.dot", max_nodes=4)
+
+
+def test_measured_flops_are_numbers_to_draw(tmp_path):
+    model, x = nn.Linear(2, 3), torch.ones(1, 2)
+    history = tl.log_forward_pass(model, x)
+    measured = tl.measure_forward_pass(model, x, history=history, passes=1)
+    flops = dict(zip(measured.operations, measured.operation_flops, strict=True))
+    drawn = read_back(history.draw(tmp_path / "net.dot", color_by=flops).read_text())
+    assert drawn.lines("op-linear_1_1")[-1] == "value: 12"
+
+
 def test_a_loaded_history_draws_the_same(history, tmp_path):
     history.save(tmp_path / "run")
     paths = [made.draw(tmp_path / f"{place}.dot") for place, made in enumerate((history, tl.load(tmp_path / "run")))]

@@ -72,7 +72,9 @@ def test_a_program_that_is_not_there_is_named(monkeypatch):
 
 def test_a_slow_program_is_stopped(program, monkeypatch):
     monkeypatch.setenv("PYTEST_LENS_DOT", str(program("slow", "time.sleep(60)")))
-    with pytest.raises(DrawingUnavailable, match=r"stopped after 0\.1 s; draw fewer nodes"):
+    with pytest.raises(
+        DrawingUnavailable, match=r"stopped after 0\.1 s; draw fewer nodes \(max_nodes, vis_nesting_depth\)"
+    ):
         render("digraph {}", timeout=0.1)
 
 
@@ -80,6 +82,12 @@ def test_a_failing_program_is_quoted(program, monkeypatch):
     monkeypatch.setenv("PYTEST_LENS_DOT", str(program("bad", "sys.exit('no such format\\nsecond line')")))
     with pytest.raises(DrawingUnavailable, match=r"-Tpdf failed: no such format$"):
         render("digraph {}", "pdf")
+
+
+def test_a_program_that_draws_nothing_is_named(program, monkeypatch):
+    monkeypatch.setenv("PYTEST_LENS_DOT", str(program("idle", "")))
+    with pytest.raises(DrawingUnavailable, match=r"idle -Tsvg gave nothing; is it Graphviz\?"):
+        render("digraph {}")
 
 
 def test_a_silent_failure_is_still_told(program, monkeypatch):

@@ -36,6 +36,10 @@ def test_focus_draws_one_module_with_stubs_for_what_is_beside_it():
     assert set(drawn.boxes) == {"module-blocks-2e-1-2e-mlp"}
     assert drawn.boxes_of["op-layernorm_4_32"] == ()
     assert drawn.title[-1] == "only @blocks.1.mlp (Mlp) and what is beside it"
+    assert [line.split(" (")[0].split(" ", 1)[1] for line in drawn.title[1:3]] == [
+        "tensors in the whole model",
+        "params in the whole model",
+    ]
 
 
 def test_arrows_between_stubs_are_not_drawn():
@@ -171,6 +175,22 @@ def test_text_by_a_function():
     assert drawn.lines("op-relu_1_2")[0] == "relu_1_2"
 
 
+@pytest.mark.parametrize("number", [3, 0, 2.5])
+def test_text_that_is_a_number(number):
+    assert parse(demo_network(), node_text=lambda op: number).lines("op-add_1_1") == [str(number)]
+
+
+def test_a_legend_explains_what_the_picture_has():
+    plain = set(parse(demo_network(), legend=True).lines("legend"))
+    focused = set(parse(transformer(3), legend=True, focus="blocks", repeats=True).lines("legend"))
+    rolled = set(parse(demo_network(), legend=True, vis_opt="rolled").lines("legend"))
+    assert focused - plain == {
+        "dotted outline: beside what is drawn",
+        "thick box, × 3: three equal modules in a row",
+    }
+    assert rolled - plain == {"(x3): three passes; Out 1, In 2: from the first into the second"}
+
+
 def test_a_legend_on_request():
     said = parse(demo_network(), legend=True).lines("legend")
     assert said[0] == "Legend"
@@ -207,7 +227,8 @@ def test_gradients_run_back_in_blue_where_they_flowed():
         ({"vis_nesting_depth": {"feature.*": 1}}, "'feature.*', which fits no module; did you mean 'features.9'"),
         ({"focus": "classifer"}, "focus is 'classifer', and no such module was called; did you mean 'classifier'"),
         ({"color_by": "tiem"}, "color_by is 'tiem', which this history has no numbers for; did you mean 'time'"),
-        ({"color_by": "flops"}, "color_by is 'flops', which this history has no numbers for"),
+        ({"color_by": "flops"}, r"'flops', which no history has: measure them, .*operations, measured.operation_flops"),
+        ({"vis_opt": "none"}, "vis_opt is 'none', and then there is nothing to draw; it can be 'unrolled' or 'rolled'"),
         ({"color_by": "gradient_norm"}, "no gradient was saved: record with save_gradients=True"),
         ({"color_by": {"conv2d_9": 1}}, "color_by has 'conv2d_9', which is no layer; did you mean 'conv2d_"),
         ({"color_by": {"conv2d_1": "x"}}, "color_by gives 'x' for conv2d_1_1, which is no number"),

@@ -34,7 +34,9 @@ def test_equal_blocks_are_drawn_once_with_their_number():
         *(f"module-blocks-2e-0{inner}" for inner in ("", "-2e-attn", "-2e-mlp")),
     }
     assert text_lines(drawn.boxes["module-blocks-2e-0"]["label"]) == ["@blocks.0 × 3, to @blocks.2", "Block"]
-    assert drawn.boxes["module-blocks-2e-0"]["peripheries"] == "2"
+    assert drawn.boxes["module-blocks-2e-0"]["penwidth"] == "3"
+    others = [box for name, box in drawn.boxes.items() if name != "module-blocks-2e-0"]
+    assert {box["penwidth"] for box in others} == {"1"}
     assert drawn.title[-1] == "of equal modules in a row one is drawn, × their number (56 nodes in full)"
 
 
