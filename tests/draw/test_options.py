@@ -227,7 +227,10 @@ def test_gradients_run_back_in_blue_where_they_flowed():
         ({"vis_nesting_depth": {"feature.*": 1}}, "'feature.*', which fits no module; did you mean 'features.9'"),
         ({"focus": "classifer"}, "focus is 'classifer', and no such module was called; did you mean 'classifier'"),
         ({"color_by": "tiem"}, "color_by is 'tiem', which this history has no numbers for; did you mean 'time'"),
-        ({"color_by": "flops"}, r"'flops', which no history has: measure them, .*operations, measured.operation_flops"),
+        (
+            {"color_by": "flops"},
+            r"'flops', which no history has: measure them \(.*operations, measured.operation_flops",
+        ),
         ({"vis_opt": "none"}, "vis_opt is 'none', and then there is nothing to draw; it can be 'unrolled' or 'rolled'"),
         ({"color_by": "gradient_norm"}, "no gradient was saved: record with save_gradients=True"),
         ({"color_by": {"conv2d_9": 1}}, "color_by has 'conv2d_9', which is no layer; did you mean 'conv2d_"),
