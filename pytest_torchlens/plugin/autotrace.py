@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.autotrace_options import MODES
 from pytest_torchlens.plugin.autotrace_options import WHICH
 from pytest_torchlens.plugin.deadlines import lift_deadline
@@ -78,7 +79,7 @@ def _value(config: pytest.Config, key: str) -> Any:
 def register_autotrace(config: pytest.Config) -> None:
     """Add what this run needs: where tests run, what listens; where it is told, what gathers."""
     settings = Settings.of(config)
-    if settings.autotrace == "off":
+    if settings.autotrace == "off" or all(names_zoo(config, arg) for arg in config.args):
         return
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Traced(config, settings.autotrace, settings.mode), "lens-traced")

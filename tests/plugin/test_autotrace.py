@@ -258,6 +258,13 @@ def test_tests_that_call_no_model(pytester: pytest.Pytester):
     result.stdout.fnmatch_lines(["no test called a model"])
 
 
+def test_a_run_of_zoos_alone_says_nothing_of_tests(pytester: pytest.Pytester, tiny_zoo):
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-validate")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("lens: each model that tests call*")
+    result.stdout.no_fnmatch_line("*models called in tests*")
+
+
 def test_results_of_workers_are_gathered_once(pytester: pytest.Pytester, write):
     pytest.importorskip("xdist")
     write(

@@ -14,9 +14,7 @@ from torch import nn
 
 import pytest_torchlens as tl
 from pytest_torchlens.capture import record
-from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Status
-from pytest_torchlens.validate import check_recording
 from pytest_torchlens.validate import validate
 from tests.models import DemoNetwork
 from tests.models import Function
@@ -43,17 +41,6 @@ class Memory(nn.Module):
         return x / scale + self.last
 
 
-class Squared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 2 * ctx.saved_tensors[0] * gradient
-
-
 MODELS = {
     "demo": (DemoNetwork, (5, 5)),
     "conv, training": (SmallConvNet, (4, 3, 6, 6)),
@@ -63,11 +50,6 @@ MODELS = {
     "transformer": (lambda: nn.TransformerEncoderLayer(8, 2, 16), (5, 2, 8)),
     "masked": (lambda: Function(lambda x: x.masked_fill(x < 0, -1e9).softmax(-1)), (4, 4)),
     "written input": (lambda: Function(lambda x: x.mul_(2) + 1), (4,)),
-    "custom function": (
-        lambda: Function(lambda x: Squared.apply(x @ nn.Parameter(torch.ones(3, 3))).relu() + 1),
-        (2, 3),
-    ),
-    "made in forward": (lambda: Function(lambda x: nn.Linear(3, 2)(x * nn.Parameter(torch.ones(3)))), (2, 3)),
     "no operation": (nn.Identity, (2,)),
     "empty": (lambda: Function(lambda x: x[:0] * x.sum()), (4,)),
     "sparse": (lambda: Function(lambda x: torch.sparse.mm(x.to_sparse(), x)), (3, 3)),
@@ -401,15 +383,3 @@ def test_the_watch_adds_nothing_to_the_record_and_reports_what_it_lacks(build, s
     verdict = validate(model, (x,)).verdict
     assert verdict.part("completeness").status is Status.FAILED
     assert not verdict
-
-
-def test_a_result_that_requires_gradients_by_the_record_alone_is_found():
-    def partly_without_gradients(x):
-        with torch.no_grad():
-            y = x * 2
-        return y + 1
-
-    recording = record(Function(partly_without_gradients), (torch.ones(2, requires_grad=True),))
-    recording.calls[-1].outputs[0].requires_grad = True
-    replay, *_ = check_recording(recording, ModelHistory(recording), ["replay"])
-    assert [failure.operation for failure in replay.failures] == ["add_1_2"]

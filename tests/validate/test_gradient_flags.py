@@ -1,0 +1,48 @@
+"""What is recorded of gradients is what the replay gives, but for what no call says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.capture import record
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.validate import check_recording
+from pytest_torchlens.validate import validate
+from tests.models import Function
+from tests.models import failures
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+
+
+FORWARDS = {
+    "a custom function": lambda x: Squared.apply(x @ nn.Parameter(torch.ones(3, 3))).relu() + 1,
+    "parameters made in forward": lambda x: nn.Linear(3, 2)(x * nn.Parameter(torch.ones(3))),
+}
+
+
+@pytest.mark.parametrize("forward", FORWARDS.values(), ids=FORWARDS)
+def test_what_requires_gradients_by_no_call_of_its_own_is_no_failure(forward):
+    assert failures(validate(Function(forward), (torch.randn(2, 3),)).verdict) == []
+
+
+def test_a_result_that_requires_gradients_by_the_record_alone_is_found():
+    def partly_without_gradients(x):
+        with torch.no_grad():
+            y = x * 2
+        return y + 1
+
+    recording = record(Function(partly_without_gradients), (torch.ones(2, requires_grad=True),))
+    recording.calls[-1].outputs[0].requires_grad = True
+    replay, *_ = check_recording(recording, ModelHistory(recording), ["replay"])
+    assert [failure.operation for failure in replay.failures] == ["add_1_2"]
