@@ -37,9 +37,10 @@ class Noise:
 
         Floats are first replaced by the table itself, which costs nothing; the caller must not write to it.  Then
         they are scaled by it, which keeps signs, zeros and indices in range; then reflected; then replaced.  Integers
-        are reordered among themselves, then moved to the other end of their range.  `gentle` scales or reorders
-        alone.  Sparse and nested tensors are halved, sparse ones then shortened by an entry; integers of quantized ones
-        are reordered, then made the smallest and largest.  What cannot be computed with (meta) yields nothing.
+        are reordered among themselves, then moved to the other end of their range.  `gentle` scales, reorders or
+        repeats alone.  Sparse and nested tensors are halved, sparse ones then shortened by an entry; integers of
+        quantized ones are reordered, then made the smallest and largest.  What cannot be computed with (meta) yields
+        nothing.
         """
         if not is_dense(tensor):
             yield from _of_another_kind(tensor)
@@ -96,6 +97,9 @@ class Noise:
             yield _written(tensor, table if table.dtype == tensor.dtype else table * (1 + 0.5j))
         yield _written(tensor, table * tensor)
         if gentle:
+            if tensor.dim():
+                yield _written(tensor, tensor.flip(0))
+                yield _written(tensor, tensor[:1].expand_as(tensor))
             return
         yield _written(tensor, torch.where(tensor == 0, table, -tensor))
         finite = torch.nan_to_num(tensor.abs(), nan=0.0, posinf=0.0) if not tensor.is_complex() else tensor.abs()

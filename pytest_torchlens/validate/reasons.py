@@ -264,6 +264,13 @@ def _replaced(trial: Trial, place: int) -> bool:
     return whole and [fingerprint(trial.tensors[1])] == list(map(fingerprint, trial.reference or ()))
 
 
+def _single_element(trial: Trial, place: int) -> bool:
+    """One box is kept whatever it and its score are."""
+    if trial.call.info.layer_type == "nms":
+        return trial.tensors[place].shape[0] == 1
+    return _normalised_alone(trial, place)
+
+
 def _normalised_alone(trial: Trial, place: int) -> bool:
     """By arithmetic, what is normalised over one element becomes zero; a triangle of a single 1 is not read."""
     args, kwargs, shape = trial.call.args, trial.call.kwargs, trial.tensors[place].shape
@@ -286,7 +293,7 @@ _FACTS: dict[str, Callable[[Trial, int], bool]] = {
     "empty output": _empty_output,
     "shape only": _shape_only,
     "overwritten": lambda trial, place: _overwritten(trial, place) or _replaced(trial, place),
-    "single element": _normalised_alone,
+    "single element": _single_element,
     "no values": _no_values,
     "no fingerprint": _no_fingerprint,
 }

@@ -195,3 +195,16 @@ def test_a_dtype_that_only_stores_is_perturbed_by_its_bytes(name):
     assert verdict
     assert verdict.part("perturbation").checked == 2
     assert x.view(torch.uint8)[0] == 1
+
+
+def keep(boxes):
+    torchvision = pytest.importorskip("torchvision")
+    corner = torch.arange(boxes, dtype=torch.float32)[:, None] * 30
+    return torchvision.ops.nms(torch.cat([corner, corner, corner + 9, corner + 9], 1), corner[:, 0] + 1, 0.5)
+
+
+@pytest.mark.parametrize("boxes", [1, 2, 40])
+def test_boxes_that_are_all_kept_are_told_to_matter(boxes):
+    part = perturbed(lambda x: keep(boxes) + x.sum())
+    assert part.failures == ()
+    assert part.exempt.get("single element", 0) == (2 if boxes == 1 else 0)
