@@ -48,7 +48,7 @@ def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:
     defaults = {"folder": _folder(item), "title": item.nodeid, "videos": find_spec("PIL") is not None}
     try:
         recorder = Recorder(**defaults | options)
-        for wanted in expectations:
+        for wanted in filter(None, expectations):
             recorder.expect(**wanted)
     except (TypeError, ValueError) as error:
         pytest.fail(f"marker {MARKER}: {error}", pytrace=False)
@@ -74,6 +74,8 @@ def _asked(item: pytest.Item) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     for marker in reversed(list(item.iter_markers(MARKER))):
         if marker.args:
             pytest.fail(f"marker {MARKER} takes keywords only, such as no_nan=True", pytrace=False)
+        if not marker.kwargs:
+            pytest.fail(f"marker {MARKER} expects nothing: say what, such as no_nan=True", pytrace=False)
         options |= {name: value for name, value in marker.kwargs.items() if name in known}
         expectations.append({name: value for name, value in marker.kwargs.items() if name not in known})
     return options, expectations

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pytest_torchlens.recorder.errors import ExpectationError
+from pytest_torchlens.recorder.options import check_whole
 from pytest_torchlens.recorder.ranges import Range
 from pytest_torchlens.recorder.rules import RULES
 from pytest_torchlens.recorder.rules import Found
@@ -22,6 +23,7 @@ from pytest_torchlens.recorder.statistics import NOT_MEASURED
 from pytest_torchlens.records.near import nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from collections.abc import Iterable
 
     from pytest_torchlens.recorder.items import Item
@@ -69,16 +71,23 @@ class Expected:
 
     def look(self, found: Found) -> str:
         """Look at a row; return what is wrong with it."""
-        self.looks += 1
-        return self.rule.look(self, found, self._history[found.name])
+        problem = self.rule.look(self, found, self._history[found.name])
+        self.looks += problem is not None
+        return problem or ""
 
     def past(self, name: str) -> str:
         """Return the last values that were as expected."""
         return ", ".join(f"{number:.4g}" for number in self._history[name][-3:])
 
-    def missing(self) -> str:
+    def missing(self, items: Iterable[Item]) -> str:
         """Return what was never there to be looked at; nothing where there was something."""
-        return "" if self.looks else f"{self.name} looked at nothing: {self.rule.missing}"
+        if self.looks:
+            return ""
+        # The loss is a scalar by its kind, and is known by its name.
+        names = [item.name for item in items if {item.kind, item.name} & self.rule.kinds]
+        if names and not any(fnmatchcase(name, self.layers) for name in names):
+            return f"{self.name} looked at nothing: no tracked item fits {self.layers!r}; {nearest(self.layers, names)}"
+        return f"{self.name} looked at nothing: {self.rule.missing}"
 
 
 class Expectations:
@@ -98,16 +107,20 @@ class Expectations:
         Raises
         ------
         TypeError
-            If there is none of that name.
+            If there is none of that name, or `layers` is no glob.
         ValueError
-            If a range is none.
+            If a range is none or always true, nothing is expected, or `window` is no number of steps.
         """
-        for name, value in wanted.items():
+        if not isinstance(layers, str):
+            raise TypeError(f"layers={layers!r}: give one glob of names, such as 'features.*'")
+        check_whole("window", window, 1)
+        for name in wanted:
             if name not in NAMES:
                 raise TypeError(f"there is no expectation {name!r}; {nearest(name, NAMES)}")
-            if value is None or value is False:
-                continue
-            self._all.append(Expected(name, _range(name, value), layers, window))
+        asked = {name: value for name, value in wanted.items() if value is not None and value is not False}
+        if not asked:
+            raise ValueError("nothing is expected: say what, such as no_nan=True or grad_norm='<1e3'")
+        self._all += [Expected(name, _range(name, value), layers, window) for name, value in asked.items()]
 
     def awaits_gradient(self, item: Item) -> bool:
         """Whether it matters that this gradient does not come."""
@@ -145,10 +158,10 @@ class Expectations:
             self._losses.append(row.mean)
         return self._check(Found("loss" if name == "loss" else "scalar", name, (), "", row))
 
-    def check_end(self, step: int) -> ExpectationError | None:
+    def check_end(self, step: int, items: Collection[Item]) -> ExpectationError | None:
         """Look at what only the whole tells; also at whether there was anything to look at."""
         for expected in self._all:
-            problem = self._decrease(expected) if expected.name == AT_THE_END else expected.missing()
+            problem = self._decrease(expected) if expected.name == AT_THE_END else expected.missing(items)
             if problem:
                 return ExpectationError(problem, step=step, item="", expectation=expected.name, value=math.nan)
         return None
@@ -175,7 +188,10 @@ def _range(name: str, value: Any) -> Range | None:
         return None
     if not takes_range:
         raise ValueError(f"{name}={value!r}: it is expected or not, write {name}=True")
-    return Range.of(name, value)
+    found = Range.of(name, value)
+    if name in RULES and RULES[name].is_share and 0.0 in found and 1.0 in found:
+        raise ValueError(f"{name}={value!r} is always true: it is a share, from 0% to 100%")
+    return found
 
 
 def _silent_units(tensor: torch.Tensor) -> torch.Tensor:
@@ -192,7 +208,8 @@ def _failure(expected: Expected, found: Found, problem: str) -> ExpectationError
     lines = [f"step {row.step}, {found.kind} of {found.layer!r}: {problem}; expected {wanted}"]
     if found.shape:
         facts = {"mean": row.mean, "std": row.std, "min": row.min, "max": row.max, "norm": row.norm}
-        known = [f"{name} {value:.4g}" for name, value in facts.items() if not math.isnan(value)]
+        known = [f"not finite: {row.nans:,} of {row.count:,}"] if row.nans else []
+        known += [f"{name} {value:.4g}" for name, value in facts.items() if not math.isnan(value)]
         lines.append(f"  {'×'.join(map(str, found.shape))} {found.dtype}: {', '.join(known)}")
     if past := expected.past(found.name):
         lines.append(f"  before: {past}")

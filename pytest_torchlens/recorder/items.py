@@ -49,7 +49,7 @@ class Drawing:
         Raises
         ------
         TypeError
-            If there is no such word.
+            If there is no such word, or `transform` is no function.
         ValueError
             If there is no such view, or another process cannot find the callback.
         """
@@ -61,7 +61,9 @@ class Drawing:
 
     def __post_init__(self) -> None:
         if self.view not in VIEWS:
-            raise ValueError(f"there is no view {self.view!r}; {nearest(self.view, VIEWS)}")
+            raise ValueError(f"there is no view {self.view!r}; {nearest(str(self.view), VIEWS)}")
+        if self.transform is not None and not callable(self.transform):
+            raise TypeError(f"transform={self.transform!r}: give a function that takes a tensor and returns one")
         if self.callback is not None:
             where_found(self.callback)
 

@@ -9,6 +9,8 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from pytest_torchlens.recorder.tracking import check_model
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -39,7 +41,14 @@ class OptimizerSteps:
         self._remove = weakref.finalize(self, _remove, self._handles)
 
     def own(self, model: nn.Module) -> None:
-        """Count a model as tracked."""
+        """Count a model as tracked.
+
+        Raises
+        ------
+        TypeError
+            If it is none.
+        """
+        check_model(model)
         if model not in self._models:
             self._models.append(model)
 

@@ -89,11 +89,11 @@ class RecorderOptions:
 
     def _check_numbers(self) -> None:
         for name in ("every", "max_frames", "frames_per_second", "workers", "keep", "slot_values"):
-            _check_whole(name, getattr(self, name), 1)
-        _check_whole("slots", self.slots, 4)
-        _check_whole("start", self.start, 0)
+            check_whole(name, getattr(self, name), 1)
+        check_whole("slots", self.slots, 4)
+        check_whole("start", self.start, 0)
         if self.until is not None:
-            _check_whole("until", self.until, self.start + 1)
+            check_whole("until", self.until, self.start + 1)
         for name in ("per_second", "timeout"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
@@ -116,6 +116,13 @@ class RecorderOptions:
                 )
 
 
-def _check_whole(name: str, value: Any, least: int) -> None:
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Check that it is a whole number, and not too small.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name}={value!r}: give a whole number from {least} on")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,12 +70,17 @@ class Parameters:
 
     def _read_update(self, item: Item, parameter: nn.Parameter, before: torch.Tensor) -> None:
         after = _sample(parameter)
-        if after.shape != before.shape:
+        if after.shape != before.shape or not is_measurable(after):
             return
         update = after - before
-        norm = float(torch.linalg.vector_norm(before))
-        ratio = float(torch.linalg.vector_norm(update)) / norm if norm else NOT_MEASURED
-        self._watch.read(item, update, ratio=ratio)
+        self._watch.read(item, update, ratio=_ratio(update, before))
+
+
+def _ratio(update: torch.Tensor, before: torch.Tensor) -> float:
+    change, norm = float(torch.linalg.vector_norm(update)), float(torch.linalg.vector_norm(before))
+    if not norm:
+        return NOT_MEASURED
+    return math.inf if math.isinf(change) else change / norm
 
 
 def _sample(parameter: nn.Parameter) -> torch.Tensor:

@@ -14,7 +14,7 @@ _TWO = re.compile(r"\s*(\S+?)\s*\.\.\s*(\S+)\s*")
 
 @dataclass(frozen=True)
 class Range:
-    """A range of numbers.
+    """A range of numbers; what is not finite is in none.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Range:
         return cls(str(text).strip(), bounds)
 
     def __contains__(self, value: float) -> bool:
-        return all(COMPARE[sign](value, bound) for sign, bound in self.bounds)
+        return math.isfinite(value) and all(COMPARE[sign](value, bound) for sign, bound in self.bounds)
 
     @property
     def is_share(self) -> bool:

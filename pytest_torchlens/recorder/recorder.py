@@ -341,9 +341,9 @@ class Recorder:
         Raises
         ------
         TypeError
-            If there is no such expectation.
+            If there is no such expectation, or `layers` is no glob.
         ValueError
-            If a range is none.
+            If a range is none or always true, nothing is expected, or `window` is no number of steps.
         """
         self._recording.expectations.add(layers, window, expectations)
         self._recording.parameters.remember()
@@ -394,5 +394,5 @@ class Recorder:
             return
         if error := recording.close():
             recording.fail(error)
-        if failure := recording.expectations.check_end(max(recording.clock.step - 1, 0)):
+        if failure := recording.expectations.check_end(max(recording.clock.step - 1, 0), recording.items.values()):
             raise failure

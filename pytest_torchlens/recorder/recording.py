@@ -15,6 +15,7 @@ from pytest_torchlens.recorder.parameters import Parameters
 from pytest_torchlens.recorder.series import Row
 from pytest_torchlens.recorder.series import Series
 from pytest_torchlens.recorder.series import number_row
+from pytest_torchlens.recorder.tracking import check_name
 from pytest_torchlens.recorder.watch import Watch
 
 if TYPE_CHECKING:
@@ -66,11 +67,14 @@ class Recording:
         ------
         RuntimeError
             If the recorder is closed.
+        TypeError
+            If the name is no text.
         ValueError
             If the name is taken.
         """
         if self.is_closed:
             raise RuntimeError("the recorder is closed: make a new one")
+        check_name(name)
         if name in self.items:
             raise ValueError(f"{name!r} is tracked already; a second model needs a name of its own: name='other'")
         item = Item(len(self.items), name, kind, drawing)

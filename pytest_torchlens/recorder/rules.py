@@ -46,22 +46,26 @@ class Rule:
     kinds : frozenset of str
         Kinds of items that it looks at.
     look : callable
-        Returns what is wrong with a row; the list is the rule's own, of what it saw of that item before.
+        Returns what is wrong with a row, None where it says nothing of it; the list is the rule's own, of what it
+        saw of that item before.
     value : callable
         Returns the number that is judged.
     takes_range : bool
         Whether it is expected of a size, or just expected.
     example : str
         A range, for messages.
+    is_share : bool
+        Whether its value is from 0 to 1.
     missing : str
         What to do where there was nothing to look at.
     """
 
     kinds: frozenset[str]
-    look: Callable[[Expected, Found, list[float]], str]
+    look: Callable[[Expected, Found, list[float]], str | None]
     value: Callable[[Row], float]
     takes_range: bool = True
     example: str = ""
+    is_share: bool = False
     missing: str = ""
 
 
@@ -69,10 +73,12 @@ def _norm(row: Row) -> float:
     return math.inf if row.nans else row.norm
 
 
-def _in_range(words: str, value: Callable[[Row], float]) -> Callable[[Expected, Found, list[float]], str]:
-    def look(expected: Expected, found: Found, past: list[float]) -> str:
+def _in_range(words: str, value: Callable[[Row], float]) -> Callable[[Expected, Found, list[float]], str | None]:
+    def look(expected: Expected, found: Found, past: list[float]) -> str | None:
         number = value(found.row)
-        if math.isnan(number) or (expected.range and number in expected.range):
+        if math.isnan(number) and not found.row.nans:
+            return None  # not measured
+        if expected.range and number in expected.range:
             _remember(past, number, expected.window)
             return ""
         return f"{words} {_text(number, expected.range)}"
@@ -80,9 +86,13 @@ def _in_range(words: str, value: Callable[[Row], float]) -> Callable[[Expected, 
     return look
 
 
-def _update_ratio(expected: Expected, found: Found, past: list[float]) -> str:
+def _update_ratio(expected: Expected, found: Found, past: list[float]) -> str | None:
     # A bias begins at zero and moves by more than itself: the ratio says something of weights only.
-    return _RATIO(expected, found, past) if len(found.shape) > 1 else ""
+    return _RATIO(expected, found, past) if len(found.shape) > 1 else None
+
+
+def _dead_units(expected: Expected, found: Found, past: list[float]) -> str | None:
+    return None if math.isnan(found.row.dead) else _DEAD(expected, found, past)
 
 
 def _no_nan(_: Expected, found: Found, __: list[float]) -> str:
@@ -91,6 +101,8 @@ def _no_nan(_: Expected, found: Found, __: list[float]) -> str:
 
 
 def _growth(expected: Expected, found: Found, past: list[float]) -> str:
+    if found.row.nans:
+        return f"gradient norm {math.inf}"
     usual = median(past) if len(past) >= FEW else 0.0
     norm = _norm(found.row)
     if usual and expected.range and norm / usual not in expected.range:
@@ -101,7 +113,7 @@ def _growth(expected: Expected, found: Found, past: list[float]) -> str:
 
 def _not_still(words: str) -> Callable[[Expected, Found, list[float]], str]:
     def look(expected: Expected, found: Found, past: list[float]) -> str:
-        if found.row.norm or found.row.nans:
+        if found.row.norm > 0:
             past.clear()
             return ""
         past.append(0.0)
@@ -132,8 +144,13 @@ def _text(number: float, wanted: Range | None) -> str:
 
 
 _RATIO = _in_range("update over weight", lambda row: row.ratio)
+_DEAD = _in_range("dead units", lambda row: row.dead)
 _GRADIENT_MISSING = "no gradient was read; track_parameters(model) or track_layers(model) reads them"
 _UPDATE_MISSING = "no update was read; track_parameters(model), and an optimizer or rec.step()"
+_RATIO_MISSING = (
+    "no update of a weight (two dimensions or more, not zero) was read; track_parameters(model), and an optimizer or "
+    "rec.step()"
+)
 _OUTPUT_MISSING = "no output of a layer was read; track_layers(model)"
 
 RULES = {
@@ -154,17 +171,18 @@ RULES = {
     "grad_growth": Rule(GRADIENTS, _growth, _norm, example="<100", missing=_GRADIENT_MISSING),
     "dead_units": Rule(
         frozenset({"output"}),
-        _in_range("dead units", lambda row: row.dead),
+        _dead_units,
         lambda row: row.dead,
         example="<5%",
-        missing=_OUTPUT_MISSING,
+        is_share=True,
+        missing="no output of a layer, of two dimensions or more, was read; track_layers(model)",
     ),
     "update_ratio": Rule(
         frozenset({"update"}),
         _update_ratio,
         lambda row: row.ratio,
         example="1e-5..1e-1",
-        missing=_UPDATE_MISSING,
+        missing=_RATIO_MISSING,
     ),
     "output_norm": Rule(
         frozenset({"output", "tensor"}),
@@ -175,14 +193,14 @@ RULES = {
     ),
     "gradients_arrive": Rule(
         frozenset({"parameter gradient"}),
-        _not_still("the gradient was zero or did not come"),
+        _not_still("the gradient was zero, not finite, or did not come"),
         _norm,
         takes_range=False,
         missing=_GRADIENT_MISSING,
     ),
     "parameters_move": Rule(
         frozenset({"update"}),
-        _not_still("the update was zero"),
+        _not_still("the update was zero or not finite"),
         _norm,
         takes_range=False,
         missing=_UPDATE_MISSING,

@@ -28,7 +28,7 @@ class Statistics:
     count : int
         Elements.
     mean, std, norm, min, max : float
-        Mean, standard deviation, Euclidean norm, extremes.
+        Mean, standard deviation, Euclidean norm, extremes; NaN where no value is finite.
     zeros : float
         Share of elements that are zero, of a sample of 65,536 where there are more.
     nans : int
@@ -51,7 +51,8 @@ class Measured:
     Parameters
     ----------
     tensor
-        Real or complex, of any dtype and device; of complex ones, and of sparse ones, the stored numbers count.
+        Real or complex, of any dtype and device, one element at least; of complex ones, and of sparse ones, the
+        stored numbers count.
     norm_only
         Measure no more than norm and NaN count, which costs a tenth.
     """
@@ -116,7 +117,8 @@ def _exact(plain: torch.Tensor) -> torch.Tensor:
     deviation = torch.linalg.vector_norm((plain - mean).where(finite, 0)) / (count - 1).clamp(min=1).sqrt()
     low = plain.where(finite, math.inf).amin()
     high = plain.where(finite, -math.inf).amax()
-    zeros = (plain == 0).sum() / plain.numel()
-    facts = (mean, deviation, torch.linalg.vector_norm(values), low, high, zeros, (~finite).sum())
+    norm = torch.linalg.vector_norm(values)
+    sizes = [size.where(count > 0, NOT_MEASURED) for size in (mean, deviation, norm, low, high)]
+    facts = (*sizes, (plain == 0).sum() / plain.numel(), (~finite).sum())
     dtype = torch.float32 if plain.device.type == "mps" else torch.float64  # Apple's GPUs have no doubles
     return torch.stack([fact.to(dtype) for fact in facts])

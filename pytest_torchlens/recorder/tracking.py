@@ -23,6 +23,30 @@ def joined(name: str, path: str) -> str:
     return f"{name}.{path}" if name else path
 
 
+def check_name(name: Any) -> None:
+    """Check that it can be the name of what is tracked.
+
+    Raises
+    ------
+    TypeError
+        If it cannot.
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name={name!r}: what is tracked needs a name, a text of one letter at least")
+
+
+def check_model(model: Any) -> None:
+    """Check that it is a model.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"what is to be tracked is a {type(model).__name__}; give a torch.nn.Module")
+
+
 def chosen_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[str, nn.Module]:
     """Return the modules that one of the globs fits, by path; by default those that compute by themselves.
 
@@ -57,13 +81,14 @@ def chosen_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str,
 
 
 def check_tensor(name: str, tensor: Any) -> None:
-    """Check that it can be measured.
+    """Check that it has a name and can be measured.
 
     Raises
     ------
     TypeError
         If it cannot.
     """
+    check_name(name)
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name!r} is a {type(tensor).__name__}; track_tensor takes a tensor")
     if not is_measurable(tensor):
@@ -94,6 +119,8 @@ def _computes(module: nn.Module) -> bool:
 
 
 def _chosen(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> list[str]:
+    if not isinstance(globs, str | list | tuple) or not globs or not all(isinstance(glob, str) for glob in globs):
+        raise TypeError(f"{globs!r} names no {noun}: give globs, such as '*.0' or ['features.*', 'head']")
     globs = [globs] if isinstance(globs, str) else list(globs)
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in known):

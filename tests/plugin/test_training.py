@@ -143,6 +143,8 @@ def test_by_a_fixture(tracked, number, request):
         ("no_nam=True", "marker lens_expect: there is no expectation 'no_nam'; did you mean 'no_nan'*"),
         ("grad_norm=3", "marker lens_expect: grad_norm=3 is no range*"),
         ("every=0", "marker lens_expect: every=0: give a whole number*"),
+        ("", "marker lens_expect expects nothing: say what*"),
+        ("no_nan=False", "marker lens_expect: nothing is expected*"),
         ("True", "marker lens_expect takes keywords only*"),
     ],
 )

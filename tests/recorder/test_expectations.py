@@ -101,7 +101,7 @@ def test_a_parameter_that_stands_still():
     assert (error.step, error.item) == (2, "2.bias.update")
     error = failure(model, gradients_arrive=True, window=3)
     assert (error.step, error.item) == (2, "2.bias.grad")
-    assert "the gradient was zero or did not come in 3 steps" in str(error)
+    assert "the gradient was zero, not finite, or did not come in 3 steps" in str(error)
 
 
 def test_a_loss_out_of_range_fails_at_its_step():
@@ -146,7 +146,8 @@ def test_a_loss_that_does_not_decrease():
         ({"no_nan": True}, "nothing was read"),
         ({"grad_norm": "<1"}, "no gradient was read"),
         ({"dead_units": "<5%"}, "no output of a layer"),
-        ({"update_ratio": "<1"}, "no update was read"),
+        ({"update_ratio": "<1"}, "no update of a weight"),
+        ({"parameters_move": True}, "no update was read"),
         ({"loss_decreases": True}, "tell the loss of each step"),
         ({"loss": "<1"}, "tell it: rec.step"),
     ],
@@ -188,6 +189,17 @@ def test_an_exception_of_training_is_not_hidden_by_an_expectation():
         ({"dead_units": True}, "write a range, such as dead_units='<5%'"),
         ({"no_nan": "<1"}, "write no_nan=True"),
         ({"loss_decreases": "much"}, "is no range"),
+        ({"dead_units": "<500%"}, "dead_units='<500%' is always true: it is a share, from 0% to 100%"),
+        ({"dead_units": ">=0"}, "is always true"),
+        ({}, "nothing is expected: say what"),
+        ({"no_nan": False}, "nothing is expected"),
+        ({"no_nan": False, "grad_norm": None, "layers": "fc*"}, "nothing is expected"),
+        ({"no_nan": True, "layers": 5}, "layers=5: give one glob"),
+        ({"no_nan": True, "layers": ["a", "b"]}, "give one glob"),
+        *(
+            ({"no_nan": True, "window": bad}, "window=.*: give a whole number from 1 on")
+            for bad in (0, -3, True, 2.5, "5")
+        ),
     ],
 )
 def test_what_cannot_be_expected(expected: dict, message: str):
@@ -196,5 +208,77 @@ def test_what_cannot_be_expected(expected: dict, message: str):
 
 
 def test_what_is_expected_false_is_not_expected():
-    with Recorder() as recorder:
-        recorder.expect(no_nan=False, grad_norm=None)
+    recorder = Recorder()
+    recorder.expect(no_nan=False, loss="<10")
+    recorder.step(loss=1.0, other=math.nan)
+    recorder.close()
+
+
+RANGES = {
+    "loss": ("<10", ">-10", "-1e9..1e9"),
+    "update_ratio": ("<1e9", ">=0"),
+    "grad_norm": ("<1e9", ">1e-9", "0..inf"),
+    "output_norm": ("<1e9", ">1e-9"),
+    "grad_growth": ("<1e9", ">1e-9"),
+}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(("name", "wanted"), [(name, one) for name, wanted in RANGES.items() for one in wanted])
+def test_what_is_not_finite_is_in_no_range(name: str, wanted: str, bad: float):
+    error = failure(Sabotaged(2, bad), **{name: wanted})
+    assert (error.step, error.expectation) == (2, name)
+    assert not math.isfinite(error.value)
+    assert error.item in {"loss", "first.weight.update", "last.grad", "last"}
+    assert f"{error.value:.4g}; expected {name}={wanted}" in str(error)
+
+
+def test_a_gradient_of_nothing_but_nan_is_said_to_be_that():
+    error = failure(Sabotaged(2, math.nan), grad_norm=">1e-9", layers="last.weight.grad")
+    assert str(error).splitlines()[1] == "  2×8 float32: not finite: 16 of 16"
+
+
+def test_parameters_that_are_all_nan_do_not_move():
+    error = failure(Sabotaged(2, math.nan), parameters_move=True, window=3)
+    assert error.step == 4
+    assert failure(Sabotaged(2, math.nan), gradients_arrive=True, window=3).step == 4
+
+
+@pytest.mark.parametrize(
+    ("expected", "hint"),
+    [
+        ({"no_nan": True, "layers": "nosuch*"}, r"no tracked item fits 'nosuch\*'; 19 are known"),
+        ({"dead_units": "<90%", "layers": "rely"}, "no tracked item fits 'rely'; did you mean 'relu'"),
+        ({"grad_norm": "<1e3", "layers": "last"}, "no tracked item fits 'last'; did you mean 'last.grad'"),
+        ({"loss": "<10", "layers": "last"}, "no tracked item fits 'last'; known are loss"),
+        ({"update_ratio": "<1", "layers": "*.bias.update"}, "no update of a weight"),
+    ],
+)
+def test_layers_that_fit_nothing_that_is_looked_at(expected: dict, hint: str):
+    recorder, model = Recorder(), Sabotaged(9, 1.0)
+    recorder.track_layers(model)
+    recorder.track_parameters(model)
+    recorder.expect(**expected)
+    train(model, 2, recorder)
+    with pytest.raises(ExpectationError, match=f"looked at nothing: {hint}"):
+        recorder.close()
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_tensors_without_elements_are_left_out():
+    class Empty(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.none = nn.Linear(4, 2), nn.Linear(4, 0)
+
+        def forward(self, x):
+            return self.first(x) + self.none(x).sum()
+
+    model = Empty()
+    with Recorder(every=1) as recorder:
+        recorder.track_layers(model)
+        recorder.track_parameters(model)
+        recorder.expect(no_nan=True, update_ratio="<1", output_norm="<1e4", dead_units="<=50%", grad_norm="<1e3")
+        train(model, 2, recorder)
+        assert len(recorder.series["first.weight.update"]) == 2
+        assert not any(len(rows) for name, rows in recorder.series.items() if name.startswith("none"))

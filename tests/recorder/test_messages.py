@@ -75,6 +75,11 @@ def test_names_of_layers_and_parameters():
     ("drawing", "message"),
     [
         ({"view": "heat"}, "no view 'heat'; did you mean 'heatmap'"),
+        ({"view": 5}, "no view 5; known are auto"),
+        ({"transform": 5}, "transform=5: give a function"),
+        ({"callback": 5}, "give a function or a class"),
+        ({"layers": 5}, "5 names no module: give globs"),
+        ({"layers": []}, r"\[\] names no module: give globs"),
         ({"viwe": "pca"}, "nothing of a drawing is called 'viwe'; did you mean 'view'"),
         ({"callback": lambda *_: None}, "give a function or a class from the top level of a file"),
     ],
@@ -94,6 +99,21 @@ def test_tensors_and_numbers():
         recorder.step(loss="low")
     with pytest.raises(TypeError, match=r"loss=.* is no number, and no tensor of one"):
         recorder.log(loss=torch.ones(2))
+
+
+@pytest.mark.parametrize("track", ["track_model", "track_layers", "track_parameters"])
+@pytest.mark.parametrize(("model", "kind"), [(None, "NoneType"), (nn.Linear, "type")])
+def test_what_is_no_model(track: str, model: object, kind: str):
+    with pytest.raises(TypeError, match=rf"what is to be tracked is a {kind}; give a torch\.nn\.Module"):
+        getattr(Recorder(), track)(model)
+
+
+@pytest.mark.parametrize("name", [5, "", None])
+def test_what_is_no_name(name: object):
+    with pytest.raises(TypeError, match="what is tracked needs a name"):
+        Recorder().track_tensor(name, torch.ones(2))
+    with pytest.raises(TypeError, match="what is tracked needs a name"):
+        Recorder().track_model(small_model(), name)
 
 
 def test_a_transform_that_returns_no_tensor():

@@ -49,6 +49,13 @@ def test_what_is_no_number_is_counted_and_left_out(bad: float):
     assert Measured(tensor, norm_only=True).statistics().nans == 2
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_where_nothing_is_finite_nothing_is_made_up(bad: float):
+    found = stats(torch.full((4, 8), bad))
+    assert found.nans == 32
+    assert all(math.isnan(size) for size in (found.mean, found.std, found.norm, found.min, found.max))
+
+
 def test_large_numbers_do_not_overflow():
     found = stats(torch.full((1000,), 3e38))
     assert found.nans == 0

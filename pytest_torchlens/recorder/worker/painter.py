@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,9 @@ class Painter:
         draw.text((6, 3), self._fitted(self._name, step), INK, self._bold)
         draw.text((self._width - 6, 3), step, INK, self._bold, anchor="ra")
         draw.text((6, 3 + LINE), self._cut(f"{self._kind}, {shape}, {message['dtype']}"), QUIET, self._plain)
-        numbers = ", ".join(f"{name} {facts[name]:.4g}" for name in ("mean", "std", "min", "max"))
+        numbers = ", ".join(
+            f"{name} {facts[name]:.4g}" for name in ("mean", "std", "min", "max") if math.isfinite(facts[name])
+        )
         draw.text((6, 3 + 2 * LINE), numbers, QUIET, self._plain)
         if facts["nans"]:
             draw.text((self._width - 6, 3 + 2 * LINE), f"{facts['nans']:,} not finite", ALARM, self._plain, anchor="ra")
