@@ -124,14 +124,16 @@ def _not_still(words: str) -> Callable[[Expected, Found, list[float]], str]:
 
 def decrease(losses: list[float], wanted: Range | None) -> str:
     """Return what is wrong with how losses went: the last quarter has to be below the first, or by a share of it."""
+    asked = f"expected loss_decreases={wanted.text if wanted else True}"
+    if bad := [loss for loss in losses if not math.isfinite(loss)]:
+        return f"loss: {len(bad)} of {len(losses)} losses are not finite, the first of them {bad[0]}; {asked}"
     quarter = max(1, len(losses) // 4)
     first, last = fmean(losses[:quarter]), fmean(losses[-quarter:])
     fallen = (first - last) / abs(first) if first else 0.0 - last
     if fallen > 0 if wanted is None else fallen in wanted:
         return ""
     how = f"of {len(losses)} losses the first {quarter} are {first:.4g} in the mean, the last {quarter} {last:.4g}"
-    asked = "loss_decreases=True" if wanted is None else f"loss_decreases={wanted.text}, found {fallen:.2%}"
-    return f"loss: {how}; expected {asked}"
+    return f"loss: {how}; {asked}" + (f", found {fallen:.2%}" if wanted else "")
 
 
 def _remember(past: list[float], number: float, window: int) -> None:

@@ -140,6 +140,18 @@ def test_a_loss_that_does_not_decrease():
         recorder.close()
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", range(4))
+def test_losses_that_are_not_finite_do_not_decrease(bad: float, place: int):
+    recorder, losses = Recorder(), [4.0, 3.0, 2.0, 1.0]
+    losses[place] = bad
+    recorder.expect(loss_decreases="<100%")
+    for loss in losses:
+        recorder.step(loss=loss)
+    with pytest.raises(ExpectationError, match=f"1 of 4 losses are not finite, the first of them {bad}; expected loss"):
+        recorder.close()
+
+
 @pytest.mark.parametrize(
     ("expected", "hint"),
     [
