@@ -160,6 +160,8 @@ class Judge:
             return Judgement(Change.STRUCTURE, case.same, not case.same, shifted, case.error, "; ".join(both.structure))
         if shifted:
             return self._shifted(both, case)
+        if case.same and case.weights:  # other weights that this input does not show
+            return Judgement(Change.INPUTS_DIFFER, message=self._of_weights(case))
         return Judgement() if case.same else self._other_values(case)
 
     def _case(self, both: Both, before: Step, after: Step) -> _Case:

@@ -36,6 +36,7 @@ __all__ = [
     "pytest_configure",
     "pytest_generate_tests",
     "pytest_itemcollected",
+    "pytest_runtest_setup",
 ]
 
 
@@ -99,3 +100,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         from pytest_torchlens.plugin.training import give_recorder
 
         give_recorder(item)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test whose marker ``lens`` says what we do not know; here, for a worker of xdist has no usage errors."""
+    if item.get_closest_marker("lens"):
+        from pytest_torchlens.plugin.marker import check
+
+        check(item)

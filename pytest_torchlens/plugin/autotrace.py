@@ -101,7 +101,15 @@ class Listening:
         """Check the markers of all tests, before any of them runs."""
         for item in items:
             if not _is_model(item):
-                self._of[item.nodeid] = replace(self._settings, **marked(item))
+                self._of[item.nodeid] = replace(self._settings, **self._marked(item))
+
+    def _marked(self, item: pytest.Item) -> dict[str, Any]:
+        try:
+            return {name: value for name, value in marked(item).items() if name != "fail_on"}
+        except pytest.UsageError:
+            if hasattr(self._config, "workerinput"):  # nobody would hear of it; the test itself fails when it begins
+                return {}
+            raise
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:

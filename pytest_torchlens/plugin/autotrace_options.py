@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 WHICH = ("once", "all", "off")
 MODES = ("fail", "warn")
 MARKER_HELP = (
-    "lens(*, autotrace, mode, parts, seconds, memory): how the models that a test calls are validated, each as the "
-    "option or ini key of its name; without arguments it is set by itself on the models of a zoo"
+    "lens(*, autotrace, mode, parts, seconds, memory, fail_on): how the models that a test calls are validated, and "
+    "what fails lens_check, each as the option or ini key of its name; without arguments it is set by itself on the "
+    "models of a zoo"
 )
 
 

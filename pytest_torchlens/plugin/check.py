@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import wraps
 from typing import TYPE_CHECKING
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
-from pytest_torchlens.baseline.conditions import ConditionError
-from pytest_torchlens.baseline.parsed import BaselineError
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.take import take
 from pytest_torchlens.baseline.words import told
+from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.plugin.baseline_policy import policy_of
+from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.run import find_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence
 
-    from pytest_torchlens.history import ModelHistory
+    from torch import nn
+
     from pytest_torchlens.records import Comparison
+
+_MODELS: WeakKeyDictionary[ModelHistory, nn.Module | None] = WeakKeyDictionary()
+
+
+def holding(trace: Callable[..., ModelHistory]) -> Callable[..., ModelHistory]:
+    """Return a function that records, and holds the model as long as its history: it will be run once more."""
+
+    @wraps(trace)
+    def held(*args: Any, **kwargs: Any) -> ModelHistory:
+        __tracebackhide__ = True
+        history = trace(*args, **kwargs)
+        _MODELS[history] = history.recording.model()
+        return history
+
+    return held
 
 
 class Check:
@@ -36,16 +56,18 @@ class Check:
         self._policy = policy_of(request.config)
         self._used: set[str] = set()
 
-    def __call__(self, history: ModelHistory, name: str = "", fail_on: str | Sequence[str] = ()) -> Comparison:
+    def __call__(self, history: object, name: str = "", fail_on: str | Sequence[str] = ()) -> Comparison:
         """Compare; what fails the test is told with where it began and how to accept it."""
         __tracebackhide__ = True
+        if not isinstance(history, ModelHistory):
+            kind = type(history).__name__
+            raise TypeError(f"lens_check takes a history of this run, as lens_check(lens_trace(model, x)), not {kind}")
         key = self._key(name)
-        conditions = (*self._marked(), *([fail_on] if isinstance(fail_on, str) else fail_on))
         device = history.operations[0].tensor_device.partition(":")[0] if history.operations else "cpu"
         try:
             snapshot = take(history, replace(find_environment(), device=device))
-            found = self._policy.check(key, snapshot, conditions)
-        except (ConditionError, BaselineError, ReferenceError) as error:
+            found = self._policy.check(key, snapshot, (*self._marked(), *conditions("fail_on", fail_on)))
+        except (ValueError, ReferenceError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
         self._item.add_report_section("call", "lens", told(found, key, key))
         if found.fails:
@@ -61,5 +83,5 @@ class Check:
         return key
 
     def _marked(self) -> tuple[str, ...]:
-        marks = [mark.kwargs.get("fail_on", ()) for mark in self._item.iter_markers("lens")]
-        return tuple(text for texts in reversed(marks) for text in ([texts] if isinstance(texts, str) else texts))
+        marks = [conditions("fail_on", mark.kwargs.get("fail_on", ())) for mark in self._item.iter_markers("lens")]
+        return tuple(text for texts in reversed(marks) for text in texts)

@@ -34,7 +34,12 @@ def lens_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
     from pytest_torchlens.functions import log_forward_pass
 
     listening = request.config.pluginmanager.get_plugin("lens-autotrace")
-    return log_forward_pass if listening is None else listening.proving(request.node, log_forward_pass)
+    trace = log_forward_pass if listening is None else listening.proving(request.node, log_forward_pass)
+    if "lens_check" not in request.fixturenames:
+        return trace
+    from pytest_torchlens.plugin.check import holding
+
+    return holding(trace)
 
 
 @pytest.fixture
@@ -135,8 +140,9 @@ def lens_check(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
     The first run stores nothing: ``pytest --lens-update=new``, or ``pytest-lens accept``, does, into
     ``lens_baselines/<test file>/<test>.json``.  A test that checks several histories gives each a `name`.  `fail_on`
-    has conditions, as ``--lens-fail-on``.  The model must still hold the values that it had before the pass.  What was
-    found is returned, a `Comparison`.
+    has conditions, as ``--lens-fail-on``.  The model must still hold the values that it had before the pass; a history
+    of `lens_trace` holds its model in such a test, for one of `log_forward_pass` the test does.  What was found is
+    returned, a `Comparison`.
     """
     from pytest_torchlens.plugin.check import Check
 

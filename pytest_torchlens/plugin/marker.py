@@ -32,6 +32,14 @@ def marked(item: pytest.Item) -> dict[str, Any]:
     return found
 
 
+def check(item: pytest.Item) -> None:
+    """Fail a test whose markers `marked` refuses."""
+    try:
+        marked(item)
+    except pytest.UsageError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
 def _check(mark: pytest.Mark) -> None:
     if mark.args:
         raise ValueError(f"the marker lens takes keywords alone, as lens(autotrace='off'), not {mark.args[0]!r:.80}")
@@ -92,6 +100,25 @@ def validation_parts(name: str, value: object) -> tuple[str, ...]:
     return check_parts([part.strip() for text in texts for part in text.split(",")])
 
 
+def conditions(name: str, value: object) -> tuple[str, ...]:
+    """Return what fails a test that has the fixture ``lens_check``, named in a text or a list.
+
+    Raises
+    ------
+    ValueError
+        If there is no such condition.
+    """
+    from pytest_torchlens.baseline.conditions import Conditions
+
+    texts = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(
+            f"{name} is {value!r:.80}; it takes conditions, as 'local-change' or ['own:1e-5', 'structure']"
+        )
+    Conditions.of(texts)
+    return texts
+
+
 def _which(name: str, value: object) -> str:
     return choice(name, value, WHICH)
 
@@ -102,6 +129,7 @@ def _mode(name: str, value: object) -> str:
 
 _OPTIONS: dict[str, Callable[[str, object], object]] = {
     "autotrace": _which,
+    "fail_on": conditions,
     "mode": _mode,
     "parts": validation_parts,
     "seconds": number,

@@ -106,6 +106,39 @@ def test_an_edit_is_seen_and_named(edit):
     assert any(words in message for message in told), found.findings
 
 
+class DeadUnit(nn.Module):
+    """Its second unit is below zero for every input, so that what is behind it does not show."""
+
+    def __init__(self, column: float) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+        fill = {self.a.weight: 1.0, self.a.bias: 0.0, self.b.weight: 1.0, self.b.bias: 0.5}
+        with torch.no_grad():
+            for parameter, value in fill.items():
+                parameter.fill_(value)
+            self.a.bias[1] = -100.0
+            self.b.weight[:, 1] = column
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+
+def test_other_weights_that_the_output_does_not_show_are_seen():
+    x = torch.ones(1, 2)
+    found = compare(snapshot_of(DeadUnit(1.0), x), snapshot_of(DeadUnit(2.0), x))
+    assert (found.verdict, found.fails) == (Change.INPUTS_DIFFER, True)
+    assert [(f.operation, f.message) for f in found.findings] == [("b/linear", "other weights: b.weight")]
+    assert found.counts == {"identical": 4, "inputs-differ": 1}
+
+
+def test_other_weights_are_seen_on_an_input_of_zeros():
+    other = DeadUnit(1.0)
+    with torch.no_grad():
+        other.a.weight *= 2
+    found = compare(snapshot_of(DeadUnit(1.0), torch.zeros(1, 2)), snapshot_of(other, torch.zeros(1, 2)))
+    assert [(f.change, f.message) for f in found.findings] == [(Change.INPUTS_DIFFER, "other weights: a.weight")]
+
+
 def test_the_same_net_is_identical():
     found = compare(snapshot_of(filled(Small()), X), snapshot_of(filled(Small()), X))
     assert (found.verdict, found.fails, found.findings, found.axes) == (Change.IDENTICAL, False, (), ())

@@ -285,6 +285,64 @@ def test_lens_check_asks_for_names_where_there_are_two(pytester: pytest.Pytester
     result.stdout.fnmatch_lines(["*lens_check: called twice in one test; give each history a name*"])
 
 
+def test_lens_check_takes_a_model_that_nobody_else_holds(pytester: pytest.Pytester):
+    pytester.makepyfile(
+        """
+        import gc, weakref, torch
+        from pytest_torchlens import log_forward_pass
+
+        def test_inline(lens_trace, lens_check):
+            made = []
+            def net():
+                net = torch.nn.Linear(2, 2)
+                made.append(weakref.ref(net))
+                return net
+            lens_check(lens_trace(net(), torch.ones(2)))
+            gc.collect()
+            assert made[0]() is None
+
+        def test_gone(lens_check):
+            lens_check(log_forward_pass(torch.nn.Linear(2, 2), torch.ones(2)))
+
+        def test_no_history(lens_check):
+            lens_check(torch.nn.Linear(2, 2))
+        """
+    )
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*lens_check: Linear is gone: hold the model*",
+            "*TypeError: lens_check takes a history of this run, as lens_check(lens_trace(model, x)), not Linear",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        ("failon='none'", "*the marker lens has no option 'failon'; did you mean 'fail_on'?"),
+        ("fail_on='structur'", "*no condition 'structur': did you mean 'structure'?"),
+        ("fail_on=5", "*fail_on is 5; it takes conditions*"),
+    ],
+)
+def test_a_marker_that_says_nothing_we_know_fails_its_test(mark: str, said: str, pytester: pytest.Pytester):
+    pytester.makepyfile(f"import pytest\n\n@pytest.mark.lens({mark})\ndef test_it(): pass")
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([said])
+    result = pytester.runpytest_inprocess("--lens-validate")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
+
+
+def test_a_worker_of_xdist_says_what_is_wrong_with_a_marker(pytester: pytest.Pytester):
+    pytester.makepyfile("import pytest\n\n@pytest.mark.lens(failon='none')\ndef test_it(): pass")
+    result = pytester.runpytest_subprocess("-n1", "--lens-validate")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*the marker lens has no option 'failon'; did you mean 'fail_on'?"])
+
+
 def test_a_folder_that_cannot_be_written_to_fails_nothing(pytester: pytest.Pytester, project: Path):
     (pytester.path / ".lens").write_text("a file in the way")
     result = validate(pytester)
