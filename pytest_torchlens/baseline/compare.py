@@ -113,6 +113,7 @@ class _Comparing:
         for both, judgement in zip(self._aligned.steps, self._found, strict=True):
             if judgement.message:
                 yield judgement.finding(both.step)
+        yield from self._output()
         yield from self._answers()
         yield from self._unread()
         yield from self._larger()
@@ -128,6 +129,15 @@ class _Comparing:
             was, now = different
             operation = now.partition(" ")[0] if was.partition(" ")[0] == now.partition(" ")[0] else ""
             yield Finding(change=Change.STRUCTURE, operation=operation, message=f"other branch taken: {was} → {now}")
+
+    def _output(self) -> Iterator[Finding]:
+        """Yield the first place at which the returned object is another."""
+        old, new = self._before.output, self._after.output
+        path = next((path for path in [*new, *old] if old.get(path) != new.get(path)), None)
+        if path is not None:
+            where = f"the output's {path!r} is" if path else "the output is"
+            message = f"{where} {new.get(path, 'gone')}, was {old.get(path, 'not there')}"
+            yield Finding(change=Change.STRUCTURE, message=message)
 
     def _unread(self) -> Iterator[Finding]:
         """Yield parameters and buffers that no step reads, and that came, went or changed."""

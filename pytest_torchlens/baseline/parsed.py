@@ -23,6 +23,7 @@ from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot import Weight
 from pytest_torchlens.baseline.text import BEFORE
 from pytest_torchlens.baseline.text import FORMAT
+from pytest_torchlens.baseline.text import UNREADABLE
 from pytest_torchlens.baseline.text import VERSION
 from pytest_torchlens.baseline.text import function_of
 from pytest_torchlens.baseline.text import module_of
@@ -38,6 +39,7 @@ _LONGEST_SIZE = 2**62
 _VALUES = BUCKETS + SAMPLES
 _OUT = re.compile(r"([a-z0-9_]*)\[((?:-?\d{1,19}(?:,-?\d{1,19})*)?)\]")
 _DIGEST = re.compile(r"[0-9a-z_:.(), \[\]]{0,200}")
+_FILE = ("format", "version", "model", "totals", "answers", "output", "calls", "state", "steps", "measured")
 _STEP = ("id", "function", "applied", "in", "reads", "args", "out", "stride", "device", "alias", "in_place", "index")
 
 
@@ -75,7 +77,7 @@ def parsed(text: str) -> Snapshot:
         raw = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    _fields(raw, "the file", ("format", "version", "model", "totals", "answers", "calls", "state", "steps", "measured"))
+    _fields(raw, "the file", _FILE)
     if raw["format"] != FORMAT:
         raise ValueError(f"its format is {raw['format']!r:.80}, not {FORMAT!r}")
     if raw["version"] != VERSION:
@@ -83,21 +85,20 @@ def parsed(text: str) -> Snapshot:
     calls = {name: ModuleCalled(**_call(row, name)) for name, row in _dict(raw["calls"], "calls").items()}
     steps = tuple(_steps(_list(raw["steps"], "steps"), calls))
     known = {step.id for step in steps}
-    if len(known) < len(steps):
-        raise ValueError("two steps have the same id")
     return Snapshot(
         model=_text(raw["model"], "model"),
-        totals={name: _size(value, name) for name, value in _dict(raw["totals"], "totals").items()},
+        totals={name: _count(value, name) for name, value in _dict(raw["totals"], "totals").items()},
         calls=calls,
         state={name: _weight(row, name) for name, row in _dict(raw["state"], "state").items()},
         steps=steps,
+        output={path: _text(kind, "output") for path, kind in _dict(raw["output"], "output").items()},
         answers=tuple(_text(answer, "answers") for answer in _list(raw["answers"], "answers")),
         measured={name: _measured(block, known) for name, block in _dict(raw["measured"], "measured").items()},
     )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
+    found = {_text(name, "a name"): value for name, value in pairs}
     if len(found) < len(pairs):
         raise ValueError("a name stands twice in one table")
     return found
@@ -129,12 +130,20 @@ def _list(value: Any, where: str) -> list[Any]:
 
 
 def _text(value: Any, where: str) -> str:
-    return _expect(value, str, where)
+    if UNREADABLE.search(_expect(value, str, where)):
+        raise ValueError(f"{where!r:.80}: {value!r:.80} has a character that no name of ours has")
+    return str(value)
 
 
 def _size(value: Any, where: str) -> int:
     if not -_LONGEST_SIZE < _expect(value, int, where) < _LONGEST_SIZE:
         raise ValueError(f"{where!r:.80}: {value} is out of range")
+    return int(value)
+
+
+def _count(value: Any, where: str) -> int:
+    if _size(value, where) < 0:
+        raise ValueError(f"{where!r:.80}: {value} is less than nothing")
     return int(value)
 
 
@@ -160,7 +169,7 @@ def _out(value: Any, where: str) -> tuple[str, tuple[int, ...]]:
     if found is None:
         raise ValueError(f"{where!r:.80}: {value!r:.80} is no dtype and shape")
     sizes = found[2].split(",") if found[2] else []
-    return found[1], tuple(_size(int(size), where) for size in sizes)
+    return found[1], tuple(_count(int(size), where) for size in sizes)
 
 
 def _digest(value: Any, where: str) -> str:
@@ -171,9 +180,16 @@ def _digest(value: Any, where: str) -> str:
 
 def _steps(rows: list[Any], calls: dict[str, ModuleCalled]) -> Iterator[Step]:
     before = ""
+    known: set[str] = set()
     for row in rows:
-        yield _step(_dict(row, "steps"), before, calls)
-        before = row["id"]
+        step = _step(_dict(row, "steps"), before, calls)
+        before = step.id
+        if before in known:
+            raise ValueError(f"two steps have the same id {before!r:.80}")
+        if strangers := {edge.parent for edge in step.parents} - known:
+            raise ValueError(f"{before!r:.80} has the parent {min(strangers)!r:.80}, which is no earlier step")
+        known.add(before)
+        yield step
 
 
 def _step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]) -> Step:
@@ -197,7 +213,7 @@ def _step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]) -> S
         stride=None if stride is None else tuple(_size(step, identity) for step in _list(stride, identity)),
         alias=_text(row.get("alias", ""), identity),
         in_place=_expect(row.get("in_place", False), bool, identity),
-        index=None if index is None else _size(index, identity),
+        index=None if index is None else _count(index, identity),
     )
 
 
@@ -234,7 +250,15 @@ def _measured(value: Any, known: set[str]) -> Measured:
     numbers = {name: _numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
     if strangers := set(numbers) - known:
         raise ValueError(f"numbers of {min(strangers)!r:.80}, which is no step")
-    return Measured(environment=from_json(json.dumps(value["environment"]), Environment), numbers=numbers)
+    environment = from_json(json.dumps(value["environment"]), Environment)
+    _ = list(_texts(value["environment"]))
+    return Measured(environment=environment, numbers=numbers)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in what is read elsewhere."""
+    for item in value.values() if isinstance(value, dict) else ():
+        yield from [_text(item, "environment")] if isinstance(item, str) else _texts(item)
 
 
 def _numbers(value: Any, where: str) -> Numbers:
@@ -268,8 +292,8 @@ def _unpacked(packed: bytes) -> tuple[float, ...]:
 
 
 _ODD: dict[str, Callable[[Any, str], Any]] = {
-    "nan": _size,
-    "inf": _size,
+    "nan": _count,
+    "inf": _count,
     "holes": _digest,
     "unstable": lambda value, where: _expect(value, bool, where),
 }

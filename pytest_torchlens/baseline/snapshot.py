@@ -184,6 +184,8 @@ class Snapshot:
         In execution order.
     answers
         What Python was told of tensors' values, and did: ``"gate/gt is True: body"``.
+    output
+        What was returned: kind by path of each tensor and of each container around one, ``{"": "tuple of 2", ...}``.
     measured
         Numbers by class of environment.
     """
@@ -194,4 +196,5 @@ class Snapshot:
     state: dict[str, Weight] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     answers: tuple[str, ...] = ()
+    output: dict[str, str] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from pytest_torchlens.baseline.snapshot import ModuleCalled
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot import Weight
+from pytest_torchlens.baseline.text import readable
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import ModuleCall
@@ -62,7 +63,7 @@ class _Taking:
         self._sources = {
             id(source.value): source
             for source in history.recording.sources
-            if source.kind in ("parameter", "buffer") and source.name in self._state
+            if source.kind in ("parameter", "buffer") and readable(source.name) in self._state
         }
 
     def snapshot(self, environment: Environment) -> Snapshot:
@@ -70,7 +71,7 @@ class _Taking:
         steps = tuple(map(self._step, self._nodes, self._operations, map(rerun.alias_of, self._nodes)))
         numbers = {step.id: rerun.numbers_of(node) for step, node in zip(steps, self._nodes, strict=True)}
         return Snapshot(
-            model=self._history.model_name,
+            model=readable(self._history.model_name),
             totals={
                 "operations": len(self._history.recording.calls),
                 "parameters": sum(parameter.numel() for parameter in self._parameters()),
@@ -80,12 +81,13 @@ class _Taking:
             state=self._state,
             steps=steps,
             answers=tuple(self._answers()),
+            output={_scrubbed(path): readable(kind) for path, kind in self._history.recording.output_kinds.items()},
             measured={class_of(environment): Measured(environment=environment, numbers=numbers)},
         )
 
     def _calls(self) -> dict[str, ModuleCalled]:
         calls = [call for call in self._history.recording.module_calls if call.parent is not None]
-        return {_name(call): ModuleCalled(parent=_outer(call), kind=call.module_type) for call in calls}
+        return {_name(call): ModuleCalled(parent=_outer(call), kind=readable(call.module_type)) for call in calls}
 
     def _parameters(self) -> list[nn.Parameter]:
         model = self._history.recording.model()
@@ -105,7 +107,7 @@ class _Taking:
             dtype=operation.tensor_dtype.removeprefix("torch."),
             device=operation.tensor_device,
             stride=None if contiguous else operation.tensor_stride,
-            alias=alias,
+            alias=readable(alias),
             in_place=operation.function_is_inplace,
             index=operation.iterable_output_index,
             source_line=operation.source_line,
@@ -114,21 +116,22 @@ class _Taking:
     def _parents(self, node: Node) -> Iterator[Edge]:
         for parent, argument, through_write in node.parents:
             if parent.kind != "buffer":
-                yield Edge(self._ids[id(parent)], argument, through_write)
+                yield Edge(self._ids[id(parent)], readable(argument), through_write)
 
     def _reads(self, node: Node) -> Iterator[Edge]:
         if node.call is not None:
             for argument, read in edges_in(node.call):
                 source = self._sources.get(id(value_of(read)))
                 if source is not None:
-                    yield Edge(source.name, argument)
+                    yield Edge(readable(source.name), readable(argument))
 
     def _answers(self) -> Iterator[str]:
         ids = {op.label: self._ids[id(node)] for node, op in zip(self._nodes, self._operations, strict=True)}
         for escape in self._history.escapes:
             told = escape.value if isinstance(escape.value, bool) else ""
             if told != "" or escape.branch:
-                yield f"{ids.get(escape.operation, '?')} {escape.function} {told} {escape.branch}".strip()
+                answer = f"{ids.get(escape.operation, '?')} {escape.function} {told} {escape.branch}"
+                yield readable(answer.strip())
 
 
 def _ids(nodes: list[Node]) -> Iterator[str]:
@@ -149,7 +152,7 @@ def _module(node: Node) -> tuple[str, ...]:
 
 
 def _name(call: ModuleCall) -> str:
-    return call.address if call.number == 1 else call.label
+    return readable(call.address if call.number == 1 else call.label)
 
 
 def _outer(call: ModuleCall) -> str:
@@ -163,11 +166,11 @@ def _arguments(operation: Operation) -> Iterator[str]:
 
 def _scrubbed(text: str) -> str:
     """Return an argument's text without what is another in each process: where an object lies in memory."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+    return readable(re.sub(r" at 0x[0-9a-fA-F]+", "", text))
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Weight]]:
     for address, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if not is_lazy(tensor):
             dtype = str(tensor.dtype).removeprefix("torch.")
-            yield address, Weight(dtype=dtype, shape=tuple(tensor.shape), digest=fingerprint(tensor))
+            yield readable(address), Weight(dtype=dtype, shape=tuple(tensor.shape), digest=fingerprint(tensor))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +18,15 @@ from pytest_torchlens.records import to_json
 
 FORMAT = "pytest-torchlens baseline"
 VERSION = 1
+UNREADABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+"""Control characters, what turns lines around, and halves of characters, which UTF-8 cannot write."""
 BEFORE = "^"
 """Stands for the step on the line before."""
+
+
+def readable(text: str) -> str:
+    r"""Return a text with escapes (``\x1b``) in place of characters that terminals obey or files cannot hold."""
+    return UNREADABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def to_text(snapshot: Snapshot) -> str:
@@ -33,6 +41,7 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield f'"model": {_json(snapshot.model)},'
     yield f'"totals": {_json(dict(sorted(snapshot.totals.items())))},'
     yield from _table("answers", [_json(answer) for answer in snapshot.answers], "[]")
+    yield f'"output": {_json(snapshot.output)},'
     yield from _table("calls", [f"{_json(name)}:{_json([c.parent, c.kind])}" for name, c in snapshot.calls.items()])
     state = sorted(snapshot.state.items())
     yield from _table("state", [f"{_json(name)}:{_json([_out(w.dtype, w.shape), w.digest])}" for name, w in state])

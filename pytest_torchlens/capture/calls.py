@@ -258,6 +258,8 @@ class Recording:
     ambient: AmbientTable = field(default_factory=AmbientTable)
     outputs: list[tuple[str, Value | Aliased]] = field(default_factory=list)
     """Path in the returned object and value, for each tensor of the model's output."""
+    output_kinds: dict[str, str] = field(default_factory=dict)
+    """Path in the returned object and kind, for each tensor of the model's output and what is around it."""
     output: Any = None
     """What the model returned."""
     silent_writes: list[str] = field(default_factory=list)

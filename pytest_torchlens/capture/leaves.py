@@ -48,6 +48,21 @@ def everything(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             waiting += reversed(inside)
 
 
+def kinds(value: Any) -> dict[str, str]:
+    """Return by path what each tensor in `value`, and each container around one, is: ``"dict of 2"``, ``"tensor"``."""
+    found = list(everything(value))
+    paths = [path for path, item in found if isinstance(item, torch.Tensor)]
+    around = {path.rsplit(".", cut)[0] for path in paths for cut in range(path.count(".") + 1)} | {""}
+    return {path: _kind(item) for path, item in found if path in around}
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    length = f" of {len(value)}" if isinstance(value, dict | list | tuple) else ""
+    return f"{type(value).__name__}{length}"
+
+
 def children(value: Any) -> list[tuple[Any, Any]]:
     """Return the named parts of a container, nothing for anything else."""
     if type(value) is Opened:

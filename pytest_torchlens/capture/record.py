@@ -23,6 +23,7 @@ from pytest_torchlens.capture.depth import deeper
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import everything
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.leaves import kinds
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.patches import listening
@@ -163,6 +164,7 @@ class OnePass:
         recording.output = output
         if recording.stream is not None:
             recording.stream.close()
+        recording.output_kinds = kinds(output)
         recording.outputs = [(path, self.tracer.ledger.read(tensor)) for path, tensor in walk(output)]
         with torch._C.DisableTorchFunctionSubclass():
             _look_back(recording)

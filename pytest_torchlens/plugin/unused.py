@@ -62,5 +62,7 @@ class Unused:
             names = ", ".join(self.keys[:_SHOWN]) + (" …" if len(self.keys) > _SHOWN else "")
             rest = "deleted" if self.removed else "--lens-update=unused deletes them"
             yield f"unused baselines, of models that are gone: {names}; {rest}"
+        if self.fails:
+            yield "ERROR: the run fails, for --lens-strict allows no unused baselines"
         if self.skipped:
             yield f"unused baselines were not looked for: {'; '.join(self.skipped)}"

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from pytest_torchlens.baseline.compare import compare
+from pytest_torchlens.baseline.parsed import parsed
+from pytest_torchlens.baseline.text import to_text
 from pytest_torchlens.records import Change
 from tests.baseline.samples import Small
 from tests.baseline.samples import an_input
@@ -104,6 +106,35 @@ def test_an_edit_is_seen_and_named(edit):
     assert found.fails
     told = [finding.message for finding in found.findings if finding.operation == operation]
     assert any(words in message for message in told), found.findings
+
+
+class Returning(nn.Module):
+    def __init__(self, packed) -> None:
+        super().__init__()
+        self.packed = packed
+
+    def forward(self, x):
+        return self.packed(x + 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (lambda y: y, lambda y: {"y": y}, "the output is dict of 1, was tensor"),
+        (lambda y: y, lambda y: (y,), "the output is tuple of 1, was tensor"),
+        (lambda y: {"a": y}, lambda y: {"b": y}, "the output's 'b' is tensor, was not there"),
+        (lambda y: (y, y), lambda y: [y, y], "the output is list of 2, was tuple of 2"),
+        (lambda y: {"a": (y,)}, lambda y: {"a": [y]}, "the output's 'a' is list of 1, was tuple of 1"),
+        (lambda y: (y, None), lambda y: (y,), "the output is tuple of 1, was tuple of 2"),
+    ],
+)
+def test_another_object_around_the_same_tensors_is_structure(before, after, said):
+    x = torch.ones(2)
+    first, second, again = (snapshot_of(Returning(packed), x) for packed in (before, after, after))
+    found = compare(first, second)
+    assert (found.verdict, found.fails) == (Change.STRUCTURE, True)
+    assert [finding.message for finding in found.findings] == [said]
+    assert compare(parsed(to_text(second)), again).verdict is Change.IDENTICAL
 
 
 class DeadUnit(nn.Module):

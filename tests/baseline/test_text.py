@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.parsed import BaselineError
 from pytest_torchlens.baseline.parsed import parsed
 from pytest_torchlens.baseline.parsed import read
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.records import Change
 from tests.baseline.samples import Small
 from tests.baseline.samples import an_input
 from tests.baseline.samples import filled
@@ -48,6 +51,18 @@ def test_a_snapshot_comes_back_from_its_text(snapshot):
 def test_what_is_odd_comes_back_too():
     text = to_text(snapshot_of(Odd(), an_input(4, 4)))
     assert to_text(parsed(text)) == text
+
+
+@pytest.mark.parametrize(("odd", "escaped"), [("a\ud800", "a\\ud800"), ("a\x1b[31m", "a\\x1b[31m"), ("a\nb", "a\\nb")])
+def test_odd_characters_in_a_name_are_escaped(odd, escaped, tmp_path):
+    model = nn.Sequential(OrderedDict({odd: nn.Linear(2, 2)}))
+    found = snapshot_of(model, an_input(2))
+    (tmp_path / "model.json").write_text(to_text(found), encoding="utf-8")
+    back = read(tmp_path / "model.json")
+    assert list(back.calls) == [escaped]
+    assert f"{escaped}.weight" in back.state
+    assert [edge.parent for edge in back.steps[1].reads] == [f"{escaped}.weight", f"{escaped}.bias"]
+    assert compare(back, found).verdict is Change.IDENTICAL
 
 
 def test_the_text_is_the_same_each_time_and_names_no_path(snapshot):
@@ -88,6 +103,17 @@ DAMAGE = {
     "has version 2": lambda raw: raw.update(version=2),
     "expected int": lambda raw: raw["totals"].update(operations="7"),
     "out of range": lambda raw: raw["totals"].update(operations=2**80),
+    "-5 is less than nothing": lambda raw: raw["totals"].update(peak_bytes=-5),
+    "-8 is less than nothing": lambda raw: raw["steps"][1].update(out="float32[1,-8]"),
+    "'conv/conv2d' has the parent 'conv/conv2d', which is no earlier step": lambda raw: raw["steps"][1].update(
+        {"in": ["0=conv/conv2d"]}
+    ),
+    "has the parent '/output', which is no": lambda raw: raw["steps"][1].update({"in": ["0=/output"]}),
+    "'model': .* has a character": lambda raw: raw.update(model="\x1b[31mNet"),
+    "'a name': .* has a character": lambda raw: raw["totals"].update({"a\ud800": 1}),
+    "'environment': .* has a character": lambda raw: next(iter(raw["measured"].values()))["environment"].update(
+        packages={"x": "1\n"}
+    ),
     "two steps have the same id": lambda raw: raw["steps"].append(raw["steps"][0]),
     "inside itself": lambda raw: raw["calls"].update(conv=["conv", "Conv2d"]),
     "no module call": lambda raw: raw["calls"].pop("conv"),

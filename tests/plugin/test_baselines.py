@@ -117,7 +117,9 @@ def test_unused_baselines_are_named_and_deleted_only_when_asked(pytester: pytest
     result = validate(pytester, "--lens-update=new,changed")
     result.stdout.fnmatch_lines(["unused baselines, of models that are gone: net/c; --lens-update=unused deletes them"])
     assert result.ret == 0
-    assert validate(pytester, "--lens-strict").ret == pytest.ExitCode.TESTS_FAILED
+    result = validate(pytester, "--lens-strict")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["unused*net/c*", "ERROR: the run fails, for --lens-strict allows no unused baselines"])
     assert "net/c.json" in stored(pytester)
     validate(pytester, "--lens-update=unused").stdout.fnmatch_lines(["unused*net/c; deleted"])
     assert stored(pytester) == ["net/a.json", "net/b.json"]
