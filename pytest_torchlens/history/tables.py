@@ -20,8 +20,17 @@ _FIELDS = [name for name in Operation.__dataclass_fields__ if name != "edges"]
 def to_pandas(operations: Iterable[Operation], rolled: bool = False) -> pandas.DataFrame:
     """Return a row an operation, or a row a layer, and a column a field."""
     rows = _layers(operations) if rolled else {op.label: _fields(op) for op in operations}
-    frame: pandas.DataFrame = _library("pandas").DataFrame(list(rows.values()), index=list(rows), columns=_FIELDS)
+    cells = [[_writable(row[name]) for name in _FIELDS] for row in rows.values()]
+    index = [_writable(label) for label in rows]
+    frame: pandas.DataFrame = _library("pandas").DataFrame(cells, index=index, columns=_FIELDS)
     return frame.rename_axis("label")
+
+
+def _writable(value: Any) -> Any:
+    r"""Return text with ``\\udc80`` for a lone surrogate, which Arrow's strings cannot hold; anything else as it is."""
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value
 
 
 def to_networkx(operations: Iterable[Operation]) -> networkx.MultiDiGraph:

@@ -100,6 +100,7 @@ class Noise:
             if tensor.dim():
                 yield _written(tensor, tensor.flip(0))
                 yield _written(tensor, tensor[:1].expand_as(tensor))
+                yield _written(tensor, _unit_box(tensor).expand_as(tensor))
             return
         yield _written(tensor, torch.where(tensor == 0, table, -tensor))
         finite = torch.nan_to_num(tensor.abs(), nan=0.0, posinf=0.0) if not tensor.is_complex() else tensor.abs()
@@ -142,7 +143,8 @@ def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     yield tensor * 0.5
     if tensor.layout is torch.sparse_coo and tensor._nnz():
         indices, values = tensor._indices()[:, :-1], tensor._values()[:-1]
-        yield torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=tensor.is_coalesced())
+        coalesced = tensor.is_coalesced()
+        yield torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=coalesced, check_invariants=False)
     if tensor.layout in _COMPRESSED and tensor.dim() == _PLANE and len(tensor.values()):
         ends, places = (getattr(tensor, name)() for name in _COMPRESSED[tensor.layout])
         values = tensor.values()[:-1]
@@ -159,6 +161,12 @@ def _quantized(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield torch.quantize_per_tensor(
             torch.full(tensor.shape, bound), tensor.q_scale(), tensor.q_zero_point(), tensor.dtype
         )
+
+
+def _unit_box(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the box from 0 to 1, by its corners, before them the first image: safe wherever boxes are taken."""
+    count = tensor.shape[-1]
+    return (torch.arange(count, device=tensor.device) >= count / 2).to(tensor.dtype)
 
 
 def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:

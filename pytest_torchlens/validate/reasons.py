@@ -216,7 +216,7 @@ def _overwritten(trial: Trial, place: int) -> bool:
 
 
 _SHAPE_OF_SECOND = frozenset(
-    "expand_as view_as reshape_as type_as resize_as to sparse_mask max_pool2d_with_indices_backward".split()
+    "expand_as view_as reshape_as type_as resize_as to max_pool2d_with_indices_backward".split()
 )
 
 

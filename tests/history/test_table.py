@@ -265,3 +265,10 @@ def test_nothing_saved_counts_nothing():
     history = tl.get_model_metadata(TableModel(), torch.ones(2, 2))
     assert (history.num_tensors_saved, history.tensor_fsize_saved) == (0, 0)
     assert all(op.tensor_contents is None and not op.has_saved_activations for op in history.operations)
+
+
+def test_a_name_that_is_no_text_of_unicode_is_escaped():
+    model = nn.Sequential()
+    model.add_module("\udc80", nn.ReLU())
+    frame = tl.log_forward_pass(model, torch.ones(1)).to_pandas()
+    assert r"\udc80" in str(frame.loc["relu_1_1", "containing_module_origin"])

@@ -25,11 +25,12 @@ from tests.recorder.training import train
 pytest.importorskip("av")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
 TRAINING = """
-import os, time
+import os, signal, time
 import torch
 from pytest_torchlens.recorder import Recorder
 from tests.recorder.training import small_model, train
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 torch.set_num_threads(1)
 model = small_model()
 with Recorder("out", every=1, policy="block") as recorder:
@@ -82,6 +83,7 @@ def test_the_process_beside_ends_with_the_one_that_records(how: signal.Signals, 
     finally:
         if running(sleeper):
             os.kill(sleeper, signal.SIGKILL)
+        parent.kill()
         parent.communicate()
     report = json.loads((tmp_path / "out" / "recording-0.json").read_text(encoding="utf-8"))
     assert report["ended"].startswith("closed" if how is signal.SIGINT else "the process that records ended")
