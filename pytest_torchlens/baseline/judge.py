@@ -205,7 +205,7 @@ class Judge:
             return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message="other values")
         if case.weights:
             return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message=self._of_weights(case))
-        if case.tainted:
+        if case.tainted or any(parent.shifted and parent.same for parent in case.parents):  # laid out otherwise
             return Judgement(Change.PROPAGATED, False, True, error=case.error)
         if case.old.unstable or case.new.unstable:
             return Judgement(Change.UNSTABLE, False, True, error=case.error, message="each run gives other values")
