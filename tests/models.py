@@ -101,3 +101,15 @@ class RecurrentNetwork(nn.Module):
 def short_label(op):
     """Return the short label, with the pass where the layer has several: ``linear_1:2``."""
     return f"{op.layer_label_short}:{op.pass_num}" if op.layer_passes_total > 1 else op.layer_label_short
+
+
+class DoesMoreEachTime(nn.Module):
+    """Runs one more addition in each pass."""
+
+    times = 0
+
+    def forward(self, x):
+        self.times += 1
+        for _ in range(self.times):
+            x = x + 1
+        return x

@@ -52,6 +52,11 @@ def shortened(text: str, limit: int = _LONGEST_NAME, gap: str = "…") -> str:
     return text[: kept - tail] + gap + text[len(text) - tail :]
 
 
+def in_ascii(text: str) -> str:
+    """Return text with escapes for all that is not ASCII."""
+    return text.encode("ascii", "backslashreplace").decode()
+
+
 def printable(text: str) -> str:
     r"""Return `text` with what XML cannot hold, and line breaks, written as escapes (``\x1b``, ``\n``)."""
     if text.isprintable():

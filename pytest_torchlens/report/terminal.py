@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import in_ascii
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shortened
@@ -64,7 +65,7 @@ def terminal_table(
     parts += writer.unjudged(every)
     parts += [writer.trouble(report) for report in every if is_bad(report)]
     text = "\n".join(parts)
-    return text.encode("ascii", "backslashreplace").decode() if ascii else text
+    return in_ascii(text) if ascii else text
 
 
 def _most_important(models: list[ModelReport], top: int | None) -> tuple[list[ModelReport], int]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import duration
+from pytest_torchlens.draw.text import in_ascii
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
@@ -41,7 +42,7 @@ def verbose_text(report: ModelReport, verbosity: int, *, ascii: bool = False) ->
     told = [*_model(report), *(_operations(report) if verbosity >= _ALL else ())]
     lines = [f"  {name:<12} {shortened(printable(text), _LONGEST)}" for name, text in told if text]
     text = "\n".join([printable(f"{report.zoo}:{report.name}"), *lines])
-    return text.encode("ascii", "backslashreplace").decode() if ascii else text
+    return in_ascii(text) if ascii else text
 
 
 def _model(report: ModelReport) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ import pytest_torchlens as tl
 from pytest_torchlens.measure import FORMULAS
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.replay import Player
+from tests.models import DoesMoreEachTime
 from tests.models import Function
 from tests.models import SmallConvNet
 
@@ -253,16 +254,6 @@ def test_calls_that_cannot_be_run_again(monkeypatch):
     }
     assert len(found.operation_seconds) == len(found.live_bytes) == 1
     assert [module.seconds > 0 for module in found.modules] == [True]
-
-
-class DoesMoreEachTime(nn.Module):
-    times = 0
-
-    def forward(self, x):
-        self.times += 1
-        for _ in range(self.times):
-            x = x + 1
-        return x
 
 
 def test_a_model_that_runs_other_operations_each_time():

@@ -13,6 +13,7 @@ from pytest_torchlens.run import run_case
 from pytest_torchlens.zoo import ModelCase
 from pytest_torchlens.zoo import Settings
 from pytest_torchlens.zoo import TensorSpec
+from tests.models import DoesMoreEachTime
 
 
 class Models:
@@ -177,16 +178,6 @@ def test_a_report_says_what_the_model_costs(tmp_path: Path):
     assert len(report.measurements.operations) == report.history.num_operations
     assert report.notes == ()
     assert run_case(case(lambda: nn.Linear(4, 3)), RunOptions()).report.measurements is None
-
-
-class DoesMoreEachTime(nn.Module):
-    times = 0
-
-    def forward(self, x):
-        self.times += 1
-        for _ in range(self.times):
-            x = x + 1
-        return x
 
 
 def test_what_differs_from_pass_to_pass_has_no_cost(tmp_path: Path):
