@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 
+_left_behind: list[RemovableHandle] = []
+# Hooks of recorders that nobody closed. The garbage collector may find one while PyTorch walks its hooks, when none may
+# be removed, so the next recorder removes them; until then they do nothing.
+
+
 class OptimizerSteps:
     """Calls before and after a step of an optimizer that has a parameter of a tracked model.
 
@@ -34,11 +39,11 @@ class OptimizerSteps:
         self._before = before
         self._after = after
         self._models: list[nn.Module] = []
+        _remove(_left_behind)
         self._handles = [register_optimizer_step_pre_hook(_weakly(self._about_to_step))]
         if automatic:
             self._handles.append(register_optimizer_step_post_hook(_weakly(self._has_stepped)))
-        # One that nobody closed is not kept alive by its hooks, and leaves none.
-        self._remove = weakref.finalize(self, _remove, self._handles)
+        self._unclosed = weakref.finalize(self, _left_behind.extend, self._handles)
 
     def own(self, model: nn.Module) -> None:
         """Count a model as tracked.
@@ -54,7 +59,8 @@ class OptimizerSteps:
 
     def close(self) -> None:
         """Remove the hooks."""
-        self._remove()
+        self._unclosed.detach()
+        _remove(self._handles)
         self._models.clear()
 
     def _about_to_step(self, optimizer: Optimizer) -> None:

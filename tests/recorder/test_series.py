@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_torchlens.recorder import Recorder
 from tests.recorder.training import small_model
@@ -293,16 +295,31 @@ def test_attention_is_a_layer_too():
     assert recorder.series["self_attn"].count.tolist() == [48]
 
 
-def test_a_recorder_that_nobody_closed_leaves_no_hook_on_optimizers():
+def test_a_recorder_that_nobody_closed_is_freed_and_leaves_no_hook_once_another_starts():
     from torch.optim import optimizer
 
+    with Recorder():
+        before = len(optimizer._global_optimizer_post_hooks) - 1
+    recorder = weakref.ref(Recorder())
     gc.collect()
-    before = len(optimizer._global_optimizer_post_hooks)
-    recorder = Recorder()
-    assert len(optimizer._global_optimizer_post_hooks) == before + 1
-    del recorder
-    gc.collect()
+    assert recorder() is None
+    with Recorder():
+        assert len(optimizer._global_optimizer_post_hooks) == before + 1
     assert len(optimizer._global_optimizer_post_hooks) == before
+
+
+def test_a_recorder_that_nobody_closed_may_be_collected_while_an_optimizer_calls_its_hooks():
+    """Seen in CI: the collector removed a hook from the dictionary that PyTorch was walking."""
+    forgotten = [Recorder()]
+    model = small_model()
+    handle = register_optimizer_step_post_hook(_forget(forgotten))
+    try:
+        with Recorder(every=1) as recorder:
+            recorder.track_layers(model, "0")
+            train(model, 2)
+    finally:
+        handle.remove()
+    assert recorder.series["0"].step.tolist() == [0, 1]
 
 
 @pytest.mark.slow
@@ -324,3 +341,11 @@ def test_columns_have_names():
         recorder.log(loss=1.0)
     with pytest.raises(AttributeError, match="did you mean 'norm'"):
         _ = recorder.series["loss"].nrom
+
+
+def _forget(recorders):
+    def hook(*_):
+        recorders.clear()
+        gc.collect()
+
+    return hook
