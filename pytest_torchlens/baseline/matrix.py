@@ -25,8 +25,9 @@ _PAGE = """<!doctype html>
 body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem; }}
 table {{ border-collapse: collapse; }} td, th {{ padding: .3rem .8rem; border: 1px solid #8888; text-align: left; }}
 pre {{ overflow-x: auto; }}
-</style></head><body><h1>Models by environments</h1><p>Against {base}.</p>
+</style></head><body><h1>Models by environments</h1>
 {table}
+<ul>{environments}</ul>
 <h2>Where differences begin</h2><pre>{details}</pre></body></html>
 """
 
@@ -71,6 +72,11 @@ class Matrix:
         """Whether a comparison fails, or a model did not run in one of the environments."""
         return any(cell is None or cell.fails for row in self.rows.values() for cell in row)
 
+    def environments(self) -> list[str]:
+        """Return for each of the others in what it differs from the base: ``"new: torch 2.13.0 → 2.14.1"``."""
+        columns = zip(*self.rows.values(), strict=True)
+        return [f"{name}: {_axes(column)}" for name, column in zip(self.others, columns, strict=True)]
+
     def table(self, style: str = "simple") -> str:
         """Return one line a model; `style` is one of `tabulate`'s."""
         rows = [(key, *map(_word, row)) for key, row in self.rows.items()]
@@ -90,12 +96,13 @@ class Matrix:
 
     def markdown(self) -> str:
         """Return table and details as Markdown."""
-        details = "\n".join(f"- {line}" for line in self.details().splitlines())
-        return f"{self.table('github')}\n\nWhere differences begin:\n\n{details}\n"
+        environments, details = map(_bullets, (self.environments(), self.details().splitlines()))
+        return f"{self.table('github')}\n\n{environments}\n\nWhere differences begin:\n\n{details}\n"
 
     def page(self) -> str:
         """Return them as a page of its own."""
-        return _PAGE.format(base=html.escape(self.base), table=self.table("html"), details=html.escape(self.details()))
+        environments = "".join(f"<li>{html.escape(line)}</li>" for line in self.environments())
+        return _PAGE.format(table=self.table("html"), environments=environments, details=html.escape(self.details()))
 
 
 def _compared(key: str, first: Store, other: Store, conditions: Conditions) -> Comparison | None:
@@ -105,6 +112,15 @@ def _compared(key: str, first: Store, other: Store, conditions: Conditions) -> C
 
 def _word(cell: Comparison | None) -> str:
     return MISSING if cell is None else cell.verdict.value
+
+
+def _axes(column: Sequence[Comparison | None]) -> str:
+    found = dict.fromkeys(axis for cell in column if cell is not None for axis in cell.axes)
+    return "; ".join(found) or "the same environment"
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _totals(column: Sequence[Comparison | None]) -> str:

@@ -36,13 +36,14 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"{options.sets[0]} alone: name two sets or more, the one to compare with first")
     try:
         matrix = Matrix.of([_folder(options.root, name) for name in options.sets], Conditions.of(options.fail))
+        if not matrix.rows:
+            raise CommandError(f"no baseline in {' nor '.join(options.sets)}: there is nothing to compare")
         for path, text in ((options.md, matrix.markdown), (options.html, matrix.page)):
             if path is not None:
                 path.write_text(text(), encoding="utf-8")
     except (BaselineError, ConditionError, OSError) as error:
         raise CommandError(str(error)) from None
-    print(matrix.table())
-    print(matrix.details())
+    print(matrix.table(), *matrix.environments(), matrix.details(), sep="\n")
     return int(matrix.fails)
 
 
