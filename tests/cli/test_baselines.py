@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -100,14 +101,12 @@ def test_mistakes_are_explained(arguments, said, store, capsys):
 
 
 def test_numbers_of_other_environments_stay_as_long_as_the_steps_do(store, snapshots):
-    import dataclasses
-
     (block,) = snapshots[0].measured.values()
-    elsewhere = dataclasses.replace(snapshots[0], measured={"cpu OTHER 1 thread": block})
+    elsewhere = replace(snapshots[0], measured={"cpu OTHER 1 thread": block})
     store.accept("zoo/small", elsewhere)
     found = store.load("zoo/small")
     assert set(found.measured) == {*snapshots[0].measured, "cpu OTHER 1 thread"}
-    shorter = dataclasses.replace(elsewhere, steps=elsewhere.steps[:-1], measured={})
+    shorter = replace(elsewhere, steps=elsewhere.steps[:-1], measured={})
     store.accept("zoo/small", shorter)
     assert store.load("zoo/small").measured == {}
 
@@ -128,6 +127,25 @@ def test_matrix_has_models_by_environments(sets, tmp_path, capsys):
     assert "| zoo/b | regression |" in " ".join((tmp_path / "m.md").read_text().split())
     assert "act/gelu" in (tmp_path / "m.html").read_text()
     assert main(["matrix", "old", "old"]) == 0
+    assert "\nold: the same environment\n" in capsys.readouterr().out
+
+
+def test_matrix_names_in_what_the_environments_differ(snapshots, tmp_path, capsys):
+    ((kind, block),) = snapshots[0].measured.items()
+    older = replace(snapshots[0], measured={kind: replace(block, environment=replace(block.environment, torch="2.0"))})
+    for name, snapshot in (("older", older), ("newer", snapshots[0])):
+        Store.of(tmp_path, name=name).accept("zoo/a", snapshot)
+    pages = [tmp_path / "m.md", tmp_path / "m.html"]
+    assert main(["matrix", "older", "newer", f"--root={tmp_path}", f"--md={pages[0]}", f"--html={pages[1]}"]) == 0
+    for text in (capsys.readouterr().out, *(page.read_text(encoding="utf-8") for page in pages)):
+        assert "newer: torch 2.0 → " in text
+
+
+def test_matrix_of_nothing_is_a_mistake(tmp_path, capsys):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    assert main(["matrix", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "there is nothing to compare" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [["old"], ["old", "none"]])
