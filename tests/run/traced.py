@@ -32,4 +32,4 @@ def traced(test, autotrace=None, name="test", **changes):
 
 
 def assert_equal(one, other):
-    torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
