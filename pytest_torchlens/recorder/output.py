@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from pytest_torchlens.recorder.errors import RecorderError
+from pytest_torchlens.recorder.folder import OwnFolder
 from pytest_torchlens.recorder.process import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import torch
 
@@ -30,6 +32,7 @@ class Output:
     def __init__(self, options: RecorderOptions) -> None:
         self._options = options
         self._workers: list[Worker] = []
+        self._folder: OwnFolder | None = None
         self._error: RecorderError | None = None
         self._is_off = options.folder is None
 
@@ -41,7 +44,7 @@ class Output:
     def declare(self, item: Item) -> None:
         """Announce an item."""
         if not (self._workers or self._is_off):
-            self._workers = [Worker(self._options, number) for number in range(self._options.workers)]
+            self._send(self._start, self._options.folder)
         for worker in self._workers:
             own = worker is self._worker(item)
             self._send(worker.declare, item.number, **item.announcement(), callback=item.callback if own else None)
@@ -67,7 +70,7 @@ class Output:
 
     def counts(self, item: Item) -> Counts | None:
         """Return what became of an item's frames."""
-        return self._worker(item).counts[item.number] if self._workers and self._is_shown(item) else None
+        return self._worker(item).counts.get(item.number) if self._workers and self._is_shown(item) else None
 
     @property
     def rows_dropped(self) -> int:
@@ -86,7 +89,17 @@ class Output:
         """Have all files finished, those of the first process last: it makes the page; return what went wrong."""
         was_off, self._is_off = self._is_off, True
         errors = [self._error, *(worker.close() for worker in reversed(self._workers))]
+        if self._folder:
+            self._folder.close()
         return None if was_off and not self._error else next((error for error in errors if error), None)
+
+    def _start(self, folder: Path) -> None:
+        self._folder = OwnFolder(folder)
+        try:
+            for number in range(self._options.workers):
+                self._workers.append(Worker(self._options, number))
+        except OSError as error:
+            raise RecorderError(f"a process beside could not be started: {error}") from None
 
     def _send(self, send: Callable[..., None], *what: Any, **said: Any) -> None:
         """Send something; that it cannot be sent is told when the step ends, not within a hook of autograd's."""

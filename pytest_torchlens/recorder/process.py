@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 
 from pytest_torchlens.recorder.errors import RecorderError
+from pytest_torchlens.recorder.forks import forget_in_forks
 from pytest_torchlens.recorder.ring import Ring
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ FINISHING = 5.0
 
 HELD = 20_000
 """Rows of statistics that wait for a slot at most."""
-
-_all: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 @dataclass
@@ -74,7 +72,7 @@ class Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._process = self._started()
         self.forked = self._is_overdue = False
-        _all.add(self)
+        forget_in_forks(self)
         self._tell(do="start", **self._settings())
 
     @property
@@ -153,12 +151,14 @@ class Worker:
         self._count_written()
         self._ring.close()
         self._log.close()
-        _all.discard(self)
         return error
 
     def forget(self) -> None:
         """Be of no more use in a process that was forked from the one that records, and hold nothing open."""
         self.forked = True
+        if self._pipe.closed:
+            return
+        # Held open by a child that lives on, the pipe would hide the end of the process that records.
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, self._pipe.fileno())
         os.close(nothing)
@@ -290,13 +290,3 @@ def _written(folder: Path | None, number: int) -> dict[int, int]:
     except (OSError, ValueError):
         return {}
     return {item["item"]: item["frames"] for item in report["items"]}
-
-
-def _after_fork() -> None:
-    for worker in list(_all):
-        worker.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    # A forked child (of a DataLoader) holding the pipe open would hide the end of the process that records.
-    os.register_at_fork(after_in_child=_after_fork)

@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class Ring:
         self.filled = 0
         size = HEAD + 4 * slots * values
         self._file, self._memory = _new(size) if handle is None else _attached(handle, size)
+        # One that nobody closes goes with its memory.
+        self._close = weakref.finalize(self, os.close, self._file) if isinstance(self._file, int) else None
         self._freed: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(self._memory, np.int64, 1)
         flat = np.frombuffer(self._memory, np.float32, slots * values, HEAD)
         self._slots = flat.reshape(slots, values)
@@ -85,8 +88,8 @@ class Ring:
     def close(self) -> None:
         """Let go of the memory, which goes with the last array that is a part of it."""
         del self._freed, self._slots, self._memory
-        if isinstance(self._file, int):
-            os.close(self._file)
+        if self._close:
+            self._close()
 
 
 def _new(size: int) -> tuple[int | str, mmap.mmap]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
+import threading
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch.optim import optimizer
@@ -16,11 +20,18 @@ from torch.optim import optimizer
 from pytest_torchlens.recorder import Recorder
 from pytest_torchlens.recorder import RecorderError
 from pytest_torchlens.recorder import process
+from pytest_torchlens.recorder.process import Counts
+from pytest_torchlens.recorder.worker import messages
 from tests.recorder import callbacks
+from tests.recorder.training import PATIENCE
 from tests.recorder.training import frames
+from tests.recorder.training import is_running
+from tests.recorder.training import processes_with
+from tests.recorder.training import shared_memory
 from tests.recorder.training import small_model
 from tests.recorder.training import table
 from tests.recorder.training import train
+from tests.recorder.training import wait_until
 
 pytest.importorskip("av")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
@@ -33,7 +44,7 @@ from tests.recorder.training import small_model, train
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 torch.set_num_threads(1)
 model = small_model()
-with Recorder("out", every=1, policy="block") as recorder:
+with Recorder("out", every=1, policy="block", timeout=600) as recorder:
     recorder.track_layers(model, "0")
     train(model, 25, recorder)
     sleeper = os.fork()
@@ -46,19 +57,28 @@ with Recorder("out", every=1, policy="block") as recorder:
 """
 
 
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+@pytest.fixture(autouse=sys.platform == "linux")
+def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Look, after each test, for processes and memory that it left."""
+    mark = f"lens-test-{uuid.uuid4()}"
+    monkeypatch.setenv("LENS_TEST", mark)
+    before = shared_memory()
+    yield
+    gc.collect()
+    assert processes_with(mark) == set()
+    assert shared_memory() - before == set()
+    assert [path.name for path in Path("/dev/shm").glob("*lens*")] == []  # noqa: S108 - where named memory would be
 
 
-def wait_until_gone(pid: int) -> None:
-    for _ in range(600):
-        if not running(pid):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"process {pid} is still there")
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a process that is told to stop all the time that it needs, however busy the machine is."""
+    monkeypatch.setattr(process, "FINISHING", PATIENCE)
+
+
+def wait_until_dead(pid: int) -> None:
+    """Wait for a child to end; that it did is left to be found out by the recorder."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 @LINUX
@@ -78,10 +98,10 @@ def test_the_process_beside_ends_with_the_one_that_records(how: signal.Signals, 
     try:
         # As a terminal does: Ctrl-C goes to all of the group.
         (os.killpg if how is signal.SIGINT else os.kill)(parent.pid, how)
-        parent.wait(30)
-        wait_until_gone(worker)
+        parent.wait(PATIENCE)
+        wait_until(lambda: not is_running(worker), "the end of the process beside")
     finally:
-        if running(sleeper):
+        if is_running(sleeper):
             os.kill(sleeper, signal.SIGKILL)
         parent.kill()
         parent.communicate()
@@ -95,8 +115,8 @@ def test_the_process_beside_ends_with_the_one_that_records(how: signal.Signals, 
 
 
 def test_an_exception_in_training_passes_and_all_is_finished(tmp_path: Path):
-    model, recorder = small_model(), Recorder(tmp_path, every=1)
-    hooks = len(optimizer._global_optimizer_post_hooks)
+    hooks = set(optimizer._global_optimizer_post_hooks)
+    model, recorder = small_model(), Recorder(tmp_path, every=1, timeout=PATIENCE)
 
     def training():
         with recorder:
@@ -107,72 +127,77 @@ def test_an_exception_in_training_passes_and_all_is_finished(tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
         training()
     assert not any(module._forward_hooks for module in model.modules())
-    assert len(optimizer._global_optimizer_post_hooks) == hooks - 1
+    assert set(optimizer._global_optimizer_post_hooks) <= hooks
     assert all(counts.written == counts.seen == 5 for counts in recorder.report.values())
     assert len(frames(tmp_path / "000-0.mp4")) == 5
 
 
-def test_a_slow_consumer_drops_frames_and_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def slowly_consumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> tuple[Counts, list[int]]:
+    """Train 40 steps while the first frame is still being consumed; return what came of the frames, and their steps."""
     monkeypatch.chdir(tmp_path)
     model = small_model()
-    with Recorder(tmp_path / "out", every=1, videos=False, slots=4, timeout=30) as recorder:
-        recorder.track_layers(model, "0", callback=callbacks.append_slowly, gradients=False)
-        train(model, 40, recorder)
-    counts = recorder.report["0"]
-    seen = (tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()
+    with Recorder(tmp_path / "out", every=1, videos=False, slots=4, policy=policy, timeout=PATIENCE) as recorder:
+        recorder.track_layers(model, "0", callback=callbacks.append_at_a_sign, gradients=False)
+        train(model, 1, recorder)
+        wait_until(Path("seen.txt").exists, "the first frame")
+        if policy == "block":
+            threading.Timer(0.2, Path("go").touch).start()
+        train(model, 39, recorder)
+        Path("go").touch()
+    # Statistics are small and wait: all rows are there.
+    assert [int(row["step"]) for row in table(tmp_path / "out") if row["item"] == "0"] == list(range(40))
+    return recorder.report["0"], [int(line.split()[1]) for line in Path("seen.txt").read_text().splitlines()]
+
+
+def test_a_slow_consumer_drops_frames_and_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    counts, seen = slowly_consumed(tmp_path, monkeypatch, "drop")
     assert counts.seen == 40
     assert 0 < counts.written == len(seen) < 40
     assert counts.dropped == 40 - counts.written
-    # Statistics are small and wait: all rows are there.
-    assert [int(row["step"]) for row in table(tmp_path / "out") if row["item"] == "0"] == list(range(40))
 
 
 def test_a_slow_consumer_that_coalesces_ends_with_the_last_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    model = small_model()
-    with Recorder(tmp_path / "out", every=1, videos=False, slots=4, policy="coalesce") as recorder:
-        recorder.track_layers(model, "0", callback=callbacks.append_slowly, gradients=False)
-        train(model, 40, recorder)
-    counts = recorder.report["0"]
-    seen = [int(line.split()[1]) for line in (tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()]
+    counts, seen = slowly_consumed(tmp_path, monkeypatch, "coalesce")
     assert seen == sorted(seen)
     assert seen[-1] == 39
     assert (counts.written, counts.coalesced, counts.dropped) == (len(seen), 40 - len(seen), 0)
+    assert len(seen) < 40
 
 
 def test_a_slow_consumer_that_blocks_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    model = small_model()
-    with Recorder(tmp_path / "out", every=1, videos=False, slots=4, policy="block") as recorder:
-        recorder.track_layers(model, "0", callback=callbacks.append_slowly, gradients=False)
-        train(model, 30, recorder)
-    assert recorder.report["0"].written == 30
-    assert len((tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()) == 30
+    counts, seen = slowly_consumed(tmp_path, monkeypatch, "block")
+    assert counts.written == 40
+    assert seen == list(range(40))
 
 
-def test_what_is_not_written_in_time_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_not_written_in_time_is_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patient: None
+):
     monkeypatch.chdir(tmp_path)
     model, recorder = small_model(), Recorder(tmp_path / "out", every=1, videos=False, timeout=0.5)
-    recorder.track_layers(model, "0", gradients=False, callback=callbacks.append_slowly)
-    train(model, 1, recorder)
-    while not (tmp_path / "seen.txt").exists():
-        time.sleep(0.01)
-    os.kill(recorder._recording.output.pids[0], signal.SIGSTOP)
-    train(model, 119, recorder)
-    os.kill(recorder._recording.output.pids[0], signal.SIGCONT)
+    recorder.track_layers(model, "0", gradients=False, callback=callbacks.append_at_a_sign)
+    train(model, 60, recorder)
+    stop = subprocess.Popen.terminate
+
+    def stop_and_let_go_on(stopped: subprocess.Popen[bytes]) -> None:
+        stop(stopped)
+        Path("go").touch()
+
+    monkeypatch.setattr(subprocess.Popen, "terminate", stop_and_let_go_on)
+    wait_until(Path("seen.txt").exists, "the first frame")
     recorder.close()
     counts = recorder.report["0"]
-    seen = (tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()
-    assert counts.seen == 120
-    assert 0 < counts.written == len(seen) < 120
-    assert counts.dropped == 120 - counts.written
+    assert counts.seen == 60
+    assert counts.written == len(Path("seen.txt").read_text(encoding="utf-8").splitlines()) == 1
+    assert counts.dropped == 59
     report = json.loads((tmp_path / "out" / "recording-0.json").read_text(encoding="utf-8"))
     assert report["ended"] == "it was stopped before all was written"
 
 
 def test_memory_does_not_grow_while_the_consumer_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process, "HELD", 40)
-    model, recorder = small_model(), Recorder(tmp_path, every=1, slots=4, videos=False, policy="coalesce")
+    model = small_model()
+    recorder = Recorder(tmp_path, every=1, slots=4, videos=False, policy="coalesce", timeout=PATIENCE)
     recorder.track_layers(model, "0", gradients=False, callback=callbacks.ignore)
     train(model, 1, recorder)
     worker = recorder._recording.output.pids[0]
@@ -192,16 +217,16 @@ def test_a_consumer_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     model, recorder = small_model(), Recorder(tmp_path / "out", videos=False, timeout=0.5)
     recorder.track_layers(model, "0", callback=callbacks.hang)
     train(model, 2, recorder)
-    while not (tmp_path / "hanging.txt").exists():
-        time.sleep(0.01)
+    monkeypatch.setattr(process, "FINISHING", 0.1)
+    wait_until(Path("hanging.txt").exists, "the first frame")
     with pytest.raises(RecorderError, match=r"did not end within 0\.5 s"):
         recorder.close()
-    assert not running(recorder._recording.output.pids[0])
+    assert not is_running(recorder._recording.output.pids[0])
 
 
 @pytest.mark.parametrize(("callback", "said"), [("fail", "ValueError: cannot bear 0"), ("die", "status 7")])
 def test_a_crash_of_the_consumer_reaches_training(callback: str, said: str, tmp_path: Path):
-    model, recorder = small_model(), Recorder(tmp_path, every=1, policy="block")
+    model, recorder = small_model(), Recorder(tmp_path, every=1, policy="block", timeout=PATIENCE)
     recorder.track_layers(model, "0", gradients=False, callback=getattr(callbacks, callback))
     with pytest.raises(RecorderError, match=said):
         train(model, 10_000, recorder)
@@ -213,23 +238,24 @@ def test_a_crash_of_the_consumer_reaches_training(callback: str, said: str, tmp_
 
 
 def test_a_killed_consumer_leaves_a_video_that_plays(tmp_path: Path):
-    model, recorder = small_model(), Recorder(tmp_path, every=1)
+    model, recorder = small_model(), Recorder(tmp_path, every=1, timeout=PATIENCE)
     recorder.track_layers(model, "0", gradients=False)
     train(model, 20, recorder)
-    path = tmp_path / "000-0.mp4"
-    for _ in range(400):
-        if path.exists() and path.stat().st_size > 10_000:
-            break
-        time.sleep(0.05)
-    os.kill(recorder._recording.output.pids[0], signal.SIGKILL)
+    path, worker = tmp_path / "000-0.mp4", recorder._recording.output.pids[0]
+    wait_until(lambda: path.exists() and path.stat().st_size > 10_000, "a frame in the file")
+    os.kill(worker, signal.SIGKILL)
+    wait_until_dead(worker)
     with pytest.raises(RecorderError, match="ended by signal 9"):
-        train(model, 10_000, recorder)
+        train(model, 1, recorder)
     recorder.close()
     assert frames(path)
+    lines = (tmp_path / "series.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    assert {line.count(",") for line in lines} == {lines[0].count(",")}
+    assert lines[-1].endswith("\n")
 
 
 def test_with_on_error_warn_training_goes_on(tmp_path: Path):
-    model, recorder = small_model(), Recorder(tmp_path, every=1, policy="block", on_error="warn")
+    model, recorder = small_model(), Recorder(tmp_path, every=1, policy="block", on_error="warn", timeout=PATIENCE)
     recorder.track_layers(model, "0", callback=callbacks.fail)
     with pytest.warns(RuntimeWarning, match="cannot bear"):
         losses = train(model, 400, recorder)
@@ -242,7 +268,7 @@ def test_with_on_error_warn_training_goes_on(tmp_path: Path):
 def test_a_full_disk_is_said_and_what_was_written_is_whole(tmp_path: Path):
     import resource
 
-    model, recorder = small_model(), Recorder(tmp_path, every=1)
+    model, recorder = small_model(), Recorder(tmp_path, every=1, policy="block", timeout=PATIENCE)
     recorder.track_layers(model)
     resource.prlimit(recorder._recording.output.pids[0], resource.RLIMIT_FSIZE, (20_000, 20_000))
     with pytest.raises(RecorderError, match="file could not be written"):
@@ -256,8 +282,69 @@ def test_a_full_disk_is_said_and_what_was_written_is_whole(tmp_path: Path):
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path):
     (tmp_path / "file").touch()
-    model, recorder = small_model(), Recorder(tmp_path / "file" / "out", every=1)
+    model, recorder = small_model(), Recorder(tmp_path / "file" / "out", every=1, timeout=PATIENCE)
     recorder.track_layers(model)
     with pytest.raises(RecorderError, match=r"file could not be written: .*Not a directory"):
-        train(model, 10_000, recorder)
+        train(model, 1, recorder)
     recorder.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are not locked there")
+def test_a_folder_belongs_to_one_recorder_at_a_time(tmp_path: Path):
+    model, other = small_model(), small_model()
+    with Recorder(tmp_path, every=1, videos=False, page=False, timeout=PATIENCE) as first:
+        first.track_layers(model, "0", gradients=False)
+        second = Recorder(tmp_path, every=1, timeout=PATIENCE)
+        second.track_layers(other)
+        with pytest.raises(RecorderError, match="another recorder writes into it; close that one first, or give each"):
+            train(other, 1, second)
+        second.close()
+        train(model, 3, first)
+    assert [int(row["step"]) for row in table(tmp_path) if row["item"] == "0"] == [0, 1, 2]
+    with Recorder(tmp_path, videos=False, page=False, timeout=PATIENCE) as third:
+        third.track_layers(other)
+        train(other, 1, third)
+
+
+def test_a_process_beside_that_starts_late_removes_nothing_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Seen under load: the first, yet to start, took the report of the other for that of an earlier recording."""
+    model, recorder = small_model(), Recorder(tmp_path, every=1, workers=2, timeout=PATIENCE)
+    recorder.track_layers(model, ["0", "2"], gradients=False)
+    late = recorder._recording.output.pids[0]
+    os.kill(late, signal.SIGSTOP)
+    close = process.Worker.close
+
+    def close_and_let_go_on(worker: process.Worker) -> RecorderError | None:
+        error = close(worker)
+        if worker.pid != late:
+            os.kill(late, signal.SIGCONT)
+        return error
+
+    monkeypatch.setattr(process.Worker, "close", close_and_let_go_on)
+    train(model, 2, recorder)
+    recorder.close()
+    assert sorted(path.name for path in tmp_path.glob("recording-*")) == ["recording-0.json", "recording-1.json"]
+    assert (tmp_path / "index.html").read_text(encoding="utf-8").count('src="data:video/mp4;base64,') == 2
+
+
+def test_a_process_beside_that_hangs_ends_when_it_is_alone(monkeypatch: pytest.MonkeyPatch):
+    """It ends once no message was done with between two looks at it; as long as it gets on it lives."""
+    source, parent = os.pipe()
+    os.write(parent, b'{"do": "frame"}\n' * 3)
+    os.close(parent)
+    begun, ended = threading.Event(), threading.Event()
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        begun.wait()
+        looks.append(seconds)
+        next(taken, None)
+
+    monkeypatch.setattr(messages, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(messages, "os", SimpleNamespace(read=os.read, _exit=lambda status: ended.set()))
+    taken = iter(messages.Messages(source))
+    next(taken)
+    begun.set()
+    assert ended.wait(PATIENCE)
+    os.close(source)
+    assert len(looks) == 4  # at three of them one of the three messages had been done with since the last

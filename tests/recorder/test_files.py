@@ -13,6 +13,7 @@ from torch import nn
 
 from pytest_torchlens.recorder import Recorder
 from tests.recorder import callbacks
+from tests.recorder.training import PATIENCE
 from tests.recorder.training import frames
 from tests.recorder.training import small_model
 from tests.recorder.training import table
@@ -27,7 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a recording of twelve steps, of about everything."""
     path = tmp_path_factory.mktemp("recording") / "deep" / "out"
     model = small_model()
-    with Recorder(path, every=1, policy="block", tensorboard=tensorboard_is_there(), max_frames=5) as recorder:
+    with Recorder(
+        path, every=1, policy="block", tensorboard=tensorboard_is_there(), max_frames=5, timeout=PATIENCE
+    ) as recorder:
         recorder.track_model(model)
         recorder.track_layers(model, "0", view="pca")
         recorder.track_parameters(model, "0.weight")
@@ -101,7 +104,7 @@ def test_the_table_as_parquet_two_processes_and_a_class_as_callback(tmp_path: Pa
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.chdir(tmp_path)
     model = small_model()
-    with Recorder("out", every=1, policy="block", series="parquet", workers=2) as recorder:
+    with Recorder("out", every=1, policy="block", series="parquet", workers=2, timeout=PATIENCE) as recorder:
         recorder.track_layers(model, ["0", "2"], gradients=False)
         recorder.track_tensor("ones", torch.ones(2, 2), video=False, callback=callbacks.Summing)
         assert len(set(recorder._recording.output.pids)) == 2
@@ -123,7 +126,7 @@ def test_without_av_videos_are_animated_webp(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.modules['av'] = None\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
     model = small_model()
-    with Recorder(tmp_path / "out", every=1, policy="block", size=(320, 240)) as recorder:
+    with Recorder(tmp_path / "out", every=1, policy="block", size=(320, 240), timeout=PATIENCE) as recorder:
         recorder.track_layers(model, "0", gradients=False)
         train(model, 6, recorder)
     with Image.open(tmp_path / "out" / "000-0.webp") as film:
@@ -134,7 +137,7 @@ def test_without_av_videos_are_animated_webp(tmp_path: Path, monkeypatch: pytest
 def test_the_process_beside_imports_only_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     model = small_model()
-    with Recorder("out", every=1, videos=False, page=False) as recorder:
+    with Recorder("out", every=1, videos=False, page=False, timeout=PATIENCE) as recorder:
         recorder.track_layers(model, "0", gradients=False, callback=callbacks.note_modules)
         train(model, 1, recorder)
     heavy = {"torch", "PIL", "av", "pyarrow", "tensorboard", "jinja2", "matplotlib"}
@@ -156,19 +159,36 @@ def test_a_recorder_without_a_folder_starts_nothing_and_writes_nothing(tmp_path:
 def test_a_folder_is_used_again(tmp_path: Path):
     for layer in ("0", "2"):
         model = small_model()
-        with Recorder(tmp_path, every=1, videos=False, series="parquet" if layer == "0" else "csv") as recorder:
+        with Recorder(
+            tmp_path, every=1, videos=False, series="parquet" if layer == "0" else "csv", timeout=PATIENCE
+        ) as recorder:
             recorder.track_layers(model, layer, gradients=False)
             train(model, 2, recorder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index.html", "recording-0.json", "series.csv"]
     assert {row["item"] for row in table(tmp_path)} == {"2", "loss"}
 
 
+def test_of_an_earlier_recording_nothing_stays_and_of_others_all(tmp_path: Path):
+    (tmp_path / "mine.mp4").write_bytes(b"mine")
+    (tmp_path.parent / "above.mp4").write_bytes(b"mine")
+    for steps in (7, 3):
+        model = small_model()
+        with Recorder(tmp_path, every=1, max_frames=4, timeout=PATIENCE) as recorder:
+            recorder.track_layers(model, "0", gradients=steps == 7)
+            train(model, steps, recorder)
+        report = json.loads((tmp_path / "recording-0.json").read_text(encoding="utf-8"))
+        report["items"][0]["files"].append("../above.mp4")
+        (tmp_path / "recording-0.json").write_text(json.dumps(report), encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.glob("*.mp4")) == ["000-0.mp4", "mine.mp4"]
+    assert (tmp_path.parent / "above.mp4").exists()
+
+
 @pytest.mark.zoo
 @pytest.mark.parametrize("name", ["alexnet", "transformer"])
 def test_a_real_model_over_two_hundred_steps(name: str, tmp_path: Path):
     model, batch, target = real(name)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    with Recorder(tmp_path, every=10, policy="block") as recorder:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.003, momentum=0.9)
+    with Recorder(tmp_path, every=10, policy="block", timeout=PATIENCE) as recorder:
         recorder.track_model(model)
         recorder.track_layers(model)
         recorder.track_parameters(model, "*.weight")

@@ -38,6 +38,15 @@ def test_numbers_that_are_not_negative_go_from_dark_to_light():
     assert pixels[10, 10] < pixels[10, 190] < pixels[90, 10] < pixels[90, 190]
 
 
+def test_what_becomes_small_is_still_seen_some_frames_later():
+    view = new_view("auto", "output gradient", (2, 2))
+    for size in (1.0, *(20 * [1e-3])):
+        pixels = view.draw(np.array([[size, -size], [0, 0]], np.float32), 100, 100)
+    red, zero = pixels[10, 10].astype(int), pixels[90, 10].astype(int)
+    assert red[0] - red[2] > 15
+    assert abs(zero[0] - zero[2]) < 5
+
+
 def test_channels_are_tiles_of_one_scale():
     pixels = draw(np.stack([np.full((4, 4), level) for level in (0.0, 1.0, 2.0, 3.0)]), size=(100, 100)).astype(int)
     sums = [pixels[y, x].sum() for y, x in ((20, 20), (20, 70), (70, 20), (70, 70))]

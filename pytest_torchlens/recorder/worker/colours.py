@@ -28,7 +28,7 @@ DIVERGING = _table(_SIGNED)
 
 
 class Scale:
-    """The range that colours stand for: it takes in what comes, and forgets slowly what came, so as not to flicker.
+    """The range that colours stand for: it takes in what comes, and forgets in some ten frames, so as not to flicker.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Scale:
         The range.
     """
 
-    FORGETTING = 0.05
+    FORGETTING = 0.2
 
     def __init__(self) -> None:
         self.low = self.high = 0.0

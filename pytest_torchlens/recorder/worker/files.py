@@ -18,10 +18,11 @@ class WholeFile:
     Parameters
     ----------
     path
-        Overwritten where it exists.
+        Where one is there, it is left to whoever still writes it, and gone from the folder.
     """
 
     def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
         self._file = path.open("wb", buffering=0)
         self.size = 0
 

@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GRACE = 30.0
-"""Seconds for what is left to be written, after the process that records has ended without a word."""
+"""Seconds in which one message at least has to be done with, once the process that records has ended without a word."""
 
 
 class Messages:
@@ -36,11 +37,13 @@ class Messages:
         self.last: dict[str, Any] | None = None
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.is_stopped = False
+        self._done = 0
         threading.Thread(target=self._read, args=(source,), daemon=True).start()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         while (message := self._queue.get()) is not None and not self.is_stopped:
             yield message
+            self._done += 1
 
     def stop(self) -> None:
         """Take no further message."""
@@ -56,10 +59,15 @@ class Messages:
             self._queue.put(message)
         self._queue.put(None)
         if self.last is None:
-            # A callback that hangs must not keep this process alive for ever.
-            last = threading.Timer(GRACE, os._exit, [4])
-            last.daemon = True
-            last.start()
+            self._guard()
+
+    def _guard(self) -> None:
+        """End this process when it does not get on: a callback that hangs must not keep it alive for ever."""
+        done = -1
+        while done != self._done:
+            done = self._done
+            time.sleep(GRACE)
+        os._exit(4)
 
 
 def _lines(source: int) -> Iterator[bytes]:

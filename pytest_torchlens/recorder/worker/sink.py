@@ -51,10 +51,7 @@ class Sink:
         self.settings = settings
         os.chdir(settings["directory"])
         self.folder = Path(settings["folder"])
-        self.folder.mkdir(parents=True, exist_ok=True)
         self._ring = Ring(*settings["ring"])
-        if settings["number"] == 0:
-            self._forget_earlier()
         self._items: dict[int, Sunk] = {}
         self._is_first = settings["number"] == 0
         self._table = Table(self.folder / "series.csv") if self._is_first else None
@@ -84,11 +81,6 @@ class Sink:
             if error := _tried(last):
                 errors.append(error)
         return errors
-
-    def _forget_earlier(self) -> None:
-        """Remove what a recording before this one left: its page would tell of this one."""
-        for path in (*self.folder.glob("recording-*.json"), *self.folder.glob("series.*"), self.folder / "index.html"):
-            path.unlink(missing_ok=True)
 
     def _take_item(self, message: dict[str, Any]) -> None:
         callback = Callback(message["callback"]) if message["callback"] else None

@@ -49,7 +49,7 @@ class Heatmap:
 
     def caption(self) -> str:
         """Return the range of the colours."""
-        return f"colours {self.scale.low:.3g}  to  {self.scale.high:.3g}"
+        return f"colours from {self.scale.low:.3g} to {self.scale.high:.3g}"
 
 
 class Square(Heatmap):
