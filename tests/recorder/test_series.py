@@ -298,6 +298,7 @@ def test_attention_is_a_layer_too():
 def test_a_recorder_that_nobody_closed_is_freed_and_leaves_no_hook_once_another_starts():
     from torch.optim import optimizer
 
+    gc.collect()  # those of other tests
     with Recorder():
         before = len(optimizer._global_optimizer_post_hooks) - 1
     recorder = weakref.ref(Recorder())
