@@ -50,7 +50,7 @@ def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:
         recorder = Recorder(**defaults | options)
         for wanted in filter(None, expectations):
             recorder.expect(**wanted)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ImportError) as error:
         pytest.fail(f"marker {MARKER}: {error}", pytrace=False)
     item.stash[RECORDER] = recorder
     if not request.config.pluginmanager.has_plugin(PLUGIN):

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.recorder.checks import check_whole
 from pytest_torchlens.recorder.errors import ExpectationError
-from pytest_torchlens.recorder.options import check_whole
 from pytest_torchlens.recorder.ranges import Range
 from pytest_torchlens.recorder.rules import RULES
 from pytest_torchlens.recorder.rules import Found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.recorder.errors import RecorderError
 from pytest_torchlens.recorder.forks import forget_in_forks
+from pytest_torchlens.recorder.worker.files import read_reports
 
 if sys.platform != "win32":
     import fcntl
@@ -82,9 +81,9 @@ def _locked(path: Path) -> int:
 
 
 def _earlier(folder: Path) -> Iterator[Path]:
-    for report in folder.glob("recording-*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            names = [name for item in json.loads(report.read_text(encoding="utf-8"))["items"] for name in item["files"]]
-            yield from (path for name in names if (path := folder / name).parent == folder)
-    for pattern in OWN:
+    """Yield what an earlier recording wrote; nothing where there was none, for then all files are the user's."""
+    reports = read_reports(folder)
+    names = [name for report in reports for item in report["items"] for name in item["files"]]
+    yield from (path for name in names if (path := folder / name).parent == folder)
+    for pattern in OWN if reports else ():
         yield from folder.glob(pattern)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.recorder.checks import check_flags
 from pytest_torchlens.records.near import nearest
 
 VIEWS = ("auto", "heatmap", "channels", "histogram", "pca", "square")
@@ -49,7 +50,7 @@ class Drawing:
         Raises
         ------
         TypeError
-            If there is no such word, or `transform` is no function.
+            If there is no such word, `transform` is no function, or `video` neither True nor False.
         ValueError
             If there is no such view, or another process cannot find the callback.
         """
@@ -66,6 +67,7 @@ class Drawing:
             raise TypeError(f"transform={self.transform!r}: give a function that takes a tensor and returns one")
         if self.callback is not None:
             where_found(self.callback)
+        check_flags(video=self.video)
 
 
 @dataclass(frozen=True)

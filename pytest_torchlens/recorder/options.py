@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from dataclasses import dataclass
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from pytest_torchlens.recorder.checks import check_flags
+from pytest_torchlens.recorder.checks import check_positive
+from pytest_torchlens.recorder.checks import check_text
+from pytest_torchlens.recorder.checks import check_whole
 from pytest_torchlens.records.near import nearest
 
-SMALLEST = 160
-"""Pixels that a frame has at least, for its text to be read."""
+SMALLEST, LARGEST = 160, 8192
+"""Pixels of a frame's sides: its text is to be read, and its file to be played."""
 
 CHOICES = {
     "policy": ("drop", "coalesce", "block"),
@@ -19,6 +25,18 @@ CHOICES = {
     "series": ("csv", "parquet"),
     "on_error": ("raise", "warn"),
 }
+WHOLE = {
+    "every": (1, None),
+    "start": (0, None),
+    "max_frames": (1, None),
+    "frames_per_second": (1, 240),
+    "slots": (4, 1 << 20),
+    "slot_values": (256, 1 << 28),
+    "workers": (1, 64),
+    "keep": (1, sys.maxsize),
+}
+"""Least and most of whole numbers."""
+FLAGS = ("no_grad", "videos", "tensorboard", "page")
 NEEDED = {
     "videos": ("PIL", "record"),
     "parquet": ("pyarrow", "record"),
@@ -73,7 +91,7 @@ class RecorderOptions:
             if name not in known:
                 raise TypeError(f"a recorder has no option {name!r}; {nearest(name, known)}")
         if given.get("folder") is not None:
-            given["folder"] = Path(given["folder"]).absolute()
+            given["folder"] = _folder(given["folder"])
         options = cls(**given)
         options._check()
         return options
@@ -82,26 +100,27 @@ class RecorderOptions:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, choices))}")
+        check_text("title", self.title)
+        check_flags(**{name: getattr(self, name) for name in FLAGS})
+        if self.scaler is not None and (isinstance(self.scaler, type) or not hasattr(self.scaler, "get_scale")):
+            raise TypeError(f"scaler={self.scaler!r}: give the torch.amp.GradScaler that scales the loss")
         self._check_numbers()
+        self._check_size()
         self._check_packages()
-        if self.folder and self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"folder={str(self.folder)!r} is a file; name a folder")
 
     def _check_numbers(self) -> None:
-        for name in ("every", "max_frames", "frames_per_second", "workers", "keep", "slot_values"):
-            check_whole(name, getattr(self, name), 1)
-        check_whole("slots", self.slots, 4)
-        check_whole("start", self.start, 0)
+        for name, (least, most) in WHOLE.items():
+            check_whole(name, getattr(self, name), least, most)
         if self.until is not None:
             check_whole("until", self.until, self.start + 1)
-        for name in ("per_second", "timeout"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise ValueError(f"{name}={value!r}: give a number above 0")
-        width, height = self.size
-        for length in (width, height):
-            if length < SMALLEST or length % 2:
-                raise ValueError(f"size={self.size!r}: give width and height, even numbers from {SMALLEST} on")
+        if self.per_second is not None:
+            check_positive("per_second", self.per_second)
+        check_positive("timeout", self.timeout)
+
+    def _check_size(self) -> None:
+        given: Any = self.size
+        if not isinstance(given, tuple | list) or len(given) != len(("width", "height")) or not all(map(_fits, given)):
+            raise ValueError(f"size={self.size!r}: give width and height, even numbers from {SMALLEST} to {LARGEST:,}")
 
     def _check_packages(self) -> None:
         if self.folder is None:
@@ -116,13 +135,14 @@ class RecorderOptions:
                 )
 
 
-def check_whole(name: str, value: Any, least: int) -> None:
-    """Check that it is a whole number, and not too small.
+def _fits(side: Any) -> bool:
+    return isinstance(side, int) and SMALLEST <= side <= LARGEST and side % 2 == 0
 
-    Raises
-    ------
-    ValueError
-        If it is not.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name}={value!r}: give a whole number from {least} on")
+
+def _folder(given: Any) -> Path:
+    if not isinstance(given, str | os.PathLike) or not str(given):
+        raise TypeError(f"folder={given!r}: give a path, or None for no files")
+    folder = Path(given).absolute()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder={str(folder)!r} is a file; name a folder")
+    return folder

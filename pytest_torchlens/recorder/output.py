@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from typing import Any
 
 from pytest_torchlens.recorder.errors import RecorderError
 from pytest_torchlens.recorder.folder import OwnFolder
 from pytest_torchlens.recorder.process import Worker
+from pytest_torchlens.recorder.series import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.process import Counts
     from pytest_torchlens.recorder.readings import Reading
     from pytest_torchlens.recorder.series import Row
+
+_columns = attrgetter(*COLUMNS)
 
 
 class Output:
@@ -66,7 +69,7 @@ class Output:
     def write(self, rows: list[tuple[Item, Row]]) -> None:
         """Send rows of statistics."""
         if self._workers:
-            self._send(self._workers[0].send_rows, [(item.number, *astuple(row)) for item, row in rows])
+            self._send(self._workers[0].send_rows, [(item.number, *_columns(row)) for item, row in rows])
 
     def counts(self, item: Item) -> Counts | None:
         """Return what became of an item's frames."""

@@ -53,12 +53,8 @@ class Reading:
 
     def row(self, step: int) -> Row:
         """Return it as a row of a series; waits for the device."""
-        found = self.measured.statistics()
-        sizes = (found.mean, found.std, found.norm, found.min, found.max)
-        mean, std, norm, low, high = (size / self.scale for size in sizes)
-        return Row(
-            step, self.call, found.count, mean, std, norm, low, high, found.zeros, found.nans, self.ratio, self.dead
-        )
+        found = self.measured.statistics().divided(self.scale)
+        return Row(**vars(found), step=step, call=self.call, ratio=self.ratio, dead=self.dead)
 
 
 class Readings:

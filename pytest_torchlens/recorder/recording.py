@@ -72,8 +72,7 @@ class Recording:
         ValueError
             If the name is taken.
         """
-        if self.is_closed:
-            raise RuntimeError("the recorder is closed: make a new one")
+        self._check_open()
         check_name(name)
         if name in self.items:
             raise ValueError(f"{name!r} is tracked already; a second model needs a name of its own: name='other'")
@@ -85,11 +84,14 @@ class Recording:
 
     def tell(self, numbers: dict[str, float]) -> None:
         """Keep numbers of the step that is going on."""
+        __tracebackhide__ = True
+        self._check_open()
         self._tell(numbers, self.clock.step)
 
     def end_step(self, numbers: dict[str, float]) -> None:
         """Keep numbers of a step; it ends, if its optimizer has not ended it."""
         __tracebackhide__ = True
+        self._check_open()
         has_ended, self._has_ended_step = self._has_ended_step, False
         step = self.clock.step - has_ended
         if not has_ended:
@@ -111,6 +113,10 @@ class Recording:
         if self.options.on_error == "raise":
             raise error
         warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise RuntimeError("the recorder is closed: make a new one")
 
     def _optimizer_stepped(self) -> None:
         __tracebackhide__ = True
@@ -137,6 +143,11 @@ class Recording:
         __tracebackhide__ = True
         for name, number in numbers.items():
             item = self.items.get(name) or self.new_item(name, "scalar", Drawing(video=False))
+            if item.kind != "scalar":
+                raise ValueError(
+                    f"{name!r} is the name of a tracked {item.kind}, so no number is told by it: track the model by a "
+                    "name, name='model'"
+                )
             row = number_row(number, step)
             self._keep([(item, row)])
             if failure := self.expectations.check_scalar(name, row):

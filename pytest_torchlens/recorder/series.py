@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from pytest_torchlens.recorder.statistics import NOT_MEASURED
+from pytest_torchlens.recorder.statistics import Statistics
 from pytest_torchlens.records.near import close
 
 
-@dataclass(frozen=True)
-class Row:
-    """What was measured of a tensor in one step.
+@dataclass(frozen=True, kw_only=True)
+class Row(Statistics):
+    """What was measured of a tensor in one step: its statistics, and what only training tells.
 
     Attributes
     ----------
@@ -23,8 +25,6 @@ class Row:
         The step, from 0.
     call : int
         Which of the tensors that the step had under this name, from 1: a layer called twice, or accumulation.
-    count, mean, std, norm, min, max, zeros, nans
-        As in `Statistics`.
     ratio : float
         Of an update: its norm over that of the values before it.  NaN for others.
     dead : float
@@ -33,27 +33,27 @@ class Row:
 
     step: int
     call: int
-    count: int
-    mean: float
-    std: float
-    norm: float
-    min: float
-    max: float
-    zeros: float
-    nans: int
-    ratio: float
-    dead: float
+    ratio: float = NOT_MEASURED
+    dead: float = NOT_MEASURED
+
+
+COLUMNS = ("step", "call", *(field.name for field in fields(Statistics)), "ratio", "dead")
 
 
 def number_row(number: float, step: int) -> Row:
     """Return a number that the loop told as a row."""
-    is_finite = math.isfinite(number)
     return Row(
-        step, 1, 1, number, math.nan, abs(number), number, number, float(number == 0), 1 - is_finite, math.nan, math.nan
+        step=step,
+        call=1,
+        count=1,
+        mean=number,
+        std=NOT_MEASURED,
+        norm=abs(number),
+        min=number,
+        max=number,
+        zeros=float(number == 0),
+        nans=1 - math.isfinite(number),
     )
-
-
-COLUMNS = tuple(field.name for field in fields(Row))
 
 
 class Series:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 
@@ -43,6 +44,13 @@ class Statistics:
     max: float
     zeros: float
     nans: int
+
+    def divided(self, scale: float) -> Statistics:
+        """Return what they would be of the tensor divided by a number above 0."""
+        if scale == 1:
+            return self
+        sizes = {name: getattr(self, name) / scale for name in ("mean", "std", "norm", "min", "max")}
+        return replace(self, **sizes)
 
 
 class Measured:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from pytest_torchlens.recorder.checks import check_text
 from pytest_torchlens.recorder.outputs import is_measurable
 from pytest_torchlens.records.near import nearest
 
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
 
 
 def joined(name: str, path: str) -> str:
-    """Return a path with the name of its model before it."""
+    """Return a path with the name of its model before it.
+
+    Raises
+    ------
+    TypeError
+        If the name is no text.
+    """
+    check_text("name", name)
     return f"{name}.{path}" if name else path
 
 

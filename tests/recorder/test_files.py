@@ -168,6 +168,15 @@ def test_a_folder_is_used_again(tmp_path: Path):
     assert {row["item"] for row in table(tmp_path)} == {"2", "loss"}
 
 
+def test_files_that_are_no_recording_stay(tmp_path: Path):
+    for name in ("recording-1.json", "series.parquet", "recording-0.json"):
+        (tmp_path / name).write_text("[]", encoding="utf-8")
+    with Recorder(tmp_path, every=1, videos=False, timeout=PATIENCE) as recorder:
+        recorder.step(loss=1.0)
+    assert (tmp_path / "recording-1.json").read_text(encoding="utf-8") == "[]"
+    assert (tmp_path / "series.parquet").exists()
+
+
 def test_of_an_earlier_recording_nothing_stays_and_of_others_all(tmp_path: Path):
     (tmp_path / "mine.mp4").write_bytes(b"mine")
     (tmp_path.parent / "above.mp4").write_bytes(b"mine")

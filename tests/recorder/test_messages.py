@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,24 +13,62 @@ from pytest_torchlens.recorder import Recorder
 from tests.recorder import callbacks
 from tests.recorder.training import small_model
 
+NO_WHOLE_NUMBERS = (0, -1, 2.5, True, "5", None, [3], 10**30)
+
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"evry": 3}, "no option 'evry'; did you mean 'every'"),
-        ({"every": 0}, "every=0: give a whole number from 1 on"),
-        ({"every": 2.5}, r"every=2\.5: give a whole number"),
-        ({"per_second": -1}, "per_second=-1: give a number above 0"),
-        ({"policy": "wait"}, "policy='wait': choose one of 'drop', 'coalesce', 'block'"),
+        *(
+            ({name: bad}, rf"{name}={re.escape(repr(bad))}: give a whole number from")
+            for name in ("frames_per_second", "slots", "slot_values", "workers", "keep")
+            for bad in NO_WHOLE_NUMBERS
+        ),
+        *(
+            ({name: bad}, rf"{name}={re.escape(repr(bad))}: give a whole number from 1 on")
+            for name in ("every", "max_frames")
+            for bad in NO_WHOLE_NUMBERS[:-1]
+        ),
+        *(
+            ({name: bad}, rf"{name}={re.escape(repr(bad))}: give a whole number from 0 on")
+            for name in ("start",)
+            for bad in NO_WHOLE_NUMBERS[1:-1]
+        ),
+        *(
+            ({name: bad}, rf"{name}={re.escape(repr(bad))}: give a number above 0")
+            for name in ("per_second", "timeout")
+            for bad in (0, -1, float("nan"), float("inf"), True, "5", [3])
+        ),
+        ({"timeout": None}, "timeout=None: give a number above 0"),
+        *(
+            ({name: bad}, rf"{name}={re.escape(repr(bad))}: choose one of '")
+            for name in ("policy", "steps", "series", "on_error")
+            for bad in ("wait", 5, None, True, ["drop"])
+        ),
+        *(
+            ({name: bad}, rf"{name}={re.escape(repr(bad))}: give True or False")
+            for name in ("no_grad", "videos", "tensorboard", "page")
+            for bad in ("yes", 1, None)
+        ),
+        ({"until": 0}, "until=0: give a whole number from 1 on"),
         ({"start": 5, "until": 5}, "until=5: give a whole number from 6 on"),
-        ({"size": (99, 100)}, "size="),
-        ({"size": (321, 200)}, "even numbers"),
-        ({"slots": 1}, "slots=1"),
+        ({"until": "9"}, "until='9': give a whole number"),
+        *(
+            ({"size": bad}, r"size=.*: give width and height, even numbers from 160 to 8,192")
+            for bad in (5, (99, 100), (321, 200), (320,), (320, 240, 3), "ab", (320.0, 240), None, (320, 10**6), {1, 2})
+        ),
+        *(({"folder": bad}, "folder=.*: give a path, or None for no files") for bad in (5, "", True, b"out", ["out"])),
+        *(({"title": bad}, "title=.*: give a text") for bad in (5, None, b"text")),
+        *(({"scaler": bad}, "scaler=.*: give the torch.amp.GradScaler") for bad in (5, "yes", torch.amp.GradScaler)),
     ],
+    ids=str,
 )
 def test_options(options: dict, message: str):
     with pytest.raises((TypeError, ValueError), match=message):
         Recorder(**options)
+    with Recorder() as recorder, pytest.raises((TypeError, ValueError), match=message):
+        recorder.configure(**options)
 
 
 def test_a_folder_that_is_a_file(tmp_path: Path):
@@ -82,11 +121,53 @@ def test_names_of_layers_and_parameters():
         ({"layers": []}, r"\[\] names no module: give globs"),
         ({"viwe": "pca"}, "nothing of a drawing is called 'viwe'; did you mean 'view'"),
         ({"callback": lambda *_: None}, "give a function or a class from the top level of a file"),
+        ({"video": "no"}, "video='no': give True or False"),
+        ({"name": 5}, "name=5: give a text"),
+        ({"gradients": 0}, "gradients=0: give True or False"),
+        ({"outputs": "no"}, "outputs='no': give True or False"),
+        ({"outputs": False, "gradients": False}, "nothing is left to be tracked: outputs and gradients are all False"),
     ],
 )
 def test_drawings(drawing: dict, message: str):
     with pytest.raises((TypeError, ValueError), match=message):
         Recorder().track_layers(small_model(), **drawing)
+
+
+@pytest.mark.parametrize(
+    ("track", "arguments", "message"),
+    [
+        ("track_model", {"gradients": "no"}, "gradients='no': give True or False"),
+        ("track_model", {"view": "heat"}, "no view 'heat'"),
+        ("track_parameters", {"parameters": 5}, "5 names no parameter: give globs"),
+        ("track_parameters", {"name": None}, "name=None: give a text"),
+        ("track_parameters", {"updates": 1}, "updates=1: give True or False"),
+        ("track_parameters", {"values": False, "gradients": False, "updates": False}, "nothing is left to be tracked"),
+        ("track_parameters", {"transform": "abs"}, "transform='abs': give a function"),
+    ],
+)
+def test_other_arguments(track: str, arguments: dict, message: str):
+    with Recorder() as recorder, pytest.raises((TypeError, ValueError), match=message):
+        getattr(recorder, track)(small_model(), **arguments)
+
+
+def test_a_number_by_the_name_of_a_layer():
+    """A criterion that is a part of the model is a layer called loss."""
+    model = nn.ModuleDict({"loss": nn.MSELoss()})
+    with Recorder() as recorder:
+        recorder.track_layers(model)
+        with pytest.raises(
+            ValueError, match="'loss' is the name of a tracked output, so no number is told by it: track"
+        ):
+            recorder.step(loss=1.0)
+    with Recorder() as recorder:
+        recorder.track_layers(model, name="net")
+        recorder.step(loss=1.0)
+    assert recorder.series["loss"].mean.tolist() == [1.0]
+
+
+def test_what_is_no_switch():
+    with Recorder() as recorder, pytest.raises(TypeError, match="enabled='no': give True or False"):
+        recorder.enabled = "no"
 
 
 def test_tensors_and_numbers():
@@ -131,8 +212,9 @@ def test_order_of_calls():
         recorder.configure(every=1)
     recorder.close()
     recorder.close()
-    with pytest.raises(RuntimeError, match="the recorder is closed"):
-        recorder.track_model(small_model())
+    for late in (lambda: recorder.track_model(small_model()), recorder.step, lambda: recorder.log(loss=1.0)):
+        with pytest.raises(RuntimeError, match="the recorder is closed"):
+            late()
 
 
 def test_a_callback_from_the_top_level_is_found():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 from typing import TYPE_CHECKING
+from typing import Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,3 +79,13 @@ def replace_file(path: Path, text: str) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def read_reports(folder: Path) -> list[dict[str, Any]]:
+    """Return what the processes of a recording have reported, the first of them first; of other files nothing."""
+    found = []
+    for path in sorted(folder.glob("recording-*.json")):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            report = json.loads(path.read_text(encoding="utf-8"))
+            found += [report] if {"ended", "items"} <= set(report) else []
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from pytest_torchlens.recorder.worker.curves import Curve
 from pytest_torchlens.recorder.worker.curves import Points
 from pytest_torchlens.recorder.worker.curves import curves
 from pytest_torchlens.recorder.worker.curves import read_points
+from pytest_torchlens.recorder.worker.files import read_reports
 from pytest_torchlens.recorder.worker.files import replace_file
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Card:
 
 def write_page(folder: Path) -> None:
     """Write ``index.html`` into a folder with a recording."""
-    reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("recording-*.json"))]
+    reports = read_reports(folder)
     points = read_points(folder / "series.csv")
     films = _Films(folder)
     cards = [_card(item, reports, points, films) for item in reports[0]["items"]]
