@@ -92,9 +92,10 @@ class Value:
 
 def _gradfunc(tensor: torch.Tensor) -> str:
     try:
-        return type(tensor.grad_fn).__name__
+        function = tensor.grad_fn
     except RuntimeError:  # a view that was made without gradients and written to, whose base has them
         return ""
+    return "" if function is None else type(function).__name__
 
 
 def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:

@@ -52,6 +52,9 @@ class Called:
         place = f"{item.nodeid}::{name}"
         self._names[place] += 1
         number = f" ({self._names[place]})" if self._names[place] > 1 else ""
+        from pytest_torchlens.audit import Subject
+        from pytest_torchlens.audit import audit
+
         failed = verdict is not None and verdict.status is Status.FAILED
         report = ModelReport(
             zoo=ZOO,
@@ -62,6 +65,7 @@ class Called:
             record_ms=history.elapsed_time_total * 1e3,
             history=history,
             verdict=verdict,
+            findings=audit(Subject(history)),
         )
         if self._folder is not None:
             self._keep(item, report, self._folder)

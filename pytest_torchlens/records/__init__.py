@@ -8,6 +8,9 @@ from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
 from pytest_torchlens.records.alignment import align
+from pytest_torchlens.records.audit import AuditFinding
+from pytest_torchlens.records.audit import AuditPlace
+from pytest_torchlens.records.audit import Severity
 from pytest_torchlens.records.comparison import Change
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Finding
@@ -52,6 +55,8 @@ __all__ = [
     "ActivationStatistics",
     "AlignedEdge",
     "Alignment",
+    "AuditFinding",
+    "AuditPlace",
     "Change",
     "Comparison",
     "Edge",
@@ -77,6 +82,7 @@ __all__ = [
     "RunPart",
     "RunReport",
     "SCHEMA",
+    "Severity",
     "Stage",
     "Status",
     "TracedCall",

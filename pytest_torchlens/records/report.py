@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from typing import ClassVar
 
+from pytest_torchlens.records.audit import AuditFinding
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.environment import Environment
 from pytest_torchlens.records.history import HistoryRecord
@@ -94,6 +95,8 @@ class ModelReport:
     """What it cost; null where that was not measured."""
     statistics: ActivationStatistics | None = None
     """What its activations were like; null where that was not asked for."""
+    findings: tuple[AuditFinding, ...] = ()
+    """What the audit found, what matters most first.  In ``report.json`` without meaning, advice and places."""
     code: dict[str, str] = field(default_factory=dict)
     """Lines of code around each ``source_line`` of its operations."""
     graph: str = ""
@@ -114,8 +117,12 @@ class ModelReport:
             history=history and replace(history, **_without_lists(history)),
             measurements=cost and replace(cost, **_without_lists(cost) | {"modules": cost.modules[:1]}),
             statistics=None,
+            findings=tuple(replace(finding, **_TOLD_BY_PAGE) for finding in self.findings),
             code={},
         )
+
+
+_TOLD_BY_PAGE: dict[str, Any] = {"meaning": "", "advice": "", "places": ()}
 
 
 def _without_lists(record: HistoryRecord | Measurements) -> dict[str, Any]:

@@ -27,3 +27,5 @@ class ActivationStatistics:
     """Share of the elements of each that are zero, from 0 to 1."""
     not_finite: tuple[float, ...] = ()
     """Share of the elements of each that are infinite or no number, from 0 to 1."""
+    nan: tuple[float, ...] = ()
+    """Share of the elements of each that are no number, from 0 to 1; empty where it was not asked for."""

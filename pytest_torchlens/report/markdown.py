@@ -11,7 +11,10 @@ from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.records import Severity
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.report.findings import line
+from pytest_torchlens.report.findings import severities
 from pytest_torchlens.report.summary import counts
 from pytest_torchlens.report.summary import failed_at
 from pytest_torchlens.report.summary import is_bad
@@ -48,6 +51,7 @@ def _lines(run: RunReport) -> Iterator[str]:
         yield from _failure(model)
     if len(bad) > _MOST_FAILURES:
         yield f"\nand {counted(len(bad) - _MOST_FAILURES, 'more failed model')}\n"
+    yield from _audit(run)
     models = sorted(run.models, key=lambda model: not is_bad(model))
     yield f"\n{_COLUMNS}\n{re.sub(r'[^|]+', '---', _COLUMNS)}"
     yield from map(_row, models[:_MOST_ROWS])
@@ -72,6 +76,15 @@ def _failure(model: ModelReport) -> Iterator[str]:
     yield f"- ❌ **{_text(_name(model))}** in {_text(failed_at(model))}: {_text(found.what)}"
     told = {"where": found.where, "cause": found.cause, "what to do": found.advice}
     yield from (f"  - {word}: {_text(text)}" for word, text in told.items() if text)
+
+
+def _audit(run: RunReport) -> Iterator[str]:
+    """Yield how much the audit found, and what matters most of it."""
+    graves = [(model, it) for model in run.models for it in model.findings if it.severity is Severity.HIGH]
+    for model, finding in graves[:_MOST_FAILURES]:
+        yield f"- ⚠️ **{_text(_name(model))}**: {_text(line(finding))}"
+    if found := severities(run.models):
+        yield f"\nAudit findings: {found}; the models' pages have them."
 
 
 def _row(model: ModelReport) -> str:

@@ -20,6 +20,9 @@ from pytest_torchlens.report.assets import assets
 from pytest_torchlens.report.charts import charts
 from pytest_torchlens.report.costs import Costs
 from pytest_torchlens.report.details import details
+from pytest_torchlens.report.findings import severities
+from pytest_torchlens.report.findings import told
+from pytest_torchlens.report.findings import weight
 from pytest_torchlens.report.layers import layers
 from pytest_torchlens.report.layers import module_tree
 from pytest_torchlens.report.paths import page_path
@@ -70,6 +73,9 @@ class Pages:
             has_training=has_training,
             totals=_totals(self.run.models),
             measured=any(report.measurements for report in self.run.models),
+            audited=any(report.findings for report in self.run.models),
+            severities=severities,
+            weight=weight,
         )
 
     def model(self, report: ModelReport, views: Views) -> str:
@@ -84,6 +90,8 @@ class Pages:
             run=self.run,
             report=report,
             trouble=summary.trouble(report),
+            findings=told(report),
+            severities=severities([report]),
             views=views,
             details=packed(json.dumps(details(report, costs, views))) if costs else "",
             layers=rows[:MAX_ROWS],

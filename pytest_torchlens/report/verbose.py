@@ -16,6 +16,7 @@ from pytest_torchlens.draw.text import short_place
 from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.report.costs import Costs
+from pytest_torchlens.report.findings import line
 
 if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
@@ -52,6 +53,8 @@ def _model(report: ModelReport) -> Iterator[tuple[str, str]]:
         yield part.name, _part(part)
     yield "time", _time(report)
     yield "cost", _cost(report)
+    for finding in report.findings:
+        yield f"audit {finding.severity.value}", line(finding)
     for note in report.notes:
         yield "note", note
 

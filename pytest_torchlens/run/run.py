@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_torchlens.audit import ModelFacts
+from pytest_torchlens.audit import Subject
+from pytest_torchlens.audit import audit
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.take import take
 from pytest_torchlens.capture.patches import listening
@@ -150,6 +153,10 @@ class _Job:
             self.draw(ModelReport(zoo=self.case.zoo, name=self.case.name, history=history))
         if self.options.folder:
             self.describe(model, history)
+        found = self.found.get
+        self.found["findings"] = audit(
+            Subject(history, found("statistics"), found("measurements"), ModelFacts.of(model))
+        )
 
     def enter(self, stage: Stage) -> None:
         self.stage = stage

@@ -1,4 +1,4 @@
-"""Activation statistics of a model, by one more recorded pass that keeps six numbers of each tensor."""
+"""Activation statistics of a model, by one more recorded pass that keeps seven numbers of each tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_torchlens.records import ActivationStatistics
 if TYPE_CHECKING:
     from pytest_torchlens.zoo import Inputs
 
-_COUNT: Final = 6
+_COUNT: Final = 7
 
 
 def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) -> ActivationStatistics:
@@ -28,13 +28,13 @@ def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) ->
         if op.tensor_contents is not None and op.tensor_contents.numel() == _COUNT
     ]
     columns = list(zip(*rows, strict=True)) or [()] * (_COUNT + 1)
-    names = ("operations", "mean", "std", "minimum", "maximum", "zeros", "not_finite")
+    names = ("operations", "mean", "std", "minimum", "maximum", "zeros", "not_finite", "nan")
     return ActivationStatistics(**dict(zip(names, columns, strict=True)))
 
 
 @torch.no_grad()
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return mean, deviation, extremes, shares of zeros and of what is not finite; nothing of a tensor without them."""
+    """Return mean, deviation, extremes, shares of zeros, of what is not finite, and of NaN; of others nothing."""
     if not _is_plain(tensor):
         return torch.empty(0)
     values = tensor.detach().flatten()
@@ -42,12 +42,13 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
         values = values.double()
     is_finite = values.isfinite()
     lost = 1 - is_finite.count_nonzero() / len(values)
+    nan = values.isnan().count_nonzero() / len(values) if lost else lost
     finite = values[is_finite] if lost else values
     if not len(finite):
         finite = values.new_full((1,), float("nan"))
     std, mean = torch.std_mean(finite, correction=0)
     zeros = 1 - values.count_nonzero() / len(values)
-    return torch.stack([number.double().cpu() for number in (mean, std, *finite.aminmax(), zeros, lost)])
+    return torch.stack([number.double().cpu() for number in (mean, std, *finite.aminmax(), zeros, lost, nan)])
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

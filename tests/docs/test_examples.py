@@ -24,11 +24,12 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     exec(compile("\n".join(blocks), name, "exec"), {})  # noqa: S102 - our own text
 
 
-def test_the_example_that_reads_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_examples_of_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "reports.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "reports.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert blocks
     models = replace(passed("slow"), forward_ms=200.0), passed("fast"), raised("broken")
     write_site(run(*models), models, tmp_path / "lens-report")
     found: dict[str, object] = {}
-    exec(block, found)  # noqa: S102 - our own text
+    exec("\n".join(blocks), found)  # noqa: S102 - our own text
     assert found["slow"] == ["slow"]

@@ -103,6 +103,20 @@ def test_printed_layer(alexnet):
     assert facts["Lookup keys"] == "-17, 7, conv2d_3_7, conv2d_3_7:1, features.6, features.6:1"
 
 
+def test_what_has_no_gradient_function_names_none():
+    class View(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token = nn.Parameter(torch.ones(1, 3))
+
+        def forward(self, x):
+            return self.token.expand(4, 3) + x
+
+    with torch.no_grad():
+        history = tl.get_model_metadata(View(), torch.ones(4, 3))
+    assert {op.gradfunc_name for op in history} == {""}
+
+
 class Frozen(nn.Module):
     """Two layers with one weight, which counts once; all of one layer frozen, the bias of another."""
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_torchlens.records import ActivationStatistics
+from pytest_torchlens.records import AuditFinding
+from pytest_torchlens.records import AuditPlace
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import Failure
@@ -16,6 +18,7 @@ from pytest_torchlens.records import ModuleMeasurements
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import RunReport
+from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
@@ -97,6 +100,36 @@ def measured(name: str = "measured") -> ModelReport:
     )
     code = {op.source_line: ">   50 x = torch.flatten(x, 1)" for op in history.operations if op.source_line}
     return replace(passed(name, history=history), measurements=cost, statistics=statistics, code=code)
+
+
+def audited(name: str = "audited") -> ModelReport:
+    """Return the report of a model in which the audit found something."""
+    nan = AuditPlace(
+        operation="conv2d_2_4", module="features.3", source_line="/zoo/net.py:48, in forward", detail="2 %"
+    )
+    aux = AuditPlace(module="aux", source_line="/zoo/net.py:12, in forward", detail="2 parameters of 90 elements")
+    advice = "Bound what goes in."
+    found = (
+        AuditFinding(
+            rule="not-a-number",
+            severity=Severity.HIGH,
+            title="An activation holds NaN",
+            advice=advice,
+            meaning="From here on nothing means anything.",
+            places=(nan,),
+            num_places=1,
+        ),
+        AuditFinding(
+            rule="unused-module",
+            severity=Severity.MEDIUM,
+            title="A module is never used",
+            meaning="It takes memory.",
+            advice="Remove it.",
+            places=(aux,) * 20,
+            num_places=23,
+        ),
+    )
+    return replace(passed(name), findings=found)
 
 
 def refuted(name: str = "swapped") -> ModelReport:

@@ -15,6 +15,7 @@ from pytest_torchlens.report import write_site
 from tests.draw.samples import Sketch
 from tests.draw.samples import alexnet
 from tests.draw.samples import transformer
+from tests.report.samples import audited
 from tests.report.samples import measured
 from tests.report.samples import passed
 from tests.report.samples import raised
@@ -50,7 +51,7 @@ def browser():
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     hostile = [passed(name, zoo=name, history=hostile_history()) for name in HOSTILE]
-    models = [passed(), measured(), refuted(), raised(), passed("long", history=transformer(88)), *hostile]
+    models = [passed(), measured(), audited(), refuted(), raised(), passed("long", history=transformer(88)), *hostile]
     drawn = [save_drawing(model, folder) for model in models]
     write_site(run(*drawn), drawn, folder)
     return folder
@@ -103,6 +104,17 @@ def test_search_finds_a_layer_and_tells_of_it(visit):
     page.keyboard.press("Enter")
     page.wait_for_selector("#op-conv2d_3_7.chosen")
     assert "1x384x13x13, float32 on cpu" in panel(page)
+
+
+def test_a_finding_leads_to_its_operation(visit):
+    page = visit(audited())
+    assert page.is_visible("#audit >> text=Bound what goes in.")
+    assert not page.is_visible("#audit >> text=Remove it.")
+    page.click("#audit summary >> text=A module is never used")
+    assert page.is_visible("#audit >> text=Remove it.")
+    page.click("#audit a:text('conv2d_2_4')")
+    page.wait_for_selector("#op-conv2d_2_4.chosen")
+    assert panel(page).startswith("conv2d_2_4")
 
 
 def test_search_finds_modules_shapes_and_nothing(visit):

@@ -7,6 +7,7 @@ from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 from pytest_torchlens.report import github_annotations
 from pytest_torchlens.report import markdown
+from tests.report.samples import audited
 from tests.report.samples import passed
 from tests.report.samples import raised
 from tests.report.samples import refuted
@@ -26,6 +27,16 @@ def test_counts_stand_first_then_failures_then_a_table():
     ]
     assert rows[-1] == "| torchvision:alexnet | ✅ passed | 61.1M | 24 | 4.8 MB | 12.3 | 24 | 24 |"
     assert "torch 2.14.1" in lines[-1]
+
+
+def test_findings_are_counted_and_the_gravest_told():
+    text = markdown(run(audited(), passed()))
+    place = "at 1 place: conv2d&#95;2&#95;4, /zoo/net.py:48, in forward, 2 %"
+    assert f"- ⚠️ **torchvision:audited**: An activation holds NaN, {place}\n" in text
+    assert "\nAudit findings: 1 high, 1 medium; the models' pages have them.\n" in text
+    brief = markdown(run(audited().brief()))
+    assert "**torchvision:audited**: An activation holds NaN, at 1 place\n" in brief
+    assert "Audit" not in markdown(run(passed()))
 
 
 def test_an_empty_run():

@@ -9,11 +9,14 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_torchlens.records import AuditFinding
+from pytest_torchlens.records import AuditPlace
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
 from pytest_torchlens.records import Growth
 from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Severity
 from pytest_torchlens.report import page_path
 from pytest_torchlens.report import pages
 from pytest_torchlens.report import save_drawing
@@ -24,6 +27,7 @@ from tests.draw.samples import Sketch
 from tests.draw.samples import transformer
 from tests.draw.test_rolled import cell
 from tests.report.html_page import Page
+from tests.report.samples import audited
 from tests.report.samples import measured
 from tests.report.samples import passed
 from tests.report.samples import raised
@@ -44,7 +48,9 @@ def hostile_report():
     net.module(HOSTILE, HOSTILE)
     x = net.op("input", source_line=HOSTILE)
     net.op(HOSTILE, x, inside=(HOSTILE,), source_line=HOSTILE, containing_module_origin=HOSTILE)
-    texts = {"nodeid": HOSTILE, "weights": HOSTILE, "inputs": (HOSTILE,), "notes": (HOSTILE,)}
+    place = AuditPlace(operation=HOSTILE, module=HOSTILE, source_line=HOSTILE, detail=HOSTILE)
+    found = AuditFinding(rule=HOSTILE, severity=Severity.HIGH, title=HOSTILE, places=(place,), num_places=1)
+    texts = {"nodeid": HOSTILE, "weights": HOSTILE, "inputs": (HOSTILE,), "notes": (HOSTILE,), "findings": (found,)}
     return replace(passed(HOSTILE, zoo=HOSTILE, history=net.record()), **texts)
 
 
@@ -76,6 +82,27 @@ def test_a_page_has_a_row_for_each_layer_and_the_graph_leads_to_it(tmp_path):
     assert set(rows) <= links
 
 
+def test_a_page_tells_of_findings_with_their_places(tmp_path):
+    page = model_page(audited(), tmp_path)
+    for text in (
+        "Audit What this pass shows that may be a mistake, or costs more than it need: 1 high, 1 medium.",
+        "high An activation holds NaN 1 place From here on nothing means anything. What to do: Bound what goes in.",
+        "conv2d_2_4 features.3 2 % /zoo/net.py:48, in forward",
+        "aux 2 parameters of 90 elements /zoo/net.py:12, in forward",
+        "and at 3 more places",
+    ):
+        assert text in page.words
+    assert "row-conv2d_2_4" in page.values("a", "data-node")
+    assert "Audit" not in model_page(passed(), tmp_path).words
+
+
+def test_the_index_counts_findings_where_there_are_some():
+    words = Page(Pages(run(audited(), passed())).index()).words
+    assert "Audit" in words
+    assert "1 high, 1 medium" in words
+    assert "Audit" not in Page(Pages(run(passed())).index()).words
+
+
 def test_ids_are_unique_and_tags_balanced(tmp_path):
     page = model_page(refuted(), tmp_path)
     assert len(page.ids) == len(set(page.ids))
@@ -101,7 +128,7 @@ def test_a_page_of_a_model_that_raised_has_its_traceback(tmp_path):
 @pytest.mark.parametrize("which", ["model", "index"])
 def test_hostile_names_make_no_tag(which, tmp_path):
     report = hostile_report()
-    harmless = passed("harmless", zoo="own", history=report.history)
+    harmless = replace(audited("harmless"), zoo="own", history=report.history)
     if which == "index":
         page, plain = (Page(Pages(run(each)).index()) for each in (report, harmless))
     else:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.report import verbose_text
+from tests.report.samples import audited
 from tests.report.samples import measured
 from tests.report.samples import passed
 from tests.report.samples import raised
@@ -29,6 +30,12 @@ def test_twice_verbose_names_the_slowest_and_the_largest():
     largest = [line.split()[1] for line in lines if line.startswith("  largest")]
     assert largest[:2] == ["conv2d_1_1:", "relu_1_2:"]
     assert any(line.startswith("  kinds") and "linear 21% (3 calls)" in line for line in lines)
+
+
+def test_findings_are_told():
+    text = verbose_text(audited(), 1)
+    assert "  audit high   An activation holds NaN, at 1 place: conv2d_2_4, /zoo/net.py:48, in forward, 2 %\n" in text
+    assert "  audit medium A module is never used, at 23 places: aux, /zoo/net.py:12, in forward, 2 param" in text
 
 
 def test_what_failed_and_what_is_not_known():

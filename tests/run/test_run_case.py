@@ -41,6 +41,12 @@ class Scales(nn.Module):
         return {"scaled": x * factor, "parts": [x.sum(), (x.max(),)], "text": "none"}
 
 
+class Forgets(nn.Linear):
+    def forward(self, x):
+        super().forward(x).exp()
+        return super().forward(x)
+
+
 class Fails(nn.Module):
     def __init__(self, error):
         super().__init__()
@@ -48,6 +54,13 @@ class Fails(nn.Module):
 
     def forward(self, x):
         raise self.error
+
+
+def test_what_the_audit_found_is_in_the_report():
+    report = run_case(case(lambda: Forgets(4, 3)), RunOptions()).report
+    assert {finding.rule for finding in report.findings} == {"no-effect", "duplicate"}
+    assert f"{__file__}:" in report.findings[0].places[0].source_line
+    assert run_case(case(lambda: nn.Linear(4, 3)), RunOptions()).report.findings == ()
 
 
 def test_a_report_of_a_model_that_holds(tmp_path: Path):

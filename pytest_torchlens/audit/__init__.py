@@ -1,0 +1,39 @@
+"""Rules that a model should keep, judged by one recorded pass: nothing is run, and torch is not needed."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from pytest_torchlens.audit.facts import ModelFacts
+from pytest_torchlens.audit.rules import RULES
+from pytest_torchlens.audit.rules import Rule
+from pytest_torchlens.audit.subject import Subject
+from pytest_torchlens.records import AuditFinding
+from pytest_torchlens.records import Severity
+
+__all__ = ["MOST_PLACES", "RULES", "ModelFacts", "Rule", "Subject", "audit"]
+
+MOST_PLACES = 20
+"""Of one finding."""
+_ORDER = list(Severity)
+
+
+def audit(subject: Subject) -> tuple[AuditFinding, ...]:
+    """Return what a model does not keep of the rules, what matters most first."""
+    found = [finding for rule in RULES if (finding := _finding(rule, subject))]
+    return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
+
+
+def _finding(rule: Rule, subject: Subject) -> AuditFinding | None:
+    places = tuple(rule.find(subject))
+    if not places:
+        return None
+    return AuditFinding(
+        rule=rule.name,
+        severity=rule.severity,
+        title=rule.title,
+        meaning=rule.meaning,
+        advice=rule.advice,
+        places=tuple(islice(places, MOST_PLACES)),
+        num_places=len(places),
+    )

@@ -1,0 +1,107 @@
+"""What rules look at: one recorded pass, and what is known of it besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+from pytest_torchlens.audit.facts import ModelFacts
+from pytest_torchlens.records import ActivationStatistics
+from pytest_torchlens.records import AuditPlace
+from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Measurements
+from pytest_torchlens.records import Operation
+
+
+class Numbers(NamedTuple):
+    """What one activation was like."""
+
+    minimum: float
+    maximum: float
+    zeros: float
+    not_finite: float
+    nan: float
+
+    @property
+    def magnitude(self) -> float:
+        """The largest absolute value of the finite elements."""
+        return max(abs(self.minimum), abs(self.maximum))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under audit.
+
+    Attributes
+    ----------
+    history
+        The recorded pass.
+    statistics, measurements
+        What activations were like and what operations cost; rules that ask for them find nothing without.
+    facts
+        What the model said; None where it is gone.
+    """
+
+    history: HistoryRecord
+    statistics: ActivationStatistics | None = None
+    measurements: Measurements | None = None
+    facts: ModelFacts | None = None
+
+    @cached_property
+    def calls(self) -> tuple[Operation, ...]:
+        """The tensors that functions made, in order."""
+        return tuple(op for op in self.history.operations if op.call_id >= 0)
+
+    @cached_property
+    def _by_label(self) -> dict[str, Operation]:
+        return {key: op for op in self.history.operations for key in (op.layer_label_w_pass, op.label)}
+
+    def parents(self, op: Operation) -> list[Operation]:
+        """Return what an operation was made from."""
+        return [self._by_label[label] for label in op.parent_layers if label in self._by_label]
+
+    def origins(self, marked: set[str]) -> Iterator[Operation]:
+        """Yield the operations among those marked, by label, whose parents are not."""
+        for op in self.calls:
+            if op.label in marked and not any(parent.label in marked for parent in self.parents(op)):
+                yield op
+
+    @cached_property
+    def numbers(self) -> dict[str, Numbers]:
+        """What activations were like, by label."""
+        found = self.statistics
+        if found is None:
+            return {}
+        nans = found.nan or (0.0,) * len(found.operations)
+        rows = zip(found.minimum, found.maximum, found.zeros, found.not_finite, nans, strict=True)
+        return {label: Numbers(*row) for label, row in zip(found.operations, rows, strict=True)}
+
+    @cached_property
+    def used_parameters(self) -> frozenset[str]:
+        """Names of the parameters that some operation read."""
+        return frozenset(name for op in self.history.operations for name in op.parent_param_addresses)
+
+
+def place(op: Operation, detail: str = "") -> AuditPlace:
+    """Return the place of an operation."""
+    module = op.containing_module_origin or ""
+    return AuditPlace(operation=op.label, module=module, source_line=op.source_line, detail=detail)
+
+
+def is_floating(op: Operation) -> bool:
+    """Whether an operation's tensor holds floating-point numbers."""
+    return op.tensor_dtype.startswith(("torch.float", "torch.bfloat"))
+
+
+def num_elements(op: Operation) -> int:
+    """Return how many elements an operation's tensor has."""
+    return prod(op.tensor_shape)
+
+
+def arguments(op: Operation) -> dict[str, str]:
+    """Return the arguments that are no tensors, as text, by place or name."""
+    texts = (*op.func_position_args_non_tensor, *op.func_keyword_args_non_tensor)
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}

@@ -1,0 +1,84 @@
+"""Rules about what activations hold."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from pytest_torchlens.audit.subject import Subject
+from pytest_torchlens.audit.subject import arguments
+from pytest_torchlens.audit.subject import is_floating
+from pytest_torchlens.audit.subject import num_elements
+from pytest_torchlens.audit.subject import place
+from pytest_torchlens.records import AuditPlace
+from pytest_torchlens.records import Operation
+
+HALF_MOST = 65_504.0
+"""The largest number that float16 has."""
+_OUTLIER = 1_000.0
+"""Times the median of all activations."""
+_NEXT_TO_INFINITE = 1e37
+_DEAD = 0.95
+_RELUS = ("relu", "relu6", "clampmin", "threshold")
+
+
+def not_a_number(subject: Subject) -> Iterator[AuditPlace]:
+    """Find where NaN comes from."""
+    bad = {label for label, numbers in subject.numbers.items() if numbers.nan > 0}
+    for op in subject.origins(bad):
+        yield place(op, f"{subject.numbers[op.label].nan:.2%} of its elements; none of what it was made from has any")
+
+
+def infinite(subject: Subject) -> Iterator[AuditPlace]:
+    """Find where infinity comes from, but for values that the code writes down, as masks do."""
+    bad = {label for label, numbers in subject.numbers.items() if numbers.not_finite > 0}
+    for op in subject.origins(bad):
+        share = subject.numbers[op.label].not_finite - subject.numbers[op.label].nan
+        if share > 0 and not _is_written_down(op):
+            yield place(op, f"{share:.2%} of its elements")
+
+
+def constant(subject: Subject) -> Iterator[AuditPlace]:
+    """Find where all elements come to be the same."""
+    same = {
+        label
+        for label, numbers in subject.numbers.items()
+        if numbers.minimum == numbers.maximum and not numbers.not_finite
+    }
+    for op in subject.origins(same):
+        if op.has_input_ancestor and op.is_output_ancestor and is_floating(op) and num_elements(op) > 1:
+            yield place(op, f"all {num_elements(op):,} elements are {subject.numbers[op.label].minimum:g}")
+
+
+def dead_relu(subject: Subject) -> Iterator[AuditPlace]:
+    """Find rectifiers that let next to nothing through."""
+    for op in subject.calls:
+        numbers = subject.numbers.get(op.label)
+        if numbers and op.layer_type in _RELUS and _DEAD <= numbers.zeros < 1:
+            yield place(op, f"{numbers.zeros:.1%} of {num_elements(op):,} elements are zero")
+
+
+def large(subject: Subject) -> Iterator[AuditPlace]:
+    """Find where activations become far larger than the rest, and than float16 can hold."""
+    peaks = {
+        op.label: subject.numbers[op.label].magnitude
+        for op in subject.calls
+        if op.label in subject.numbers and is_floating(op) and op.has_input_ancestor
+    }
+    median = statistics.median_low(peaks.values()) if peaks else 0.0
+    limit = max(HALF_MOST, _OUTLIER * median)
+    for op in subject.origins({label for label, peak in peaks.items() if peak > limit}):
+        if not _is_written_down(op):
+            yield place(op, f"up to {peaks[op.label]:.3g}; the median operation's largest is {median:.3g}")
+
+
+def _is_written_down(op: Operation) -> bool:
+    """Whether the code itself gives an operation a number that is infinite or next to it."""
+    return any(_magnitude(text) > _NEXT_TO_INFINITE for text in arguments(op).values())
+
+
+def _magnitude(text: str) -> float:
+    try:
+        return abs(float(text))
+    except ValueError:
+        return 0.0
