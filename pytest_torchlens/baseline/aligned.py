@@ -86,6 +86,11 @@ class Aligned:
                 name = f"argument {argument} is" if argument else "it is"
                 both.structure.append(f"{name} {_names(now)}, was {_names(was)}")
 
+    @property
+    def partners(self) -> dict[str, str]:
+        """What each step that both have is called in the earlier, by its id in the later one."""
+        return {now: then for then, now in self._now.items()}
+
     def replaced(self) -> Iterator[Finding]:
         """Yield what was added, removed, replaced or moved, one for each stretch in one module call."""
         stretches = [list(run) for alone, run in groupby(self.steps, _is_alone) if alone]

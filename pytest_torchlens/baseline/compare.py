@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pytest_torchlens.baseline.aligned import Aligned
 from pytest_torchlens.baseline.conditions import Conditions
@@ -13,8 +16,11 @@ from pytest_torchlens.baseline.environment import nearest_class
 from pytest_torchlens.baseline.judge import Judge
 from pytest_torchlens.baseline.judge import Judgement
 from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.text import function_of
 from pytest_torchlens.baseline.tolerance import Tolerance
+from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Environment
@@ -42,8 +48,35 @@ _MOST = 20
 _GROWTH = 6
 
 
+@dataclass(frozen=True)
+class Suspects:
+    """Operations to be run again by themselves on the baseline's inputs.
+
+    Attributes
+    ----------
+    scales
+        Their ids now; of each the least value to relate an error to.
+    partners
+        What each step, of those that both passes have, is called in the baseline.
+    numbers
+        The baseline's numbers.
+    """
+
+    scales: dict[str, float]
+    partners: dict[str, str]
+    numbers: dict[str, Numbers]
+
+
+Repeat = Callable[[Suspects], Mapping[str, Alone]]
+
+
 def compare(
-    before: Snapshot, after: Snapshot, conditions: Conditions | None = None, *, baseline: str = ""
+    before: Snapshot,
+    after: Snapshot,
+    conditions: Conditions | None = None,
+    *,
+    baseline: str = "",
+    repeat: Repeat | None = None,
 ) -> Comparison:
     """Compare a forward pass with a stored one.
 
@@ -57,17 +90,20 @@ def compare(
         What may differ, and what fails; None for the defaults.
     baseline
         What the baseline is called in what is said of it.
+    repeat
+        Runs suspects by themselves, which tells their own error from what they inherit; without it that is told from
+        where inputs are equal.
 
     Returns
     -------
     Comparison
         The verdict, and each difference where it begins; what that leads to is counted alone.
     """
-    return _Comparing(before, after, conditions or Conditions()).comparison(baseline)
+    return _Comparing(before, after, conditions or Conditions(), repeat).comparison(baseline)
 
 
 class _Comparing:
-    def __init__(self, before: Snapshot, after: Snapshot, conditions: Conditions) -> None:
+    def __init__(self, before: Snapshot, after: Snapshot, conditions: Conditions, repeat: Repeat | None) -> None:
         self._before = before
         self._after = after
         self._conditions = conditions
@@ -76,12 +112,18 @@ class _Comparing:
         self._axes = axes(*environments) if environments else ()
         self._machines_differ = bool(environments and machine_axes(*environments))
         self._aligned = Aligned(before, after)
-        self._found = self._judge(environments[1] if environments else Environment())
+        self._alone: Mapping[str, Alone] = {}
+        self._found = self._judge(environments[1] if environments else Environment(), repeat)
 
-    def _judge(self, environment: Environment) -> list[Judgement]:
+    def _judge(self, environment: Environment, repeat: Repeat | None) -> list[Judgement]:
         tolerance = Tolerance(self._conditions, self._machines_differ, environment)
         numbers = (self._blocks[0].numbers, self._blocks[1].numbers) if self._blocks else None
-        return Judge((self._before, self._after), numbers, tolerance, self._machines_differ).judge(self._aligned)
+        judge = Judge((self._before, self._after), numbers, tolerance, self._machines_differ)
+        found = judge.judge(self._aligned)
+        if repeat is None or not judge.suspects or numbers is None:
+            return found
+        self._alone = repeat(Suspects(judge.suspects, self._aligned.partners, numbers[0]))
+        return judge.judge(self._aligned, self._alone)
 
     def comparison(self, baseline: str) -> Comparison:
         findings = sorted(self._findings(), key=lambda finding: SERIOUS.index(finding.change))
@@ -191,6 +233,7 @@ class _Comparing:
             yield f"numbers were not compared: the baseline has those of {known}"
         if count > _MOST:
             yield f"{count - _MOST} further differences are not listed"
+        yield from _of_repeated(self._alone)
 
 
 def _blocks(before: Snapshot, after: Snapshot) -> tuple[Measured, Measured] | None:
@@ -202,6 +245,17 @@ def _blocks(before: Snapshot, after: Snapshot) -> tuple[Measured, Measured] | No
         if (nearest := nearest_class(name, before.measured)) is not None:
             return before.measured[nearest], after.measured[name]
     return None
+
+
+def _of_repeated(alone: Mapping[str, Alone]) -> Iterator[str]:
+    """Yield how many operations were run by themselves, which gave something else, and why others were not."""
+    ran = {name: found for name, found in alone.items() if not found.reason}
+    if ran:
+        other = Counter(function_of(name) for name, found in ran.items() if not found.same)
+        told = ", ".join(f"{count} {function}" for function, count in other.most_common()) or "none"
+        yield f"run again on the baseline's inputs: {len(ran)} operations; with other results: {told}"
+    for reason, count in Counter(found.reason for found in alone.values() if found.reason).most_common():
+        yield f"not run again: {count} operation{'s' * (count != 1)}: {reason}"
 
 
 def _unread(snapshot: Snapshot) -> dict[str, object]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 
 from pytest_torchlens.baseline.aligned import Aligned
 from pytest_torchlens.baseline.aligned import Both
@@ -15,7 +17,9 @@ from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.tolerance import Tolerance
 from pytest_torchlens.baseline.tolerance import is_exact
 from pytest_torchlens.baseline.tolerance import terms_of
+from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Change
+from pytest_torchlens.records import Exactness
 from pytest_torchlens.records import Finding
 
 SOURCES = ("input", "constant")
@@ -30,6 +34,9 @@ _SUMS = frozenset("add sub mean sum diff lerp addmm addcmul baddbmm".split())
 _CANCELLED = 1e-3
 _JUMP = 10.0
 """Growth from the worst parent that no sound operation shows on small differences."""
+_OWN = "from equal inputs it computes other values"
+_UNSTEADY = "on the baseline's inputs it gives other values each time"
+_ONCE = "from equal inputs it gave other values in the pass, and the baseline's when it was run again"
 
 
 @dataclass
@@ -52,6 +59,8 @@ class Judgement:
         What it is about, where the difference begins here.
     limit
         What the error may be.
+    alone
+        What it gives by itself on the baseline's inputs, where that was tried.
     """
 
     change: Change = Change.IDENTICAL
@@ -61,17 +70,21 @@ class Judgement:
     error: Error | None = NONE
     message: str = ""
     limit: float | None = None
+    alone: Alone | None = None
 
     def finding(self, step: Step) -> Finding:
         """Return it as a finding at a step."""
+        own = self.alone is not None and not self.alone.same
+        error = Error(self.alone.error, self.alone.nrms) if own and self.alone is not None else self.error
         return Finding(
             change=self.change,
             operation=step.id,
             message=self.message,
             source_line=step.source_line,
-            error=self.error.largest if self.error else None,
-            nrms=self.error.nrms if self.error else None,
+            error=error.largest if error else None,
+            nrms=error.nrms if error else None,
             limit=self.limit,
+            alone=self.alone,
         )
 
 
@@ -126,6 +139,12 @@ class Judge:
         How far these may differ.
     machines_differ
         Whether they are of different CPUs or settings: then every kernel may differ.
+
+    Attributes
+    ----------
+    suspects
+        Steps whose own error is to be told from what they inherit, by their ids now; of each the least value to relate
+        an error to.
     """
 
     def __init__(
@@ -135,6 +154,8 @@ class Judge:
         tolerance: Tolerance,
         machines_differ: bool,
     ) -> None:
+        self.suspects: dict[str, float] = {}
+        self._alone: Mapping[str, Alone] = {}
         self._states = snapshots[0].state, snapshots[1].state
         self._numbers = numbers or ({}, {})
         self._tolerance = tolerance
@@ -143,9 +164,9 @@ class Judge:
         self._steps_by_id: dict[str, Step] = {}
         self._found: list[Judgement] = []
 
-    def judge(self, aligned: Aligned) -> list[Judgement]:
-        """Return a judgement for each step, in order."""
-        self._steps, self._found = aligned.steps, []
+    def judge(self, aligned: Aligned, alone: Mapping[str, Alone] | None = None) -> list[Judgement]:
+        """Return a judgement for each step, in order; `alone` has what suspects gave on the baseline's inputs."""
+        self._steps, self._found, self._alone = aligned.steps, [], alone or {}
         self._steps_by_id = {both.after.id: both.after for both in aligned.steps if both.after is not None}
         for both in aligned.steps:
             self._found.append(self._judge(both))
@@ -162,7 +183,43 @@ class Judge:
             return self._shifted(both, case)
         if case.same and case.weights:  # other weights that this input does not show
             return Judgement(Change.INPUTS_DIFFER, message=self._of_weights(case))
-        return Judgement() if case.same else self._other_values(case)
+        return Judgement() if case.same else self._told_apart(both, case)
+
+    def _told_apart(self, both: Both, case: _Case) -> Judgement:
+        """Judge by what the step gives on the baseline's inputs, where it was run on them, else by what it inherits."""
+        found, step = self._other_values(case), case.after
+        if found.change in (Change.INPUTS_DIFFER, Change.UNSTABLE) or case.rewired or step.is_view:
+            return found
+        if step.function != "output" and case.old.digest and case.new.digest:
+            self.suspects[step.id] = self._scale(both)
+        alone = self._alone.get(step.id)
+        if alone is None or alone.reason:
+            return found
+        if not alone.steady:
+            return replace(found, change=Change.UNSTABLE, tainted=True, message=_UNSTEADY, limit=None, alone=alone)
+        return self._innocent(case, found, alone) if alone.same else self._guilty(case, alone)
+
+    def _innocent(self, case: _Case, found: Judgement, alone: Alone) -> Judgement:
+        """Judge a step that gives on the baseline's inputs what it gave then."""
+        if not (case.inherits or case.tainted):
+            return replace(found, change=Change.UNSTABLE, tainted=True, message=_ONCE, limit=None, alone=alone)
+        if found.change is Change.REGRESSION:
+            return Judgement(Change.PROPAGATED, False, case.tainted, error=case.error, alone=alone)
+        message = f"{found.message}; on the baseline's it gives what it gave" if found.message else ""
+        return replace(found, message=message, alone=alone)
+
+    def _guilty(self, case: _Case, alone: Alone) -> Judgement:
+        """Judge a step that gives something else on the baseline's inputs: that is its own."""
+        if alone.holes:
+            message = f"on the baseline's inputs: {_of_holes(case.old, case.new)}"
+            return Judgement(Change.NAN_CHANGE, False, True, error=case.error, message=message, alone=alone)
+        found = self._own(case, Error(alone.error, alone.nrms), "on the baseline's inputs it computes other values")
+        better = alone.exactness is Exactness.MORE and alone.after is not None and alone.after <= (found.limit or 0) / 2
+        if found.change is Change.REGRESSION and better:
+            message = f"{found.message}, beyond tolerance, for it is more exact now"
+            found = replace(found, change=Change.LOCAL_CHANGE, tainted=False, message=message)
+        in_graph = case.error if case.inherits or case.tainted else found.error
+        return replace(found, tainted=found.tainted or case.tainted, error=in_graph, alone=alone)
 
     def _case(self, both: Both, before: Step, after: Step) -> _Case:
         old, new = (side.get(step.id, Numbers()) for side, step in zip(self._numbers, (before, after), strict=True))
@@ -211,20 +268,19 @@ class Judge:
             return Judgement(Change.UNSTABLE, False, True, error=case.error, message="each run gives other values")
         if _holes(case.old) != _holes(case.new):
             return Judgement(Change.NAN_CHANGE, False, True, error=case.error, message=_of_holes(case.old, case.new))
-        return self._inherited(case) if case.inherits else self._own(case)
+        return self._inherited(case) if case.inherits else self._own(case, case.error, _OWN)
 
-    def _own(self, case: _Case) -> Judgement:
-        """Judge a step whose inputs are equal: the difference is all its own."""
+    def _own(self, case: _Case, error: Error | None, message: str) -> Judgement:
+        """Judge a step by what differs from equal inputs: that is all its own."""
         step = case.after
         if is_exact(step) and self._machines_differ and step.function in _DECISIONS:
-            return Judgement(Change.DECISION_FLIP, False, True, error=case.error, message="another choice")
+            return Judgement(Change.DECISION_FLIP, False, True, error=error, message="another choice")
         parents = [self._steps_by_id[edge.parent] for edge in step.parents if edge.parent in self._steps_by_id]
         limit = self._tolerance.own(step, terms_of(step, parents, self._states[1]))
-        message = "from equal inputs it computes other values"
-        if case.error is None or not case.error.within(limit):
-            return Judgement(Change.REGRESSION, False, True, error=case.error, message=message, limit=limit)
+        if error is None or not error.within(limit):
+            return Judgement(Change.REGRESSION, False, True, error=error, message=message, limit=limit)
         change = Change.DRIFT if self._machines_differ else Change.LOCAL_CHANGE
-        return Judgement(change, False, error=case.error, message=message, limit=limit)
+        return Judgement(change, False, error=error, message=message, limit=limit)
 
     def _inherited(self, case: _Case) -> Judgement:
         """Judge a step whose inputs differ within tolerance."""

@@ -6,15 +6,22 @@ import os
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pytest_torchlens.baseline.compare import Repeat
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.baseline.store import ignored_by_git
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 
+if TYPE_CHECKING:
+    from pytest_torchlens.history import ModelHistory
+
 UPDATES = ("new", "changed", "unused", "all")
+KEEPS = ("activations",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +30,7 @@ class Policy:
 
     Attributes
     ----------
-    folder, pending
+    folder, pending, activations
         Those of the `Store`.
     root
         What paths are told relative to.
@@ -33,22 +40,31 @@ class Policy:
         Whether a model without a baseline fails.
     fail_on
         Conditions of the whole run, as `Conditions.of` reads them.
+    keep
+        ``"activations"`` where all of them are to be kept.
+    against
+        Whose run it is compared with, in place of a stored baseline; empty for a stored one.
     """
 
     folder: str
     pending: str
+    activations: str
     root: str = ""
     update: tuple[str, ...] = ()
     strict: bool = False
     fail_on: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    against: str = ""
 
     @property
     def store(self) -> Store:
         """The baselines."""
-        return Store(Path(self.folder), Path(self.pending))
+        return Store(Path(self.folder), Path(self.pending), Path(self.activations))
 
-    def check(self, key: str, snapshot: Snapshot, fail_on: tuple[str, ...] = ()) -> Comparison:
-        """Compare with the stored baseline, and store or leave pending what was asked for.
+    def check(
+        self, key: str, snapshot: Snapshot, fail_on: tuple[str, ...] = (), *, history: ModelHistory | None = None
+    ) -> Comparison:
+        """Compare with the stored baseline, and store, keep or leave pending what was asked for.
 
         Parameters
         ----------
@@ -58,12 +74,27 @@ class Policy:
             What was obtained.
         fail_on
             The model's own conditions; those of the run win over them.
+        history
+            Of the snapshot: its operations are run again where the baseline's activations were kept; None where the
+            model has changed since.
 
         Raises
         ------
         BaselineError
             If the stored file cannot be used.
         """
+        found = self._compared(key, snapshot, fail_on, history)
+        if not self.keep or history is None:
+            return found
+        try:
+            self._keep_activations(key, history, snapshot)
+        except (OSError, ValueError) as error:
+            return replace(found, notes=(*found.notes, f"activations were not kept: {error}"))
+        return found
+
+    def _compared(
+        self, key: str, snapshot: Snapshot, fail_on: tuple[str, ...], history: ModelHistory | None
+    ) -> Comparison:
         conditions = Conditions.of((*fail_on, *self.fail_on))
         try:
             stored = self.store.load(key)
@@ -74,8 +105,33 @@ class Policy:
         if stored is None:
             new = Comparison(verdict=Change.NEW, fails=self.strict or conditions.fails(Change.NEW))
             return self._settle(key, snapshot, new, "new")
-        found = compare(stored, snapshot, conditions, baseline=self._told(self.store.path(key)))
+        name = self.against or self._told(self.store.path(key))
+        found = compare(stored, snapshot, conditions, baseline=name, repeat=self._repeat(key, snapshot, history))
+        if self.against:
+            return replace(found, against=self.against)
         return self._settle(key, snapshot, found, "new" if found.verdict is Change.ENVIRONMENT else "changed")
+
+    def _repeat(self, key: str, snapshot: Snapshot, history: ModelHistory | None) -> Repeat | None:
+        """Return what runs operations on the activations that were kept of a model's baseline."""
+        folder = self.store.activations_of(key)
+        if history is None or folder is None or not folder.is_dir():
+            return None
+        from pytest_torchlens.baseline.repeat import Repeater
+
+        return Repeater(folder, history, snapshot)
+
+    def _keep_activations(self, key: str, history: ModelHistory, snapshot: Snapshot) -> None:
+        """Keep them, and those of the stored baseline, whose place they may take."""
+        from pytest_torchlens.baseline.kept import folder_name
+        from pytest_torchlens.baseline.kept import keep
+        from pytest_torchlens.baseline.kept import tidy
+
+        folder = self.store.activations_of(key)
+        assert folder is not None  # noqa: S101 - a policy has one
+        ignored_by_git(folder.parent)
+        keep(folder, history, snapshot)
+        stored = self.store.load(key)
+        tidy(folder, {folder_name(b.numbers) for side in (stored, snapshot) if side for b in side.measured.values()})
 
     def _settle(self, key: str, snapshot: Snapshot, found: Comparison, kind: str) -> Comparison:
         if found.verdict is Change.IDENTICAL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
@@ -38,16 +39,20 @@ class Store:
         Committed; ``lens_baselines`` in rootdir.
     pending
         Local.
+    activations
+        Local: those that were kept, in a folder for each model; None where none are looked for.
     """
 
     folder: Path
     pending: Path
+    activations: Path | None = None
 
     @classmethod
     def of(cls, root: Path, folder: Path | None = None, name: str = "") -> Store:
         """Return the set `name` of a project; the one without a name is the default."""
         part = f"{_SET}{name}" if name else "."
-        return cls((folder or root / FOLDER) / part, root / LOCAL / "pending" / part)
+        local = root / LOCAL
+        return cls((folder or root / FOLDER) / part, local / "pending" / part, local / "activations" / part)
 
     def __bool__(self) -> bool:
         """Return whether the project has stored this set."""
@@ -74,7 +79,7 @@ class Store:
 
     def keep(self, key: str, snapshot: Snapshot) -> None:
         """Let what a run obtained wait for being accepted."""
-        _ignored_by_git(self.pending)
+        ignored_by_git(self.pending)
         _write(self.pending_path(key), to_text(snapshot))
 
     def forget(self, key: str) -> None:
@@ -93,8 +98,14 @@ class Store:
             return None
 
     def remove(self, key: str) -> None:
-        """Delete a model's baseline."""
+        """Delete a model's baseline, and the activations that were kept of it."""
         self.path(key).unlink(missing_ok=True)
+        if folder := self.activations_of(key):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def activations_of(self, key: str) -> Path | None:
+        """Return the folder of a model's activations; it need not be there."""
+        return self.activations and self.activations / f"{key}.tensors"
 
     def models(self, glob: str = "*") -> list[str]:
         """Return the keys of the baselines that fit a glob, sorted."""
@@ -126,7 +137,7 @@ def _write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def _ignored_by_git(folder: Path) -> None:
+def ignored_by_git(folder: Path) -> None:
     """Put a ``.gitignore`` inside the local folder; the user's own is none of our business."""
     local = next(parent for parent in (folder, *folder.parents) if parent.name in (LOCAL, ""))
     local.mkdir(parents=True, exist_ok=True)

@@ -60,6 +60,9 @@ def _finding(finding: Finding) -> Iterator[str]:
         )
     elif finding.error is not None and finding.nrms is not None and finding.error:
         yield f"    largest difference {_share(finding.error)} of the largest value, RMS {_share(finding.nrms)}"
+    if finding.alone is not None and finding.alone.before is not None and finding.alone.after is not None:
+        distances = f"RMS {finding.alone.before:.2g} before, {finding.alone.after:.2g} now"
+        yield f"    from the same operation in float64: {distances}: {finding.alone.exactness.value}"
     if finding.source_line:
         yield f"    at {finding.source_line}"
 
@@ -74,7 +77,7 @@ def _growth(comparison: Comparison) -> str:
 
 
 def _what_to_do(comparison: Comparison, key: str) -> Iterator[str]:
-    if any(note.startswith("stored: ") for note in comparison.notes):
+    if comparison.against or any(note.startswith("stored: ") for note in comparison.notes):
         return
     if comparison.verdict is not Change.NEW:
         yield f"to look:   pytest-lens diff {key}"

@@ -51,6 +51,16 @@ def add_baseline_options(group: pytest.OptionGroup, parser: pytest.Parser) -> No
         "(own:1e-5@features.*, output:1e-4, peak:+10%%). May be repeated. "
         "Default: structure, meta-change, nan-change, regression, inputs-differ.",
     )
+    group.addoption(
+        "--lens-keep",
+        metavar="WHAT",
+        dest="lens_keep",
+        action="append",
+        default=[],
+        help="activations: keep all of them in .lens/, some hundred MB a model. A later run that differs runs the "
+        "operations again on them, which tells an operation's own error from what it inherits. Default: none are kept.",
+    )
+    parser.addini("lens_keep", "What is kept of each model, as --lens-keep", "args", default=[])
     parser.addini("lens_baseline_dir", "Folder of the baselines (default: lens_baselines)", default="")
     parser.addini("lens_fail_on", "What fails a model, as --lens-fail-on", "linelist", default=[])
     parser.addini("lens_strict", "Fail on new and unused baselines, as --lens-strict", "bool", default=False)

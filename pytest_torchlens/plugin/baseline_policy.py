@@ -10,6 +10,7 @@ import pytest
 
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.policy import KEEPS
 from pytest_torchlens.baseline.policy import UPDATES
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.store import Store
@@ -36,10 +37,12 @@ def policy_of(config: pytest.Config) -> Policy:
     return Policy(
         folder=str(store.folder),
         pending=str(store.pending),
+        activations=str(store.activations),
         root=str(config.rootpath),
         update=_update(option.lens_update, refused=in_ci and not option.lens_update_in_ci),
         strict=option.lens_strict or config.getini("lens_strict") or (in_ci and bool(store)),
         fail_on=fail_on,
+        keep=_keep(option.lens_keep or config.getini("lens_keep")),
     )
 
 
@@ -49,6 +52,14 @@ def _name(name: str | None) -> str:
     if not name or Path(name).name != name or name.startswith("."):
         raise pytest.UsageError(f"--lens-baseline: {name!r} is no name of a set; one is a plain word, as torch-2.13")
     return name
+
+
+def _keep(values: list[str]) -> tuple[str, ...]:
+    kinds = tuple(kind.strip() for value in values for kind in value.split(","))
+    for kind in kinds:
+        if kind not in KEEPS:
+            raise pytest.UsageError(f"--lens-keep: there is no {kind!r} to keep: {nearest(kind, KEEPS)}")
+    return kinds
 
 
 def _update(values: list[str], *, refused: bool) -> tuple[str, ...]:
@@ -75,6 +86,7 @@ def check_alone(config: pytest.Config) -> None:
     option: Any = config.option
     given = {"--lens-update": option.lens_update, "--lens-strict": option.lens_strict}
     given |= {"--lens-baseline": option.lens_baseline, "--lens-fail-on": option.lens_fail_on}
+    given |= {"--lens-keep": option.lens_keep}
     for name, value in given.items():
         if value and not option.lens_validate:
             raise pytest.UsageError(f"{name} is about the comparison with a baseline: add --lens-validate")

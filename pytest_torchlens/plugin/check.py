@@ -66,7 +66,8 @@ class Check:
         device = history.operations[0].tensor_device.partition(":")[0] if history.operations else "cpu"
         try:
             snapshot = take(history, replace(find_environment(), device=device))
-            found = self._policy.check(key, snapshot, (*self._marked(), *conditions("fail_on", fail_on)))
+            own = (*self._marked(), *conditions("fail_on", fail_on))
+            found = self._policy.check(key, snapshot, own, history=history)
         except (ValueError, ReferenceError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
         self._item.add_report_section("call", "lens", told(found, key, key))

@@ -11,8 +11,10 @@ from pytest_torchlens.records.alignment import align
 from pytest_torchlens.records.audit import AuditFinding
 from pytest_torchlens.records.audit import AuditPlace
 from pytest_torchlens.records.audit import Severity
+from pytest_torchlens.records.comparison import Alone
 from pytest_torchlens.records.comparison import Change
 from pytest_torchlens.records.comparison import Comparison
+from pytest_torchlens.records.comparison import Exactness
 from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
 from pytest_torchlens.records.control import EscapeRecord
@@ -55,6 +57,7 @@ __all__ = [
     "ActivationStatistics",
     "AlignedEdge",
     "Alignment",
+    "Alone",
     "AuditFinding",
     "AuditPlace",
     "Change",
@@ -63,6 +66,7 @@ __all__ = [
     "Environment",
     "ErrorRecord",
     "EscapeRecord",
+    "Exactness",
     "Failure",
     "Finding",
     "Growth",

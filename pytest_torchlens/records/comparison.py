@@ -41,6 +41,50 @@ class Change(str, enum.Enum):
     """A baseline of no model that is left."""
 
 
+class Exactness(str, enum.Enum):
+    """Words for an operation's result against that of the same operation in float64."""
+
+    MORE = "more exact"
+    LESS = "less exact"
+    AS = "as exact"
+    UNKNOWN = "unknown"
+    """There is no float64 to compare with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone:
+    """An operation that was run again by itself, on the baseline's inputs: what differs then is its own.
+
+    Attributes
+    ----------
+    error, nrms
+        As those of `Finding`, of the results themselves.
+    same
+        Whether its result is the baseline's, bit for bit.
+    holes
+        Whether other places of it are NaN or infinite.
+    steady
+        Whether, run once more, it gave the same again.
+    before, after
+        Root mean square distance of the baseline's result, and of the new one, from the same operation in float64,
+        relative to the values; None where it has none.
+    exactness
+        Whether the new result is nearer to float64.
+    reason
+        Why it was not run; empty where it was.
+    """
+
+    error: float = 0.0
+    nrms: float = 0.0
+    same: bool = False
+    holes: bool = False
+    steady: bool = True
+    before: float | None = None
+    after: float | None = None
+    exactness: Exactness = Exactness.UNKNOWN
+    reason: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """One thing that differs, where it began.
@@ -61,6 +105,9 @@ class Finding:
         Root mean square of the difference, relative to that of the values.
     limit
         What `error` may be.
+    alone
+        What the operation gives by itself on the baseline's inputs, where these were at hand; `error` and `nrms` are
+        then its own.
     """
 
     change: Change
@@ -70,6 +117,7 @@ class Finding:
     error: float | None = None
     nrms: float | None = None
     limit: float | None = None
+    alone: Alone | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +152,8 @@ class Comparison:
         The first difference followed to the output, in a few steps.
     notes
         What could not be compared, and why.
+    against
+        The interpreter whose run it was compared with, now, on this machine; empty for a stored baseline.
     """
 
     verdict: Change
@@ -114,6 +164,7 @@ class Comparison:
     findings: tuple[Finding, ...] = ()
     growth: tuple[Growth, ...] = ()
     notes: tuple[str, ...] = ()
+    against: str = ""
 
     @property
     def first(self) -> Finding | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo import Zoo
 
 
-_TUPLES = ("update", "fail_on")
+_TUPLES = ("update", "fail_on", "keep")
 
 
 def pack(case: ModelCase, options: RunOptions) -> dict[str, Any]:

@@ -205,7 +205,8 @@ class _Job:
             reason = f"not compared with its baseline, for it cannot be replayed: {type(error).__name__}: {error}"
             self.found["notes"] = (*self.found.get("notes", ()), reason)
             return
-        comparison = baseline.check(key_of(self.case.zoo, self.case.name), snapshot, self.case.settings.fail_on)
+        key = key_of(self.case.zoo, self.case.name)
+        comparison = baseline.check(key, snapshot, self.case.settings.fail_on, history=history)
         self.found["comparison"] = comparison
         if comparison.fails:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)

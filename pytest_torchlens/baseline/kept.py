@@ -1,0 +1,211 @@
+"""All activations of a forward pass in local files, for operations to be run again on them, elsewhere or later."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+
+import torch
+import xxhash
+
+from pytest_torchlens.baseline.snapshot import Numbers
+from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.extents import reach
+from pytest_torchlens.capture.memory import overwrite
+from pytest_torchlens.capture.tensor_files import TensorReader
+from pytest_torchlens.capture.tensor_files import TensorWriter
+from pytest_torchlens.capture.tensor_files import why_not_storable
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import from_json
+from pytest_torchlens.records import to_json
+from pytest_torchlens.replay import Player
+
+_INDEX = "index.json"
+_ALIGNMENT = 64
+"""Bytes: kernels may compute otherwise on memory that is aligned otherwise."""
+
+
+class KeptError(ValueError):
+    """Activations that cannot be read, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lying:
+    """One tensor: its name in the files, which is its digest, and how it lay in memory.
+
+    Attributes
+    ----------
+    offset
+        Bytes from the last multiple of 64 to its first element.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Index:
+    tensors: dict[str, Lying] = field(default_factory=dict)
+
+
+def folder_name(numbers: dict[str, Numbers]) -> str:
+    """Return what the activations are called that these numbers are of: a digest of all their digests."""
+    lines = sorted(f"{name} {found.digest}\n" for name, found in numbers.items())
+    return str(xxhash.xxh3_64_hexdigest("".join(lines).encode()))
+
+
+def names_of(history: ModelHistory, snapshot: Snapshot) -> dict[int, str]:
+    """Return the ids of the snapshot's steps, by the ``id()`` of the recorded value that each is about."""
+    nodes = [node for node in history.nodes if node.kind != "buffer"]
+    pairs = list(zip(nodes, snapshot.steps, strict=True))
+    return {id(node.value): step.id for node, step in reversed(pairs)}  # an output is named as what made it
+
+
+def argument_name(step_id: str, path: str) -> str:
+    """Return what an argument is kept as that was written to, through other memory, since it was made."""
+    return f"{step_id} < {path}"
+
+
+def keep(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
+    """Replay a pass, and write all its activations, each content once.
+
+    Parameters
+    ----------
+    folder
+        Of the model.
+    history, snapshot
+        The pass; the model and its inputs must hold the values that they had before it.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it cannot be written.
+    """
+    (block,) = snapshot.measured.values()
+    whole = folder / folder_name(block.numbers)
+    if whole.is_dir():
+        return
+    part = folder / f"{os.getpid()}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    _Keeping(part, names_of(history, snapshot)).keep(history)
+    part.rename(whole)
+
+
+def tidy(folder: Path, wanted: Collection[str]) -> None:
+    """Delete all activations of a model but those of these names."""
+    for old in folder.iterdir() if folder.is_dir() else ():
+        if old.name not in wanted:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+class _Keeping:
+    def __init__(self, folder: Path, names: dict[int, str]) -> None:
+        self._writer = TensorWriter(folder)
+        self._names = names
+        self._index: dict[str, Lying] = {}
+
+    def keep(self, history: ModelHistory) -> None:
+        recording = history.recording
+        with Player(recording) as player:
+            for source in recording.sources:
+                if name := self._names.get(id(source.value)):
+                    self._add(name, player.at(source.value.slot))
+            for number, call in enumerate(recording.calls):
+                self._add_arguments(player, call)
+                returned = player.run(call, player.arguments(call))
+                outputs = player.outputs(call, returned)
+                player.fill_memory(number, outputs)
+                for value, output in zip(call.outputs, outputs, strict=True):
+                    self._add(self._names.get(id(value), ""), output)
+                player.store(number, call, returned)
+        self._writer.flush()
+        (self._writer.folder / _INDEX).write_text(to_json(_Index(tensors=self._index)), encoding="utf-8")
+
+    def _add_arguments(self, player: Player, call: Call) -> None:
+        name = next((self._names[id(value)] for value in call.outputs if id(value) in self._names), "")
+        for path, read in edges_in(call) if name else ():
+            if isinstance(read, Aliased) and read.writes:
+                self._add(argument_name(name, path), player.at(read.value.slot))
+
+    def _add(self, name: str, tensor: torch.Tensor) -> None:
+        digest = "" if not name or why_not_storable(tensor) else fingerprint(tensor)
+        if not digest:
+            return
+        stored = f"{digest} {tensor.dtype}"
+        if stored not in self._writer.names:
+            self._writer.write(stored, tensor.detach().reshape(-1))
+        self._index[name] = Lying(
+            name=stored, shape=tuple(tensor.shape), stride=tensor.stride(), offset=tensor.data_ptr() % _ALIGNMENT
+        )
+
+
+class Kept:
+    """The activations that were kept of one pass.
+
+    Parameters
+    ----------
+    folder
+        Of that pass.
+
+    Raises
+    ------
+    KeptError
+        If it cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._index = from_json((folder / _INDEX).read_text(encoding="utf-8"), _Index).tensors
+            self._reader = TensorReader(folder)
+        except (OSError, ValueError) as error:
+            raise KeptError(f"the activations in {folder} cannot be used: {error}") from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._index
+
+    def tensor(self, name: str, device: torch.device) -> torch.Tensor:
+        """Return an activation, laid out in memory as it was.
+
+        Raises
+        ------
+        KeptError
+            If it was not kept, or is not what was kept.
+        """
+        lying = self._index.get(name)
+        if lying is None:
+            raise KeptError(f"{name} was not kept")
+        try:
+            contents = self._reader.read(lying.name)
+            if f"{fingerprint(contents)} {contents.dtype}" != lying.name:
+                raise KeptError(f"{name} is damaged: it is not what was kept")
+            return laid_out(contents.to(device).reshape(lying.shape), lying.stride, lying.offset)
+        except (RuntimeError, ValueError) as error:
+            raise KeptError(f"{name} cannot be read: {error}") from None
+
+
+def laid_out(contents: torch.Tensor, stride: tuple[int, ...], offset: int) -> torch.Tensor:
+    """Return a copy with these strides that begins so many bytes behind a multiple of 64."""
+    start = offset // contents.itemsize
+    like = torch.empty(0, dtype=contents.dtype, device="meta").as_strided(contents.shape, stride)
+    memory = torch.empty(start + reach(like), dtype=contents.dtype, device=contents.device)
+    tensor = memory.as_strided(contents.shape, stride, start)
+    overwrite(tensor, contents)
+    return tensor
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a detached copy that lies in memory as the tensor does."""
+    tensor = tensor.detach()
+    if why_not_storable(tensor):
+        return tensor.clone()
+    return laid_out(tensor, tensor.stride(), tensor.data_ptr() % _ALIGNMENT)
