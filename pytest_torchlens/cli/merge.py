@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
 
 
@@ -15,7 +16,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "merge",
         help="join the reports of several runs into one",
         description="Joins the reports of several machines, or shards, into one. Of a model that several runs have, "
-        "the report of the run named last is kept, and that is said.",
+        "the report of the run named last is kept, and that is said. "
+        "Ends with 1 where a model's record is missing or damaged: its page has what report.json knows of it.",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a report's folder, or its report.json")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="folder that the joined report goes to")
@@ -37,4 +39,4 @@ def run(options: argparse.Namespace) -> int:
         print(line)
     print(f"{counted(len(joined.run.models), 'model')} of {counted(len(options.runs), 'run')}")
     print(f"report: {index.absolute().as_uri()}")
-    return 0
+    return INCOMPLETE if troubles else 0

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
 
 
@@ -14,7 +15,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "report",
         help="make the pages of a run anew",
-        description="Makes index.html and the models' pages anew from the records that pytest --lens-report=DIR left.",
+        description="Makes index.html and the models' pages anew from the records that pytest --lens-report=DIR left. "
+        "Ends with 1 where a model's record is missing or damaged: its page has what report.json knows of it.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="the report's folder, or its report.json")
     parser.add_argument(
@@ -36,4 +38,4 @@ def run(options: argparse.Namespace) -> int:
     for line in troubles:
         print(line)
     print(f"report: {index.absolute().as_uri()}")
-    return 0
+    return INCOMPLETE if troubles else 0

@@ -26,6 +26,7 @@ from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.draw.words import Words
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
 
 Link = Callable[[Operation], str]
@@ -41,6 +42,7 @@ def dot_source(
     *,
     link: Link | None = None,
     gradients: frozenset[str] = frozenset(),
+    measured: Measurements | None = None,
 ) -> str:
     """Return the drawing of a forward pass as DOT.
 
@@ -54,13 +56,15 @@ def dot_source(
         Gives the URL that an operation's node leads to.
     gradients
         Labels of the operations whose tensors a backward pass reached, drawn if the options ask for gradients.
+    measured
+        What the pass cost, which ``color_by="flops"`` shows.
 
     Raises
     ------
     OptionError
         If the options do not fit this model.
     """
-    return scene_source(Scene.of(history), options or DrawOptions(), link=link, gradients=gradients)
+    return scene_source(Scene.of(history, measured), options or DrawOptions(), link=link, gradients=gradients)
 
 
 def scene_source(
@@ -81,7 +85,8 @@ def scene_source(
         warnings.warn(_left_out(picture), stacklevel=_CALLER)
     options = picture.options
     addresses = {module.address for module in scene.history.modules}
-    look = Look(options, Words(scene, options), picture, metric(options.color_by, scene.operations, addresses))
+    numbers = metric(options.color_by, scene.operations, addresses, scene.measured)
+    look = Look(options, Words(scene, options), picture, numbers)
     return _Writer(picture, look, link).write(has_marks=bool(scene.marks))
 
 

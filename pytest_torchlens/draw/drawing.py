@@ -56,7 +56,7 @@ def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: 
     )
     if options.gradients and not gradients:
         raise OptionError(NO_GRADIENT)
-    scene = Scene.of(live_record(history))
+    scene = Scene.of(live_record(history), history.measurements)
     write_drawing(scene_source(scene, options, link=link, gradients=gradients, warns=True), path)
     return path
 

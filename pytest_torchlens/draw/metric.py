@@ -14,16 +14,23 @@ from typing import Any
 from pytest_torchlens.draw.options import ColorBy
 from pytest_torchlens.draw.options import OptionError
 from pytest_torchlens.draw.text import duration
+from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.records import nearest
 
 _FIELDS = {"time": "func_time_elapsed", "memory": "tensor_fsize", "params": "num_params_total"}
-METRICS = (*_FIELDS, *(field.name for field in fields(Operation) if field.type in ("int", "float", "int | None")))
+MEASURED = ("flops",)
+"""What has to be measured first."""
+METRICS = (
+    *_FIELDS,
+    *MEASURED,
+    *(field.name for field in fields(Operation) if field.type in ("int", "float", "int | None")),
+)
 """What a plain record can have numbers for."""
 _WORDS = {value: key for key, value in _FIELDS.items()}
-_OF_CALLS = {"time"}
+_OF_CALLS = {"time", *MEASURED}
 """What is known of a call, and stands in each operation that the call made."""
 _OF_PARAMETERS = {"params", "num_params_trainable", "num_param_tensors"}
 """What operations with the same parameters share."""
@@ -111,7 +118,12 @@ def once(operations: Iterable[Operation]) -> Iterable[Operation]:
     return {op.parent_param_addresses or op.label: op for op in operations}.values()
 
 
-def metric(color_by: ColorBy, operations: tuple[Operation, ...], addresses: Container[str]) -> Metric | None:
+def metric(
+    color_by: ColorBy,
+    operations: tuple[Operation, ...],
+    addresses: Container[str],
+    measured: Measurements | None = None,
+) -> Metric | None:
     """Return the numbers that are asked for; None where no metric is.
 
     Parameters
@@ -122,6 +134,8 @@ def metric(color_by: ColorBy, operations: tuple[Operation, ...], addresses: Cont
         What the numbers are of.
     addresses
         Of the model's modules.
+    measured
+        What the pass cost; None where that was not measured.
 
     Raises
     ------
@@ -133,6 +147,8 @@ def metric(color_by: ColorBy, operations: tuple[Operation, ...], addresses: Cont
         return None
     if color_by == "gradient_norm":
         return Metric("gradient norm", _gradient_norms(operations), is_sum=False)
+    if color_by in MEASURED:
+        return Metric(color_by, _flops(operations, measured), is_sum=True)
     if isinstance(color_by, str):
         return _of_field(color_by, operations)
     own = _by_key(color_by, operations, addresses) if isinstance(color_by, Mapping) else _asked(color_by, operations)
@@ -147,8 +163,6 @@ def _of_field(name: str, operations: tuple[Operation, ...]) -> Metric:
     measured = [op for op in operations if name not in _OF_CALLS or op.layer_type not in _NO_CALLS]
     values = {op.label: getattr(op, field, None) for op in measured}
     numbers = {key: float(v) for key, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    if not numbers and name == "flops":
-        raise OptionError(NO_FLOPS)
     if not numbers and values:
         known = [*(key for key, of in _FIELDS.items() if _is_there(of, operations)), "gradient_norm"]
         raise OptionError(f"color_by is {name!r}, which this history has no numbers for; {nearest(name, known)}")
@@ -198,6 +212,13 @@ def _number(value: Any, label: str) -> float:
         raise OptionError(f"color_by gives {value!r} for {label}, which is no number") from None
 
 
+def _flops(operations: tuple[Operation, ...], measured: Measurements | None) -> dict[str, float]:
+    counts = measured.operation_flops if measured else ()
+    if not counts:
+        raise OptionError(NO_FLOPS if measured is None else f"{UNCOUNTED}: {measured.methods.get('operation_flops')}")
+    return {op.label: float(counts[op.call_id]) for op in operations if 0 <= op.call_id < len(counts)}
+
+
 def _gradient_norms(operations: tuple[Operation, ...]) -> dict[str, float]:
     gradients = {op.label: getattr(op, "grad_contents", None) for op in operations}
     found = {label: float(gradient.norm()) for label, gradient in gradients.items() if gradient is not None}
@@ -207,7 +228,8 @@ def _gradient_norms(operations: tuple[Operation, ...]) -> dict[str, float]:
 
 
 NO_FLOPS = (
-    "color_by is 'flops', which no history has: measure them (measured = measure_forward_pass(model, x)) "
-    "and draw with color_by=dict(zip(measured.operations, measured.operation_flops))"
+    "color_by is 'flops', and they were not measured: "
+    "call measure_forward_pass(model, x, history=history) before history.draw(color_by='flops')"
 )
+UNCOUNTED = "color_by is 'flops', and they could not be counted"
 NO_GRADIENT = "no gradient was saved: record with save_gradients=True and run a backward pass before drawing"

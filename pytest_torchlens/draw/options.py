@@ -66,8 +66,9 @@ class DrawOptions:
     """Address of one module (``"layer3.0"``), or one call of it (``"cell:2"``), to be drawn alone, with what it reads
     and what reads it as stubs."""
     color_by: ColorBy = None
-    """What fills show: ``"time"``, ``"memory"``, ``"params"``, ``"gradient_norm"``, any other number in an operation's
-    fields, a mapping of labels to numbers (such as `measure_forward_pass` gives), or a function of an operation."""
+    """What fills show: ``"time"``, ``"memory"``, ``"params"``, ``"gradient_norm"``, ``"flops"`` (once they are
+    measured: ``measure_forward_pass(model, x, history=history)``), any other number in an operation's
+    fields, a mapping of labels to numbers, or a function of an operation."""
     node_text: NodeText | None = None
     """Gives the text of an operation's node, as a line or several; None from it keeps the usual text."""
     theme: str | Theme = "light"

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
 
 Mark = Literal["", "added", "removed", "changed"]
@@ -41,9 +42,11 @@ class Scene:
     """By label, of what two passes have both: what Python was told of the value in the first."""
     title: tuple[str, ...] = ()
     """Further lines of the title."""
+    measured: Measurements | None = None
+    """What it cost, where that was measured."""
 
     @classmethod
-    def of(cls, history: HistoryRecord) -> Scene:
+    def of(cls, history: HistoryRecord, measured: Measurements | None = None) -> Scene:
         """Return a forward pass as it is."""
         known = {
             key: op.label for op in reversed(history.operations) for key in (op.layer_label, op.layer_label_w_pass)
@@ -54,4 +57,4 @@ class Scene:
             for edge in op.edges
             if edge.parent in known
         )
-        return cls(history, history.operations, flows)
+        return cls(history, history.operations, flows, measured=measured)

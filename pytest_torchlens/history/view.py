@@ -25,6 +25,7 @@ from pytest_torchlens.history.summary import summary
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import MergedGraph
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import RolledEdge
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 class HistoryView(abc.ABC):
     """The record of one forward pass, indexed by label, module address or place."""
+
+    measurements: Measurements | None = None
+    """What it cost, once ``measure_forward_pass(model, x, history=history)`` measured it; else None."""
 
     # -- what a kind of history has to give ----------------------------------------------------------------------
 

@@ -59,7 +59,8 @@ def measure_forward_pass(
     input_args, input_kwargs
         A tensor, or a list or tuple of the positional arguments, and the keyword arguments.
     history
-        A recorded pass of this model with these inputs, which saves making another; None (default) makes one.
+        A recorded pass of this model with these inputs, which saves making another, and is then drawn with
+        ``color_by="flops"``; None (default) makes one.
     passes
         Plain and recorded passes that are timed; 5 by default.
 
@@ -89,7 +90,8 @@ def measure_forward_pass(
     with _put_back(model, given):
         model(*args, **kwargs)  # what it makes once and keeps is then there
         history = history or ModelHistory.of(model, (args, kwargs), TraceOptions(None))
-        return _Pass(model, args, kwargs, history).measured(passes)
+        history.measurements = _Pass(model, args, kwargs, history).measured(passes)
+    return history.measurements
 
 
 class _Pass:

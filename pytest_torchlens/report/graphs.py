@@ -17,6 +17,7 @@ from pytest_torchlens.draw import check_choice
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import write_drawing
 from pytest_torchlens.draw.engine import FORMATS
+from pytest_torchlens.draw.metric import MEASURED
 from pytest_torchlens.draw.metric import METRICS
 from pytest_torchlens.draw.options import check_draws
 from pytest_torchlens.records import nearest
@@ -83,6 +84,11 @@ class Graphs:
         check_draws(options)
         return cls(folder, str(ending), options, settings)
 
+    @property
+    def needs_measurements(self) -> bool:
+        """Whether fills show what is known of a measured model alone."""
+        return self.options.color_by in MEASURED
+
     def path(self, report: ModelReport) -> Path:
         """Return where a model's drawing goes: ``<zoo>/<model>.svg`` for plain names."""
         page = page_path(report)
@@ -101,7 +107,7 @@ class Graphs:
         path = self.path(report)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_drawing(dot_source(report.history, self.options), path)
+            write_drawing(dot_source(report.history, self.options, measured=report.measurements), path)
         except (DrawingUnavailable, OSError) as error:
             return str(error)
         return ""

@@ -39,6 +39,7 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
     from pytest_torchlens.records import Stage
     from pytest_torchlens.records import to_json
     from pytest_torchlens.run import run_case
+    from pytest_torchlens.run.errors import error_record
     from pytest_torchlens.run.job import Unpacker
 
     def answer(message: dict[str, Any]) -> None:
@@ -46,8 +47,12 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
-    def progress(stage: Stage) -> None:
-        answer({"stage": stage.value})
+    stage = Stage.BUILD
+
+    def progress(begun: Stage) -> None:
+        nonlocal stage
+        stage = begun
+        answer({"stage": begun.value})
 
     torch.set_num_threads(threads)
     jobs = Unpacker()
@@ -56,7 +61,7 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
         try:
             report = run_case(case, options, progress).report
         except BaseException as error:  # noqa: BLE001 - pytest.skip in forward, or a Ctrl-C that the model makes
-            answer({"answer": {"raised": type(error).__name__, "message": str(error)}})
+            answer({"answer": {"raised": to_json(error_record(stage, error))}})
         else:
             answer({"answer": {"report": to_json(report)}})
         case = report = None  # type: ignore[assignment] # let go of the model before the next is built

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
-from pytest_torchlens.records import Stage
 from pytest_torchlens.records import from_json
 from pytest_torchlens.run.job import pack
 from pytest_torchlens.run.worker import Limits
@@ -18,6 +17,7 @@ from pytest_torchlens.run.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_torchlens.records import Stage
     from pytest_torchlens.run.run import RunOptions
     from pytest_torchlens.zoo import ModelCase
 
@@ -84,10 +84,8 @@ class Isolation:
             raise
         if worker.memory() > AT_REST:
             self.close()
-        if answer.get("raised") == "Skipped":
-            return IsolatedResult(_failed(case, Stage.BUILD), output, skipped=answer["message"])
         if "raised" in answer:
-            return IsolatedResult(_failed(case, Stage.BUILD, answer["raised"], answer["message"]), output)
+            return _interrupted(case, from_json(answer["raised"], ErrorRecord), output)
         return IsolatedResult(from_json(answer["report"], ModelReport), output)
 
     def _limits_of(self, case: ModelCase) -> Limits:
@@ -95,16 +93,23 @@ class Isolation:
         return Limits(settings.timeout or self._limits.seconds, settings.memory or self._limits.memory)
 
 
+def _interrupted(case: ModelCase, error: ErrorRecord, output: str) -> IsolatedResult:
+    if error.type == "Skipped":
+        return IsolatedResult(_failed(case, error.stage), output, skipped=error.message)
+    return IsolatedResult(_failed(case, error.stage, error), output)
+
+
 def _obituary(case: ModelCase, error: NoAnswerError) -> IsolatedResult:
-    return IsolatedResult(_failed(case, error.stage, error.kind, str(error)), error.output)
+    record = ErrorRecord(stage=error.stage, type=error.kind, message=str(error))
+    return IsolatedResult(_failed(case, error.stage, record), error.output)
 
 
-def _failed(case: ModelCase, stage: Stage, kind: str = "", message: str = "") -> ModelReport:
+def _failed(case: ModelCase, stage: Stage, error: ErrorRecord | None = None) -> ModelReport:
     return ModelReport(
         zoo=case.zoo,
         name=case.name,
         weights=case.settings.weights,
         outcome=Outcome.FAILED,
         stage=stage,
-        error=ErrorRecord(stage=stage, type=kind, message=message) if kind else None,
+        error=error,
     )

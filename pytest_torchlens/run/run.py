@@ -150,13 +150,11 @@ class _Job:
         self.found.update(history=history, record_ms=history.elapsed_time_total * 1e3)
         if self.options.folder or self.options.graphs:
             self.enter(Stage.DRAW)
-            self.draw(ModelReport(zoo=self.case.zoo, name=self.case.name, history=history))
-        if self.options.folder:
             self.describe(model, history)
-        found = self.found.get
-        self.found["findings"] = audit(
-            Subject(history, found("statistics"), found("measurements"), ModelFacts.of(model))
-        )
+            cost = self.found.get("measurements")
+            self.draw(ModelReport(zoo=self.case.zoo, name=self.case.name, history=history, measurements=cost))
+        known = self.found.get("statistics"), self.found.get("measurements")
+        self.found["findings"] = audit(Subject(history, *known, ModelFacts.of(model)))
 
     def enter(self, stage: Stage) -> None:
         self.stage = stage
@@ -212,10 +210,13 @@ class _Job:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)
 
     def describe(self, model: nn.Module, history: HistoryRecord) -> None:
-        """Find what the page tells besides: lines of code, what activations were like, what the pass cost."""
-        self.found["code"] = code_of(history)
-        self.attempt("statistics", model, lambda given: activation_statistics(model, given, self.case.settings.seed))
-        self.attempt("measurements", model, partial(_measured, model, history))
+        """Find what pages and drawings tell besides: lines of code, what activations were like, what the pass cost."""
+        seed, graphs = self.case.settings.seed, self.options.graphs
+        if self.options.folder:
+            self.found["code"] = code_of(history)
+            self.attempt("statistics", model, lambda given: activation_statistics(model, given, seed))
+        if self.options.folder or (graphs and graphs.needs_measurements):
+            self.attempt("measurements", model, partial(_measured, model, history))
 
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
         """Find a part of the report by further passes; a model that cannot make them has done what was asked for."""

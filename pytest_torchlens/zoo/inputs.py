@@ -83,6 +83,8 @@ def _tensor(raw: LinedDict, parent: LinedDict, key: str) -> TensorSpec:
     dtype = raw.get("dtype", "float32")
     if dtype not in FLOATS + INTEGERS:
         raise raw.error("dtype", f"unknown dtype {dtype!r}: {nearest(str(dtype), FLOATS + INTEGERS)}")
+    if dtype == "bool" and "range" in raw:
+        raise raw.error("range", "a tensor of dtype bool has no 'range': its values are False and True alike")
     low, high = _range(raw, 1 if dtype in FLOATS else 2)
     return TensorSpec(tuple(shape), dtype, low, high)
 

@@ -190,3 +190,5 @@ _PARSERS: dict[str, Callable[[LinedDict, str], Any]] = {
     "skip": _reason,
     "xfail": _reason,
 }
+SETTINGS = tuple(_PARSERS)
+"""All keys."""

@@ -16,6 +16,7 @@ from pytest_torchlens.zoo.lines import check_keys
 from pytest_torchlens.zoo.lines import read_yaml
 from pytest_torchlens.zoo.providers import Provider
 from pytest_torchlens.zoo.providers import find_provider
+from pytest_torchlens.zoo.schema import SETTINGS
 from pytest_torchlens.zoo.schema import Settings
 from pytest_torchlens.zoo.schema import parse_settings
 
@@ -124,6 +125,7 @@ def load_zoo(path: Path) -> Zoo:
 def _rule(item: Any, parent: LinedDict) -> Rule:
     if not isinstance(item, LinedDict):
         raise parent.error("rules", f"a rule is a mapping with the key 'match', not {item!r}")
+    check_keys(item, ("match", *SETTINGS))
     globs = item.get("match")
     globs = [globs] if isinstance(globs, str) else globs
     if not isinstance(globs, list) or not globs or not all(isinstance(glob, str) for glob in globs):

@@ -56,10 +56,11 @@ def test_a_model_whose_record_is_gone_or_damaged_is_said_and_the_others_have_the
     folder = write(tmp_path / "out", passed(), passed("other"))
     record = folder / "models/torchvision/alexnet.json"
     record.unlink() if content is None else record.write_text(content, encoding="utf-8")
-    assert main(["report", str(folder)]) == 0
+    assert main(["report", str(folder)]) == 1
     assert said in (folder / "models/torchvision/alexnet.html").read_text(encoding="utf-8")
     assert "conv2d_1_1" in (folder / "models/torchvision/other.html").read_text(encoding="utf-8")
     assert capsys.readouterr().out.startswith("torchvision:alexnet: ")
+    assert main(["merge", str(folder), f"--out={tmp_path / 'all'}"]) == 1
     assert (record.read_text(encoding="utf-8") if record.exists() else None) == content
 
 

@@ -112,9 +112,30 @@ def test_measured_flops_are_numbers_to_draw(tmp_path):
     model, x = nn.Linear(2, 3), torch.ones(1, 2)
     history = tl.log_forward_pass(model, x)
     measured = tl.measure_forward_pass(model, x, history=history, passes=1)
+    assert history.measurements is measured
+    drawn = read_back(history.draw(tmp_path / "net.dot", color_by="flops").read_text())
+    assert drawn.lines("op-linear_1_1")[-1] == "flops: 12"
     flops = dict(zip(measured.operations, measured.operation_flops, strict=True))
     drawn = read_back(history.draw(tmp_path / "net.dot", color_by=flops).read_text())
     assert drawn.lines("op-linear_1_1")[-1] == "value: 12"
+
+
+def test_flops_of_a_call_with_several_tensors_count_once_in_its_module(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.LSTM(2, 3)
+
+        def forward(self, x):
+            output, (h, c) = self.cell(x)
+            return output + h + c
+
+    model, x = Net(), torch.ones(1, 2)
+    history = tl.log_forward_pass(model, x)
+    flops = tl.measure_forward_pass(model, x, history=history, passes=1).flops
+    path = history.draw(tmp_path / "net.dot", color_by="flops", vis_nesting_depth=1)
+    assert flops > 0
+    assert read_back(path.read_text()).lines("module-cell")[-1] == f"flops: {flops:,}"
 
 
 def test_a_loaded_history_draws_the_same(history, tmp_path):

@@ -229,7 +229,7 @@ def test_gradients_run_back_in_blue_where_they_flowed():
         ({"color_by": "tiem"}, "color_by is 'tiem', which this history has no numbers for; did you mean 'time'"),
         (
             {"color_by": "flops"},
-            r"'flops', which no history has: measure them \(.*operations, measured.operation_flops",
+            r"'flops', and they were not measured: call measure_forward_pass\(model, x, history=history\) before",
         ),
         ({"vis_opt": "none"}, "vis_opt is 'none', and then there is nothing to draw; it can be 'unrolled' or 'rolled'"),
         ({"color_by": "gradient_norm"}, "no gradient was saved: record with save_gradients=True"),

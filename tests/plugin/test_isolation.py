@@ -100,7 +100,9 @@ def test_one_worker_runs_all_as_they_would_run_here(pytester: pytest.Pytester, z
     assert found["a_process"].graph
     assert found["skips"].outcome is Outcome.SKIPPED
     assert errors(found)["raises"][:2] == ("ValueError", Stage.FORWARD)
-    assert errors(found)["interrupts"][0] == "KeyboardInterrupt"
+    assert errors(found)["interrupts"][:2] == ("KeyboardInterrupt", Stage.FORWARD)
+    assert found["interrupts"].stage is Stage.FORWARD
+    result.stdout.fnmatch_lines(["*models.py*, in interrupts", "KeyboardInterrupt", "raised in stage 'forward'"])
     assert "rankdir" in (pytester.path / "graphs" / "bad" / "a_process.dot").read_text()
 
 

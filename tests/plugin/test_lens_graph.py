@@ -26,6 +26,12 @@ def test_options_of_the_drawings(pytester: pytest.Pytester):
     assert "are not drawn" in dot
 
 
+def test_flops_are_measured_to_be_drawn(pytester: pytest.Pytester):
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-graph=graphs,format=dot,color_by=flops")
+    result.assert_outcomes(passed=1)
+    assert "flops: " in (pytester.path / "graphs" / "tiny" / "mlp.dot").read_text(encoding="utf-8")
+
+
 def test_a_switch_needs_no_value(pytester: pytest.Pytester):
     pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-graph=graphs,legend,format=dot")
     assert "Legend" in (pytester.path / "graphs" / "tiny" / "mlp.dot").read_text(encoding="utf-8")
@@ -53,7 +59,7 @@ def test_a_folder_in_the_ini_file_is_under_rootdir(pytester: pytest.Pytester):
         ("graphs,focus=a,focus=b", "--lens-graph: focus is given twice"),
         ("graphs,legend,legend=false", "--lens-graph: legend is given twice"),
         ("graphs,vis_opt=none", "--lens-graph: vis_opt is 'none', and then there is nothing to draw"),
-        ("graphs,color_by=flops", "--lens-graph: color_by is 'flops', which records have no numbers for"),
+        ("graphs,color_by=flosp", "--lens-graph: color_by is 'flosp', which records *did you mean 'flops'"),
         ("format=svg", "--lens-graph begins with the setting 'format=svg'; a folder goes first: graphs,format=svg"),
         (",format=svg", "--lens-graph names no folder; one goes first: graphs,format=svg"),
         ("taken", "--lens-graph: *taken is a file; name a folder"),
