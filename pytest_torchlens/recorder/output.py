@@ -102,7 +102,11 @@ class Output:
             for number in range(self._options.workers):
                 self._workers.append(Worker(self._options, number))
         except OSError as error:
-            raise RecorderError(f"a process beside could not be started: {error}") from None
+            size = 4 * self._options.slots * self._options.slot_values / 2**20
+            raise RecorderError(
+                f"a process beside could not be started with {size:,.0f} MiB of shared memory, which slots= and "
+                f"slot_values= ask for: {error}"
+            ) from None
 
     def _send(self, send: Callable[..., None], *what: Any, **said: Any) -> None:
         """Send something; that it cannot be sent is told when the step ends, not within a hook of autograd's."""

@@ -101,8 +101,12 @@ def _new(size: int) -> tuple[int | str, mmap.mmap]:
     else:
         file, path = tempfile.mkstemp(prefix="pytest-lens-")
         Path(path).unlink()
-    os.truncate(file, size)
-    return file, mmap.mmap(file, size)
+    try:
+        os.truncate(file, size)
+        return file, mmap.mmap(file, size)
+    except OSError:
+        os.close(file)
+        raise
 
 
 def _attached(handle: str, size: int) -> tuple[int | str, mmap.mmap]:

@@ -8,6 +8,7 @@ from typing import Any
 from pytest_torchlens.recorder.checks import check_flags
 from pytest_torchlens.recorder.checks import check_some
 from pytest_torchlens.recorder.items import Drawing
+from pytest_torchlens.recorder.tracking import check_hooks
 from pytest_torchlens.recorder.tracking import check_tensor
 from pytest_torchlens.recorder.tracking import chosen_modules
 from pytest_torchlens.recorder.tracking import chosen_parameters
@@ -67,6 +68,7 @@ class Tracker:
         check_flags(gradients=gradients)
         how = Drawing.of(drawing)
         self._recording.optimizers.own(model)
+        check_hooks(model)
         self._recording.watch.module(model, *self._recording.pair(name, "output", how, True, gradients))
 
     def track_layers(
@@ -109,6 +111,7 @@ class Tracker:
         how = Drawing.of(drawing)
         recording = self._recording
         recording.optimizers.own(model)
+        check_hooks(model)
         for path, module in chosen_modules(model, layers).items():
             items = recording.pair(joined(name, path), "output", how, outputs, gradients)
             recording.watch.module(module, *items)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
+from torch.jit._script import RecursiveScriptModule
 from torch.nn.parameter import is_lazy
 
 from pytest_torchlens.recorder.checks import check_text
@@ -39,8 +40,10 @@ def check_name(name: Any) -> None:
     TypeError
         If it cannot.
     """
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"name={name!r}: what is tracked needs a name, a text of one letter at least")
+    if not isinstance(name, str) or not name or not _is_written(name):
+        raise TypeError(
+            f"name={name!r}: what is tracked needs a name, a text of one letter at least that UTF-8 can write"
+        )
 
 
 def check_model(model: Any) -> None:
@@ -55,6 +58,20 @@ def check_model(model: Any) -> None:
         raise TypeError(f"what is to be tracked is a {type(model).__name__}; give a torch.nn.Module")
 
 
+def check_hooks(model: nn.Module) -> None:
+    """Check that hooks can be registered on it.
+
+    Raises
+    ------
+    TypeError
+        If they cannot.
+    """
+    if not takes_hooks(model):
+        raise TypeError(
+            "the model is scripted, and PyTorch has no hooks there: track its parameters, or the model as it was before"
+        )
+
+
 def chosen_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[str, nn.Module]:
     """Return the modules that one of the globs fits, by path; by default those that compute by themselves.
 
@@ -65,11 +82,16 @@ def chosen_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[
     ValueError
         If a glob fits none.
     """
-    modules = {path: module for path, module in model.named_modules() if path}
+    modules = {path: module for path, module in model.named_modules() if path and takes_hooks(module)}
     if globs is not None:
         return {path: modules[path] for path in _chosen("module", modules, globs)}
     found = {path: module for path, module in modules.items() if _computes(module)}
     return found or {type(model).__name__: model}
+
+
+def takes_hooks(module: nn.Module) -> bool:
+    """Whether PyTorch lets hooks be registered on a module: not where it is scripted."""
+    return not isinstance(module, RecursiveScriptModule)
 
 
 def chosen_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
@@ -120,6 +142,10 @@ def as_number(name: str, number: Any) -> float:
         return float(number)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name}={number!r} is no number, and no tensor of one") from None
+
+
+def _is_written(name: str) -> bool:
+    return name.encode(errors="replace").decode() == name
 
 
 def _computes(module: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 from typing import Any
@@ -24,6 +25,29 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.expectations import Expectations
     from pytest_torchlens.recorder.items import Item
     from pytest_torchlens.recorder.options import RecorderOptions
+
+
+class Hook:
+    """A hook that stays where it is: of a model that is copied or saved, the copy is not tracked.
+
+    Parameters
+    ----------
+    call
+        What it does.
+    """
+
+    __torch_unserializable__ = True
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *what: Any) -> None:
+        """Do it."""
+        self._call(*what)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Takes anything and does nothing, and what was saved can be loaded where this package is not.
+        return getattr, (nullcontext(), "__exit__")
 
 
 class Watch:
@@ -59,13 +83,13 @@ class Watch:
 
     def module(self, module: nn.Module, output: Item | None, gradient: Item | None) -> None:
         """Read what a module returns, and the gradient that comes back for it."""
-        self._handles.append(module.register_forward_hook(partial(self._returned, output, gradient)))
+        self._handles.append(module.register_forward_hook(Hook(partial(self._returned, output, gradient))))
 
     def tensor(self, tensor: torch.Tensor, value: Item, gradient: Item) -> None:
         """Read a tensor now, and its gradient when it comes."""
         self.read(value, tensor)
         if tensor.requires_grad:
-            handle: Any = tensor.register_hook(partial(self._came_back, gradient))  # type: ignore[no-untyped-call]
+            handle: Any = tensor.register_hook(Hook(partial(self._came_back, gradient)))  # type: ignore[no-untyped-call]
             if tensor.is_leaf:
                 self._handles.append(handle)
 
@@ -84,6 +108,8 @@ class Watch:
         if not self.wants(item):
             return
         tensor = _transformed(item, tensor.detach())
+        if tensor.layout is not torch.strided:
+            tensor = tensor.to_dense()
         reading = Reading(
             item,
             self.readings.next_call(item),
@@ -134,7 +160,7 @@ class Watch:
             self._reach(gradient)
             if self.wants(gradient):
                 # On the tensor, not the module: what is later written into it in place does not matter then.
-                tensor.register_hook(partial(self._came_back, gradient))  # type: ignore[no-untyped-call]
+                tensor.register_hook(Hook(partial(self._came_back, gradient)))  # type: ignore[no-untyped-call]
 
     def _came_back(self, item: Item, gradient: torch.Tensor) -> None:
         if is_measurable(gradient):

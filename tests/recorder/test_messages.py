@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pytest_torchlens.recorder import Recorder
+from pytest_torchlens.recorder import RecorderError
 from tests.recorder import callbacks
 from tests.recorder.training import small_model
 
@@ -189,7 +190,29 @@ def test_what_is_no_model(track: str, model: object, kind: str):
         getattr(Recorder(), track)(model)
 
 
-@pytest.mark.parametrize("name", [5, "", None])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning", "ignore:.*torch.jit.script:FutureWarning")
+@pytest.mark.parametrize("track", ["track_model", "track_layers"])
+def test_a_scripted_model_has_no_hooks(track: str):
+    model = torch.jit.script(small_model())
+    with (
+        Recorder() as recorder,
+        pytest.raises(TypeError, match="the model is scripted, and PyTorch has no hooks there"),
+    ):
+        getattr(recorder, track)(model)
+
+
+def test_more_memory_than_there_is(tmp_path: Path):
+    recorder = Recorder(tmp_path, slots=1 << 20, slot_values=1 << 28, every=1)
+    recorder.track_model(small_model())
+    with pytest.raises(
+        RecorderError, match=r"1,073,741,824 MiB of shared memory, which is what slots= and slot_values="
+    ):
+        recorder.step()
+    recorder.close()
+    assert recorder.report == {}
+
+
+@pytest.mark.parametrize("name", [5, "", None, "\udc80"])
 def test_what_is_no_name(name: object):
     with pytest.raises(TypeError, match="what is tracked needs a name"):
         Recorder().track_tensor(name, torch.ones(2))

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_torchlens.recorder import Recorder
+from tests.recorder import callbacks
 from tests.recorder.training import small_model
 from tests.recorder.training import train
 
@@ -272,6 +275,39 @@ def test_mixed_precision_with_a_scaler():
     assert recorder.series["2.grad"].step.tolist() == [0, 1, 1, 2]
     assert recorder.series["2.grad"].max.tolist()[:1] == [1]
     assert recorder.series["2"].rows[0].count == 2
+
+
+def test_a_tracked_model_can_be_copied_and_saved_and_the_copy_is_not_tracked(tmp_path: Path):
+    model = small_model()
+    with Recorder(tmp_path / "out", every=1, videos=False, page=False) as recorder:
+        recorder.track_layers(model)
+        recorder.track_model(model)
+        recorder.track_tensor("weight", model[0].weight)
+        average = torch.optim.swa_utils.AveragedModel(model)
+        torch.save(model, tmp_path / "model.pt")
+        copies = [copy.deepcopy(model), average.module, torch.load(tmp_path / "model.pt", weights_only=False)]
+        losses = [train(one, 2) for one in copies]
+        assert losses == [train(small_model(), 2)] * 3
+        assert not any(len(series) for series in recorder.series.values())
+        train(model, 2)
+    assert recorder.series["0.grad"].step.tolist() == [0, 1]
+    saved = (tmp_path / "model.pt").read_bytes()
+    assert b"torchlens" not in saved, "it can be loaded where this package is not installed"
+
+
+def test_gradients_that_are_sparse(tmp_path: Path):
+    model = nn.EmbeddingBag(10, 3, sparse=True)
+    optimizer = torch.optim.SparseAdam(list(model.parameters()))
+    with Recorder(tmp_path, every=1, videos=False, page=False) as recorder:
+        recorder.track_parameters(model, callback=callbacks.ignore)
+        recorder.expect(no_nan=True, grad_norm="<1e3")
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.tensor([[1, 2]])).sum().backward()
+            optimizer.step()
+    assert recorder.series["weight.grad"].count.tolist() == [30, 30]
+    assert recorder.series["weight.grad"].zeros.tolist() == pytest.approx([0.8, 0.8])
+    assert recorder.report["weight.grad"].written == 2
 
 
 def test_activation_checkpointing_is_read_where_a_gradient_comes():

@@ -38,13 +38,17 @@ def test_numbers_that_are_not_negative_go_from_dark_to_light():
     assert pixels[10, 10] < pixels[10, 190] < pixels[90, 10] < pixels[90, 190]
 
 
-def test_what_becomes_small_is_still_seen_some_frames_later():
+def test_what_becomes_small_is_still_seen_and_brighter_by_and_by():
     view = new_view("auto", "output gradient", (2, 2))
-    for size in (1.0, *(20 * [1e-3])):
-        pixels = view.draw(np.array([[size, -size], [0, 0]], np.float32), 100, 100)
-    red, zero = pixels[10, 10].astype(int), pixels[90, 10].astype(int)
-    assert red[0] - red[2] > 15
-    assert abs(zero[0] - zero[2]) < 5
+    contrasts = []
+    for size in (1.0, 0.5, 1e-3, *(10 * [1e-3]), 0.0, 1e-3):
+        pixels = view.draw(np.array([[size, -size], [0, 0]], np.float32), 100, 100).astype(int)
+        contrasts.append(pixels[10, 10][0] - pixels[10, 10][2])
+        assert abs(pixels[90, 10][0] - pixels[90, 10][2]) < 5
+    assert contrasts[1] > 50
+    assert 10 < contrasts[2] < contrasts[12]
+    assert contrasts[13] < 5
+    assert contrasts[14] > 50
 
 
 def test_channels_are_tiles_of_one_scale():

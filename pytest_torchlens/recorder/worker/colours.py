@@ -37,6 +37,8 @@ class Scale:
     """
 
     FORGETTING = 0.2
+    MOST = 8.0
+    """Times that what comes may be smaller than the range."""
 
     def __init__(self) -> None:
         self.low = self.high = 0.0
@@ -74,6 +76,10 @@ class Scale:
         if self._is_new:
             self.low, self.high, self._is_new = low, high, False
             return
-        keep = 1 - self.FORGETTING
-        self.low = min(low, keep * self.low + self.FORGETTING * low)
-        self.high = max(high, keep * self.high + self.FORGETTING * high)
+        self.low = min(low, self._faded(self.low, low))
+        self.high = max(high, self._faded(self.high, high))
+
+    def _faded(self, old: float, new: float) -> float:
+        faded = old + self.FORGETTING * (new - old)
+        # What has collapsed since would be seen in one colour only; all zeros say nothing of a range.
+        return min(faded, self.MOST * new, key=abs) if new else faded
