@@ -205,7 +205,7 @@ def test_more_memory_than_there_is(tmp_path: Path):
     recorder = Recorder(tmp_path, slots=1 << 20, slot_values=1 << 28, every=1)
     recorder.track_model(small_model())
     with pytest.raises(
-        RecorderError, match=r"1,073,741,824 MiB of shared memory, which is what slots= and slot_values="
+        RecorderError, match="1,073,741,824 MiB of shared memory, which slots= and slot_values= ask for"
     ):
         recorder.step()
     recorder.close()
