@@ -6,6 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
+pytestmark = [pytest.mark.zoo, pytest.mark.sweep]
+
 ZOOS = ["torchvision", "timm_smallest", "transformers", "torchaudio", "torch_geometric", "segmentation_models_pytorch"]
 LIBRARIES = {"timm_smallest": "timm"}
 
@@ -16,15 +18,12 @@ def needing(zoo: str):
     return pytest.param(zoo, marks=pytest.mark.skipif(find_spec(library) is None, reason=f"needs {library}"))
 
 
-@pytest.mark.zoo
-@pytest.mark.sweep
 @pytest.mark.parametrize("zoo", list(map(needing, ZOOS)))
 def test_all_models_hold(pytester: pytest.Pytester, zoo: str):
     result = pytester.runpytest_subprocess(f"--lens-zoo={zoo}", "--lens-validate")
     assert result.ret == pytest.ExitCode.OK
 
 
-@pytest.mark.zoo
 @pytest.mark.skipif(not all(map(find_spec, ("timm", "torchvision", "transformers"))), reason="needs the extra zoo")
 def test_a_sample_of_all_families_holds(pytester: pytest.Pytester):
     result = pytester.runpytest_subprocess(
