@@ -29,7 +29,7 @@ def main(path: Path) -> None:
         page.wait_for_selector(".drawing[data-shown]")
         clock.note("the page is there, and its graph drawn")
         rows = page.locator("#layer-table tbody tr").count()
-        label = page.locator("#layer-table tbody th a").nth(rows // 2).text_content()
+        label = page.locator("#layer-table tbody th a").nth(rows // 2).text_content() or ""
         clock.note("")
         page.fill("#find", label)
         page.keyboard.press("Enter")
