@@ -253,7 +253,8 @@ def _of_repeated(alone: Mapping[str, Alone]) -> Iterator[str]:
     if ran:
         other = Counter(function_of(name) for name, found in ran.items() if not found.same)
         told = ", ".join(f"{count} {function}" for function, count in other.most_common()) or "none"
-        yield f"run again on the baseline's inputs: {len(ran)} operations; with other results: {told}"
+        size = f"{len(ran)} operation{'s' * (len(ran) != 1)}"
+        yield f"run again on the baseline's inputs: {size}; with other results: {told}"
     for reason, count in Counter(found.reason for found in alone.values() if found.reason).most_common():
         yield f"not run again: {count} operation{'s' * (count != 1)}: {reason}"
 

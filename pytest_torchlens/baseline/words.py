@@ -93,13 +93,15 @@ def summary(comparisons: Iterable[tuple[str, Comparison]]) -> list[str]:
     for name, comparison in every:
         verdicts[comparison.verdict.value].append(name)
     counts = [f"{len(names)} {word}" for word, names in sorted(verdicts.items(), key=lambda item: -len(item[1]))]
-    lines = [f"baselines: {', '.join(counts)}"]
+    against = next((f"against {comparison.against}" for _, comparison in every if comparison.against), "baselines")
+    lines = [f"{against}: {', '.join(counts)}"]
     axes = dict.fromkeys(axis for _, comparison in every for axis in comparison.axes)
     lines += [f"environment: {'; '.join(axes)}"] if axes else []
     lines += _causes(every)
     lines += [f"new: {_names(verdicts[Change.NEW.value])}"] if Change.NEW.value in verdicts else []
     stored = sum(any(note.startswith("stored: ") for note in comparison.notes) for _, comparison in every)
-    waiting = sum(comparison.verdict is not Change.IDENTICAL for _, comparison in every) - stored
+    changed = [comparison for _, comparison in every if comparison.verdict is not Change.IDENTICAL]
+    waiting = sum(not comparison.against for comparison in changed) - stored
     lines += [f"stored: {stored} model{'s' * (stored != 1)}"] if stored else []
     if waiting:
         lines.append(f"{waiting} wait to be accepted, without running again: pytest-lens accept '*'")

@@ -60,6 +60,15 @@ def add_baseline_options(group: pytest.OptionGroup, parser: pytest.Parser) -> No
         help="activations: keep all of them in .lens/, some hundred MB a model. A later run that differs runs the "
         "operations again on them, which tells an operation's own error from what it inherits. Default: none are kept.",
     )
+    group.addoption(
+        "--lens-against",
+        metavar="PYTHON",
+        dest="lens_against",
+        default=None,
+        help="Compare with what this interpreter computes, of an environment with another PyTorch, now, in place of "
+        "stored baselines: ../torch-2.9/bin/python. It runs each model first; operations that differ are run again on "
+        "its inputs. Default: stored baselines.",
+    )
     parser.addini("lens_keep", "What is kept of each model, as --lens-keep", "args", default=[])
     parser.addini("lens_baseline_dir", "Folder of the baselines (default: lens_baselines)", default="")
     parser.addini("lens_fail_on", "What fails a model, as --lens-fail-on", "linelist", default=[])

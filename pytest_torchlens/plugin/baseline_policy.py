@@ -16,6 +16,8 @@ from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.records import nearest
 
+_OF_STORED = ("--lens-update", "--lens-baseline", "--lens-keep")
+
 
 def policy_of(config: pytest.Config) -> Policy:
     """Return what the options and ini keys of baselines come to.
@@ -86,7 +88,11 @@ def check_alone(config: pytest.Config) -> None:
     option: Any = config.option
     given = {"--lens-update": option.lens_update, "--lens-strict": option.lens_strict}
     given |= {"--lens-baseline": option.lens_baseline, "--lens-fail-on": option.lens_fail_on}
-    given |= {"--lens-keep": option.lens_keep}
+    given |= {"--lens-keep": option.lens_keep, "--lens-against": option.lens_against}
     for name, value in given.items():
         if value and not option.lens_validate:
             raise pytest.UsageError(f"{name} is about the comparison with a baseline: add --lens-validate")
+        if value and option.lens_against and name in _OF_STORED:
+            raise pytest.UsageError(
+                f"{name} is about stored baselines, and --lens-against leaves these alone: drop one"
+            )

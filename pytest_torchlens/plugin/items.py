@@ -13,6 +13,7 @@ from pytest_torchlens.plugin.failure import failure_text
 from pytest_torchlens.plugin.failure import represent
 from pytest_torchlens.plugin.progress import Progress
 from pytest_torchlens.plugin.properties import junit_properties
+from pytest_torchlens.records import Outcome
 from pytest_torchlens.zoo import ZooError
 
 if TYPE_CHECKING:
@@ -72,10 +73,9 @@ class ModelItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the model through all stages."""
-        isolation = self.lens.isolation(self.parent.path)  # type: ignore[union-attr] # a ZooFile has a path
         place = str(self.lens.sweep.estimate) if self.lens.sweep.tells_places else ""
         with Progress(self.config, self.name, place) as progress:
-            report = self._run_apart(isolation, progress) if isolation else self._run_here(progress)
+            report = self._run(progress)
         self.report = replace(report, nodeid=self.nodeid)
         self.lens.gathered.write(self.report)
         if self.lens.options.junit_properties:
@@ -84,6 +84,20 @@ class ModelItem(pytest.Item):
             raise self._exception
         if text := failure_text(self.report):
             pytest.fail(text, pytrace=False)
+
+    def _run(self, progress: Progress) -> ModelReport:
+        """Run it, by the other interpreter before, if it is to be compared with that."""
+        isolation = self.lens.isolation(self.parent.path)  # type: ignore[union-attr] # a ZooFile has a path
+        against = self.lens.against
+        error = against.run(self.case, progress) if against else None
+        try:
+            report = self._run_apart(isolation, progress) if isolation else self._run_here(progress)
+        finally:
+            if against:
+                against.forget(self.case)
+        if error is None or report.outcome is Outcome.FAILED:
+            return report
+        return replace(report, outcome=Outcome.FAILED, stage=error.stage, error=error, comparison=None)
 
     def _run_here(self, progress: Progress) -> ModelReport:
         from pytest_torchlens.run import run_case

@@ -26,10 +26,12 @@ from pytest_torchlens.records import RunReport
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.plugin.items import ZooFile
     from pytest_torchlens.plugin.unused import Unused
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.report import ResultTable
+    from pytest_torchlens.run import Against
     from pytest_torchlens.run import Isolation
     from pytest_torchlens.run import RunOptions
 
@@ -42,7 +44,9 @@ class LensSession:
         self.options = LensOptions.of(config)
         self.selection = Selection(config, self.options.zoos)
         self.is_worker = hasattr(config, "workerinput")
-        self.sweep = Sweep(config, self.options.sweep, self.selection, self.run_options)
+        if self.options.against and not self.selection.models:
+            raise pytest.UsageError("--lens-against is about models of a zoo: name some (--lens-zoo ZOO:NAME)")
+        self.sweep = Sweep(config, self.options.sweep, self.selection, self._run_options(self.options.baseline))
         self.gathered = self.sweep.gathered
         self.called = Called(self.gathered, self.options.report)
         config.pluginmanager.register(self.called, "lens-called")
@@ -55,9 +59,21 @@ class LensSession:
         self._isolation: Isolation | None = None
         self._unused: Unused | None = None
 
+    @cached_property
+    def against(self) -> Against | None:
+        """Another interpreter that runs the models too; None where they are compared with stored baselines."""
+        if self.options.against is None:
+            return None
+        from pytest_torchlens.run import Against
+
+        return Against(self.options.against, self._run_options(self.options.baseline), self.options.sweep.limits())
+
     @property
     def run_options(self) -> RunOptions:
         """What is done with each model."""
+        return self._run_options(self.against.policy if self.against else self.options.baseline)
+
+    def _run_options(self, baseline: Policy | None) -> RunOptions:
         from pytest_torchlens.run import RunOptions
 
         options = self.options
@@ -66,7 +82,7 @@ class LensSession:
             parts=options.parts,
             folder=options.report,
             graphs=options.graphs,
-            baseline=options.baseline,
+            baseline=baseline,
             device=options.device,
         )
 
@@ -164,7 +180,7 @@ class LensSession:
         self._look_for_unused(session)
 
     def _look_for_unused(self, session: pytest.Session) -> None:
-        if self.options.baseline is not None:
+        if self.options.baseline is not None and self.options.against is None:
             from pytest_torchlens.plugin.unused import Unused
 
             self._unused = Unused.of(self.options.baseline, self.selection, self._said)
@@ -251,4 +267,6 @@ class LensSession:
         """Leave no temporary folder and no worker process."""
         if self._isolation:
             self._isolation.close()
+        if against := self.__dict__.get("against"):  # asked for before, and so started
+            against.close()
         self.sweep.close()

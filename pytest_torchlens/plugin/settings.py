@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -18,6 +19,7 @@ from pytest_torchlens.plugin.sweep_settings import SweepOptions
 if TYPE_CHECKING:
     from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.report import Graphs
+    from pytest_torchlens.run import OtherPython
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class LensOptions:
     ci: CiOptions
     baseline: Policy | None
     """How baselines are treated; None where nothing is compared."""
+    against: OtherPython | None
+    """Whose run models are compared with; None for stored baselines."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> LensOptions:
@@ -52,6 +56,8 @@ class LensOptions:
         if option.lens_parts and not option.lens_validate:
             raise pytest.UsageError("--lens-parts chooses parts of the validation: add --lens-validate")
         check_alone(config)
+        against = _against(config)
+        policy = policy_of(config) if option.lens_validate else None
         options = cls(
             zoos=tuple(option.lens_zoo),
             validate=option.lens_validate,
@@ -62,7 +68,8 @@ class LensOptions:
             device=_device(option.lens_device or config.getini("lens_device")),
             sweep=SweepOptions.of(config),
             ci=CiOptions.of(config),
-            baseline=policy_of(config) if option.lens_validate else None,
+            baseline=replace(policy, against=str(against)) if policy and against else policy,
+            against=against,
         )
         if not option.collectonly:
             _check_writable("--lens-report", options.report)
@@ -95,6 +102,19 @@ def _device(name: str) -> str:
         return str(check_device(name))
     except ValueError as error:
         raise pytest.UsageError(f"--lens-device: {error}") from None
+
+
+def _against(config: pytest.Config) -> OtherPython | None:
+    name: str | None = config.option.lens_against
+    if name is None:
+        return None
+    from pytest_torchlens.run import OtherPython
+    from pytest_torchlens.run import OtherPythonError
+
+    try:
+        return OtherPython.find(name, config.invocation_params.dir)
+    except OtherPythonError as error:
+        raise pytest.UsageError(f"--lens-against: {error}") from None
 
 
 def _graphs(config: pytest.Config) -> Graphs | None:

@@ -57,17 +57,21 @@ class Alone:
 
     Attributes
     ----------
-    error, nrms
-        As those of `Finding`, of the results themselves.
+    error
+        As that of `Finding`, of the results themselves.
+    nrms
+        As that of `Finding`.
     same
         Whether its result is the baseline's, bit for bit.
     holes
         Whether other places of it are NaN or infinite.
     steady
         Whether, run once more, it gave the same again.
-    before, after
-        Root mean square distance of the baseline's result, and of the new one, from the same operation in float64,
-        relative to the values; None where it has none.
+    before
+        Root mean square distance of the baseline's result from the same operation in float64, relative to the values;
+        None where it has none.
+    after
+        That of the new result.
     exactness
         Whether the new result is nearer to float64.
     reason

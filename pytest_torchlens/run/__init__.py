@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pytest_torchlens.run.against import Against
 from pytest_torchlens.run.device import check_device
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.isolated import IsolatedResult
 from pytest_torchlens.run.isolated import Isolation
+from pytest_torchlens.run.other_python import OtherPython
+from pytest_torchlens.run.other_python import OtherPythonError
 from pytest_torchlens.run.run import NO_GRAPH
 from pytest_torchlens.run.run import UNFIT_GRAPH
 from pytest_torchlens.run.run import CaseResult
@@ -17,10 +20,13 @@ from pytest_torchlens.run.worker import memory_share
 __all__ = [
     "NO_GRAPH",
     "UNFIT_GRAPH",
+    "Against",
     "CaseResult",
     "IsolatedResult",
     "Isolation",
     "Limits",
+    "OtherPython",
+    "OtherPythonError",
     "RunOptions",
     "check_device",
     "find_environment",

@@ -29,7 +29,8 @@ def main() -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     setup = json.loads(lines.get())
-    sys.path[:] = setup["path"]
+    if setup["path"] is not None:
+        sys.path[:] = setup["path"]
     _serve(lines, answers, setup["threads"])
 
 
@@ -57,8 +58,9 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
     torch.set_num_threads(threads)
     jobs = Unpacker()
     while True:
-        case, options = jobs.unpack(json.loads(lines.get()))
+        job = json.loads(lines.get())
         try:
+            case, options = jobs.unpack(job)
             report = run_case(case, options, progress).report
         except BaseException as error:  # noqa: BLE001 - pytest.skip in forward, or a Ctrl-C that the model makes
             answer({"answer": {"raised": to_json(error_record(stage, error))}})

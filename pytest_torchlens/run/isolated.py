@@ -45,9 +45,12 @@ class Isolation:
         What is done with each model.
     limits
         What a model may use whose zoo file says nothing else.
+    command
+        What starts the worker; None for this interpreter.
     """
 
-    def __init__(self, options: RunOptions, limits: Limits) -> None:
+    def __init__(self, options: RunOptions, limits: Limits, command: list[str] | None = None) -> None:
+        self._command = command
         self._options = options
         self._limits = limits
         self._worker: Worker | None = None
@@ -75,7 +78,7 @@ class Isolation:
             self._worker = None
 
     def _attempt(self, case: ModelCase, progress: Callable[[Stage], None]) -> IsolatedResult:
-        self._worker = worker = self._worker or Worker()
+        self._worker = worker = self._worker or Worker(self._command)
         try:
             answer = worker.run(pack(case, self._options), self._limits_of(case), progress)
             output = worker.output()

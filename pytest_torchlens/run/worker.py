@@ -65,12 +65,18 @@ class NoAnswerError(Exception):
 
 
 class Worker:
-    """One process, which runs models until it is closed."""
+    """One process, which runs models until it is closed.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    command
+        What starts it, with modules of its own; None for this interpreter with the modules of this process.
+    """
+
+    def __init__(self, command: list[str] | None = None) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(  # noqa: S603
-            COMMAND,
+            command or COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -85,7 +91,7 @@ class Worker:
         """Where the output of the present model begins."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._send({"path": sys.path, "threads": torch.get_num_threads()})
+        self._send({"path": None if command else sys.path, "threads": torch.get_num_threads()})
 
     def run(self, job: dict[str, Any], limits: Limits, progress: Callable[[Stage], None]) -> dict[str, Any]:
         """Return the answer to a job.

@@ -1,0 +1,125 @@
+"""The interpreter of another environment, with another PyTorch: whether it can run models, and how it is started."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_PROBE = """
+import importlib.metadata, importlib.util, json, sys
+lacks = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+torch = "" if "torch" in lacks else importlib.metadata.version("torch")
+print(json.dumps({"python": sys.version_info[:2], "lacks": lacks, "torch": torch}))
+"""
+_NEEDED = ("torch", "executing", "graphviz", "jinja2", "numpy", "psutil", "safetensors", "tabulate", "xxhash", "yaml")
+_OLDEST = (3, 10)
+_SECONDS = 120
+# This very package, whichever one, or none, the other environment has: both must write the same records.  No folder of
+# ours goes onto its path, for our PyTorch may lie beside us.
+_START = """
+import importlib.util, json, sys
+package, modules = sys.argv[1], json.loads(sys.argv[2])
+sys.path[:] = [*(path for path in sys.path if path), *modules]
+spec = importlib.util.spec_from_file_location(
+    "pytest_torchlens", package + "/__init__.py", submodule_search_locations=[package]
+)
+sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules[spec.name])
+from pytest_torchlens.run.child import main
+main()
+"""
+
+
+class OtherPythonError(ValueError):
+    """An interpreter that cannot run models; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class OtherPython:
+    """An interpreter that can.
+
+    Attributes
+    ----------
+    executable
+        Its path; links are not followed, for they are what a virtual environment is told by.
+    torch
+        Version of its PyTorch.
+    """
+
+    executable: str
+    torch: str
+
+    @classmethod
+    def find(cls, name: str, folder: Path) -> OtherPython:
+        """Look at an interpreter, without importing its PyTorch.
+
+        Parameters
+        ----------
+        name
+            A path, relative to `folder`, or the name of a command.
+
+        Raises
+        ------
+        OtherPythonError
+            If there is none, or it lacks what is needed.
+        """
+        executable = _path(name, folder)
+        facts = _facts(executable)
+        if tuple(facts["python"]) < _OLDEST:
+            version = ".".join(map(str, facts["python"]))
+            raise OtherPythonError(f"{executable} is Python {version}; pytest-torchlens needs 3.10 or later")
+        if not facts["torch"]:
+            install = f"{executable} -m pip install pytest-torchlens torch==VERSION"
+            raise OtherPythonError(f"{executable} has no torch; install it there ({install})")
+        if facts["lacks"]:
+            lacks = ", ".join(facts["lacks"])
+            install = f"{executable} -m pip install pytest-torchlens"
+            raise OtherPythonError(f"{executable} lacks {lacks}, which pytest-torchlens needs; install it ({install})")
+        return cls(executable, facts["torch"])
+
+    def __str__(self) -> str:
+        """Return what it is called where its run is compared with."""
+        return f"{self.executable} (torch {self.torch.partition('+')[0]})"
+
+    def worker(self) -> list[str]:
+        """Return the command of a worker process: `run.child` of this package, with the user's modules on its path."""
+        package = Path(__file__).parents[1]
+        modules = json.dumps([path for path in sys.path if _is_users(path)])
+        return [self.executable, "-c", _START, str(package), modules]
+
+
+def _path(name: str, folder: Path) -> str:
+    path = folder / name
+    if path.is_dir():
+        inside = next((path / part for part in ("bin/python", "Scripts/python.exe") if (path / part).exists()), None)
+        raise OtherPythonError(f"{path} is a folder; name the interpreter{f' in it: {inside}' if inside else ''}")
+    found = str(path) if path.exists() else shutil.which(name)
+    if found is None:
+        raise OtherPythonError(f"there is no {name!r}; name an interpreter, as ../other/.venv/bin/python")
+    return found
+
+
+def _facts(executable: str) -> dict[str, Any]:
+    command = [executable, "-c", _PROBE, *_NEEDED]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
+        return dict(json.loads(run.stdout))
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it does not answer as one does"
+        raise OtherPythonError(f"{executable} is no Python interpreter that runs: {why}") from None
+
+
+def _is_users(path: str) -> bool:
+    """Whether a folder on the path has modules of the user's, and no installed packages or parts of Python."""
+    ours = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    parts = Path(path).parts
+    return bool(path) and not {"site-packages", "dist-packages"} & set(parts) and not _is_pythons(Path(path), ours)
+
+
+def _is_pythons(path: Path, prefixes: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(Path(prefix, "lib")) for prefix in prefixes) or path.suffix == ".zip"
