@@ -28,11 +28,29 @@ if TYPE_CHECKING:
 RESERVED = 2
 """Slots that frames leave to the statistics."""
 
+BESIDE = "PYTEST_LENS_RECORDER"
+"""Variable of the environment that a process beside knows itself by."""
+
 FINISHING = 5.0
 """Seconds for a process that was told to stop to finish its files."""
 
 HELD = 20_000
 """Rows of statistics that wait for a slot at most."""
+
+
+def check_not_beside() -> None:
+    """Check that this is no process beside, which a callback's file has brought to record.
+
+    Raises
+    ------
+    RuntimeError
+        If it is one.
+    """
+    if BESIDE in os.environ:
+        raise RuntimeError(
+            "the recorder's process imports the callback's file, and that makes a recorder when it is imported: put "
+            'what trains under  if __name__ == "__main__":  or the callback into a file of its own'
+        )
 
 
 @dataclass
@@ -177,7 +195,7 @@ class Worker:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             cwd=Path(__file__).parents[2],
-            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", BESIDE: "1"},
             # Ctrl-C is for the one that records: this process ends when that one does.
             start_new_session=not windows,
             pass_fds=() if windows else self._ring.inherited,

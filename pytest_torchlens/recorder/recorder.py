@@ -8,6 +8,7 @@ from typing import Any
 from pytest_torchlens.recorder.checks import check_flags
 from pytest_torchlens.recorder.expectations import Expectations
 from pytest_torchlens.recorder.options import RecorderOptions
+from pytest_torchlens.recorder.process import check_not_beside
 from pytest_torchlens.recorder.recording import Recording
 from pytest_torchlens.recorder.tracker import Tracker
 from pytest_torchlens.recorder.tracking import as_number
@@ -90,6 +91,7 @@ class Recorder(Tracker):
     """
 
     def __init__(self, folder: Any = None, **options: Any) -> None:
+        check_not_beside()
         self._given = {"folder": folder} | options
         self._recording = Recording(RecorderOptions.of(**self._given), Expectations())
 

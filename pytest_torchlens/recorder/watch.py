@@ -193,7 +193,8 @@ def _transformed(item: Item, tensor: torch.Tensor) -> torch.Tensor:
     if item.drawing.transform is None:
         return tensor
     with torch.no_grad():
-        result: Any = item.drawing.transform(tensor)
+        # A copy: what the function writes into it is not to be seen by training.
+        result: Any = item.drawing.transform(tensor.clone())
     if not isinstance(result, torch.Tensor) or not is_measurable(result):
         raise TypeError(f"the transform of {item.name!r} returned {result!r}; it has to return a tensor of floats")
     return result

@@ -13,9 +13,9 @@ import torch
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.function_tracer import overrides
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.schemas import is_operator
-from pytest_torchlens.capture.tracer import overrides
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status

@@ -70,10 +70,10 @@ OURS = [
     "ledger.Ledger.log_writes",
     "ledger.Ledger.close",
     "ledger.Ledger.expose",
-    "tracer.Tracer._finish",
+    "function_tracer.FunctionTracer._finish",
     "tracer.Tracer._enter",
     "tracer.custom_info",
-    "tracer.drew",
+    "function_tracer.drew",
     "guarded.info_of",
     "guarded.body_of",
     "opaque.OpaqueModule.info",
@@ -136,7 +136,7 @@ def test_an_error_of_ours_in_a_thread_of_the_models(monkeypatch):
                 breaks()
             super().__init__(info, *rest)
 
-    monkeypatch.setattr("pytest_torchlens.capture.tracer.Call", Breaking)
+    monkeypatch.setattr("pytest_torchlens.capture.function_tracer.Call", Breaking)
     found = guarded(Function(in_thread))
     torch.testing.assert_close(found.result, (X.cos() + 1) * 2, rtol=0, atol=0)
     assert "an insect" in found.broken

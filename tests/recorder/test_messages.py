@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -242,3 +245,30 @@ def test_order_of_calls():
 
 def test_a_callback_from_the_top_level_is_found():
     Recorder().track_layers(small_model(), callback=callbacks.Summing)
+
+
+def test_a_callback_from_a_script_that_trains_when_it_is_imported(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert 'makes a recorder when it is imported: put what trains under  if __name__ == "__main__":' in result.stderr
+
+
+SCRIPT = """
+import torch
+from pytest_torchlens.recorder import Recorder
+
+def callback(name, step, values): pass
+
+with Recorder("out", every=1) as recorder:
+    recorder.track_tensor("ones", torch.ones(2), callback=callback)
+"""

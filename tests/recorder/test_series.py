@@ -94,6 +94,16 @@ def test_a_transform_is_applied_before_anything_is_measured():
     assert (row.count, row.mean, row.std) == (6, 7, 0)
 
 
+def test_a_transform_that_writes_into_its_tensor_changes_nothing_of_training():
+    model = small_model()
+    with Recorder(every=1) as recorder:
+        recorder.track_layers(model, transform=torch.Tensor.zero_)
+        recorder.track_parameters(model, transform=torch.Tensor.zero_)
+        losses = train(model, 2, recorder)
+    assert losses == train(small_model(), 2)
+    assert recorder.series["2"].norm.tolist() == [0, 0]
+
+
 def test_tensors_of_the_loop_and_their_gradients():
     learned = torch.ones(3, requires_grad=True)
     optimizer = torch.optim.SGD([learned], lr=0.1)

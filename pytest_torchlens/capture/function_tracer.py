@@ -1,0 +1,258 @@
+"""The mode that sees every torch function of a forward pass, in one thread.  Each line here is paid per operation."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterable
+from time import perf_counter_ns
+from types import CodeType
+from types import FrameType
+from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.calls import Escape
+from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.capture.calls import Group
+from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.constants import is_foreign
+from pytest_torchlens.capture.expand import body_of
+from pytest_torchlens.capture.functions import Function
+from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import Kind
+from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.ledger import Ledger
+from pytest_torchlens.capture.ledger import Named
+from pytest_torchlens.capture.ledger import OutOfSightError
+from pytest_torchlens.capture.ledger import View
+from pytest_torchlens.capture.ledger import unnoticed
+from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.memory import duplicate
+from pytest_torchlens.capture.opaque import Overwritten
+from pytest_torchlens.capture.randomness import drew
+from pytest_torchlens.capture.randomness import state_before
+from pytest_torchlens.capture.values import Aliased
+from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.values import value_of
+
+if TYPE_CHECKING:
+    from pytest_torchlens.capture.watch import Watch
+
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
+COMPOSITE, PLAIN, ESCAPE, UNSEEN = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind.UNSEEN
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+_is_compiling = torch.compiler.is_compiling
+_jit_traces = torch._C._get_tracing_state
+_ARRAYS = frozenset(["numpy", "__array__", "__dlpack__"])
+_COPY = info_of(Tensor.copy_)
+_UNSHARED = contextlib.nullcontext()
+
+
+class FunctionTracer(TorchFunctionMode):
+    """Records calls of functions into a `Recording`.
+
+    Parameters
+    ----------
+    recording
+        What to fill.
+    retention
+        Keeps the tensors of sources.
+    keep
+        Whether it keeps every activation too.
+    named
+        Parameters and buffers by id: the tensor, ``"parameter"`` or ``"buffer"``, its address.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        retention: Retention,
+        keep: bool,
+        named: Named,
+    ) -> None:
+        self.recording = recording
+        self.calls = recording.calls
+        self._ambient = recording.ambient
+        self.module: ModuleCall | None = None
+        self.ledger = Ledger(recording, retention, keep, named, self._record_view, self._record_write)
+        self._template = self.ledger.template
+        self._made = self.ledger.made
+        self._group: Group | None = None
+        self.watch: Watch | None = None
+        self.apart()
+
+    boundary: CodeType
+    """Code of the frame around a module's forward, where the walk up the stack ends."""
+    over = False
+    """Whether the pass is over: a thread may outlive it."""
+    busy = False
+    """Whether a recorded call, or our own work on it, is in progress."""
+    transforming = False
+    """Whether that call is a function transform, in which modules are noted."""
+    lock: threading.RLock | None = None
+    """Held for our own work on a call where several threads record, and never while the model's functions run."""
+
+    def apart(self) -> None:
+        """Start with nothing in progress: in `Tracer`, or in a copy of one for another thread."""
+        self._expanding: list[Function] = []
+        self._escaped = 0
+        self.busy = self.transforming = False
+
+    def __torch_function__(
+        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = {} if kwargs is None else kwargs
+        if _is_compiling() or _jit_traces() is not None:  # the compiler reads this method too
+            return func(*args, **kwargs)
+        info = info_of(func)
+        kind = info.kind
+        if kind is COMPOSITE and func not in self._expanding and not any(overrides(kind) for kind in types):
+            return self._expand(info, args, kwargs)
+        self.busy = kind is not UNSEEN
+        try:
+            if kind is PLAIN or kind is UNSEEN:
+                return func(*args, **kwargs)
+            return self._escape(info, args, kwargs) if kind is ESCAPE else self._leaf(info, args, kwargs)
+        finally:
+            self.busy = False
+
+    def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            read = tuple(map(self._template, (args[0], {}) if info.copies else args))
+            named = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
+        except OutOfSightError:
+            self.busy = False  # for the completeness check to see that it was missed
+            return info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
+        ambient = self._ambient.number(info.heeds_settings)
+        call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
+        written = () if info.writer is None and not kwargs else self.ledger.about_to_write(info, args, kwargs)
+        random = state_before(info.name, args, kwargs) if info.draws else None
+        start = perf_counter_ns()
+        try:
+            result = info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
+        except Exception:
+            for tensor in written:  # it may have begun
+                self.ledger.look_for_change(tensor, f"what {info.name} had written when it raised")
+            raise
+        call.elapsed = perf_counter_ns() - start
+        if written and isinstance(info.writer, Overwritten):
+            written = info.writer.written()
+        if random is not None and drew(random):
+            call.random = random
+        if info.borrows and is_foreign(
+            result
+        ):  # found by its memory when it is read: as from_numpy, which no mode sees
+            return result
+        aliased = bool(read) and type(read[0]) is Aliased
+        if type(result) is Tensor and not (written or aliased or info.uninitialised):  # nearly all calls
+            self.calls.append(call)
+            call.outputs = (self._made(result, len(self.calls) - 1, 0),)
+        elif outputs := (returned := _with_shape(tensors(result))) or written:
+            call.returned = bool(returned)
+            self._finish(call, outputs, written)
+        return result
+
+    def _new_call(
+        self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any], group: Group | None = None
+    ) -> Call:
+        ambient = self._ambient.number(info.heeds_settings)
+        return Call(info, args, kwargs, self.module, self._frames(), ambient, group or self._group)
+
+    def _finish(self, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> None:
+        number = len(self.calls)
+        self.calls.append(call)
+        made = self._made
+        with unnoticed():
+            if call.info.moves:
+                self.ledger.follow(outputs[0])
+            call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
+            if written:
+                self.ledger.log_writes(call, number, written)
+            elif call.args:
+                self.ledger.narrow(call, outputs[0])
+            if call.info.uninitialised:
+                self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
+
+    def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outer = self._group
+        self._group = Group(info.name, outer)
+        self._expanding.append(info.func)
+        try:
+            with self:
+                return body_of(info.func)(*args, **kwargs)  # type: ignore[arg-type]
+        finally:
+            self._expanding.pop()
+            self._group = outer
+
+    def _escape(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = info.func(*args, **kwargs)
+        self._escaped += 1
+        self._note_escape(info, args, result, self._frames())
+        return result
+
+    def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any, frames: Frames) -> None:
+        plain = result if isinstance(result, bool | int | float | complex) else None
+        with self.lock or _UNSHARED:
+            read = self._read_if_seen(args[0]) if args and isinstance(args[0], Tensor) else None
+            second = (self._read_if_seen(arg) for arg in args[1:] if isinstance(arg, Tensor))
+            others = tuple(value_of(other) for other in second if other is not None)
+            if info.name in _ARRAYS and read is not None:
+                self.ledger.expose(args[0], result)
+            value = None if read is None else value_of(read)
+            self.recording.escapes.append(Escape(info.name, value, len(self.calls), plain, self.module, frames, others))
+
+    def _read_if_seen(self, tensor: Tensor) -> Value | Aliased | None:
+        try:
+            return self.ledger.read(tensor)
+        except OutOfSightError:
+            return None
+
+    def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of the model with the lock released."""
+        raise NotImplementedError
+
+    def _record_view(self, view: View, tensor: Tensor) -> None:
+        call = self._new_call(*view, {}, Group("alias", self._group))
+        self._finish(call, (tensor,), ())
+
+    def _record_write(self, tensor: Tensor, contents: Tensor) -> None:
+        call = self._new_call(
+            _COPY, (self.ledger.read(tensor), self.ledger.read(contents)), {}, Group("array", self._group)
+        )
+        self._finish(call, (tensor,), (tensor,))
+
+    def _frames(self, depth: int = 3) -> Frames:
+        """Return code and instruction of the frames from `depth` calls up to the innermost module call."""
+        frame: FrameType | None = sys._getframe(depth)
+        boundary = self.boundary
+        frames: list[CodeType | int] = []
+        while frame is not None and (code := frame.f_code) is not _MODULE_CALL and code is not boundary:
+            frames += (code, frame.f_lasti)
+            frame = frame.f_back
+        return tuple(frames)
+
+
+_MODULE_CALL = torch.nn.Module._call_impl.__code__
+
+_NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._disabled_torch_function_impl)
+
+
+def overrides(kind: type) -> bool:
+    """Return whether a tensor class has a ``__torch_function__`` of its own."""
+    own = getattr(kind, "__torch_function__", None)
+    return getattr(own, "__func__", own) not in _NO_OVERRIDE
+
+
+def _with_shape(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Leave out what a lazy layer has not made yet."""
+    return tuple([tensor for tensor in found if not is_lazy(tensor)])
