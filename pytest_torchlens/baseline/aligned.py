@@ -17,6 +17,11 @@ from pytest_torchlens.records import align
 from pytest_torchlens.records.common import common_places
 
 _SHOWN = 3
+_PAIR = 2
+_COMMUTATIVE = frozenset(
+    "add mul eq ne maximum minimum fmax fmin hypot logaddexp logicaland logicalor logicalxor bitwiseand bitwiseor "
+    "bitwisexor and or xor".split()
+)
 
 
 @dataclass
@@ -77,14 +82,21 @@ class Aligned:
     def _rewire(self, both: Both, before: Step, after: Step) -> None:
         """Note which arguments come from elsewhere; that is a difference of its own where both makers are known."""
         old, new = _sources(before), _sources(after)
-        for argument in dict.fromkeys([*old, *new]):
-            was, now = old.get(argument, []), new.get(argument, [])
-            if [self._now.get(name) for name in was] == now:
-                continue
-            both.rewired = True
-            if all(name in self._now for name in was) and all(name in self._kept for name in now):
-                name = f"argument {argument} is" if argument else "it is"
-                both.structure.append(f"{name} {_names(now)}, was {_names(was)}")
+        arguments = dict.fromkeys([*old, *new])
+        pairs = {argument: (old.get(argument, []), new.get(argument, [])) for argument in arguments}
+        moved = {
+            argument: pair for argument, pair in pairs.items() if [self._now.get(name) for name in pair[0]] != pair[1]
+        }
+        both.rewired = bool(moved)
+        known = {
+            argument: ([self._now[name] for name in was], now)
+            for argument, (was, now) in moved.items()
+            if all(name in self._now for name in was) and all(name in self._kept for name in now)
+        }
+        both.structure += _exchanged(known, after) or [
+            f"{f'argument {argument}' if argument else 'it'} is {_names(now)}, was {_names(was)}"
+            for argument, (was, now) in known.items()
+        ]
 
     @property
     def partners(self) -> dict[str, str]:
@@ -163,6 +175,16 @@ def _content(step: Step) -> tuple[object, ...]:
     return step.function, step.index, tuple((edge.argument, edge.parent.rpartition(".")[2]) for edge in step.reads)
 
 
+def _exchanged(arguments: dict[str, tuple[list[str], list[str]]], step: Step) -> list[str]:
+    """Return that two operands stand for one another, where that is all."""
+    pairs = [*arguments.values()]
+    if len(pairs) != _PAIR or pairs[0] != pairs[1][::-1]:
+        return []
+    commutes = step.function in _COMMUTATIVE and not (step.arguments or step.in_place)
+    why = f"; {step.function} gives the same for both orders" if commutes else ""
+    return [f"operands swapped: {_names(pairs[0][1])} and {_names(pairs[1][1])}{why}"]
+
+
 def _sources(step: Step) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for edge in step.parents:
@@ -194,7 +216,8 @@ def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iter
             yield f"{now} is read" if was is None else f"{was} is not read"
             continue
         if _relative(was, before) != _relative(now, after):
-            yield f"{now} is read in place of {was}"
+            renamed = was not in second.state and now not in first.state
+            yield f"renamed: {was} is now {now}" if renamed else f"{now} is read in place of {was}"
         shapes = [side.state[name].shape for side, name in ((first, was), (second, now)) if name in side.state]
         if len(set(shapes)) > 1:
             yield f"{now} has shape {shapes[0]} → {shapes[1]}"

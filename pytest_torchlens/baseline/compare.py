@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from pytest_torchlens.baseline.aligned import Aligned
 from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.costs import grown
 from pytest_torchlens.baseline.environment import axes
 from pytest_torchlens.baseline.environment import machine_axes
 from pytest_torchlens.baseline.environment import nearest_class
 from pytest_torchlens.baseline.judge import Judge
 from pytest_torchlens.baseline.judge import Judgement
+from pytest_torchlens.baseline.proof import weaker
 from pytest_torchlens.baseline.snapshot import Measured
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
@@ -77,6 +79,7 @@ def compare(
     *,
     baseline: str = "",
     repeat: Repeat | None = None,
+    seconds: tuple[float, float] | None = None,
 ) -> Comparison:
     """Compare a forward pass with a stored one.
 
@@ -93,20 +96,32 @@ def compare(
     repeat
         Runs suspects by themselves, which tells their own error from what they inherit; without it that is told from
         where inputs are equal.
+    seconds
+        Of the fastest pass then and now; None where these are not of one machine.
 
     Returns
     -------
     Comparison
         The verdict, and each difference where it begins; what that leads to is counted alone.
     """
-    return _Comparing(before, after, conditions or Conditions(), repeat).comparison(baseline)
+    conditions = conditions or Conditions()
+    costs = grown(before, after, conditions, seconds)
+    return _Comparing((before, after), conditions, costs, repeat).comparison(baseline)
 
 
 class _Comparing:
-    def __init__(self, before: Snapshot, after: Snapshot, conditions: Conditions, repeat: Repeat | None) -> None:
+    def __init__(
+        self,
+        snapshots: tuple[Snapshot, Snapshot],
+        conditions: Conditions,
+        costs: dict[str, Finding],
+        repeat: Repeat | None,
+    ) -> None:
+        before, after = snapshots
         self._before = before
         self._after = after
         self._conditions = conditions
+        self._costs = costs
         self._blocks = _blocks(before, after)
         environments = [block.environment for block in self._blocks or ()]
         self._axes = axes(*environments) if environments else ()
@@ -137,13 +152,20 @@ class _Comparing:
             fails=self._fails(verdict, findings),
             baseline=baseline,
             axes=self._axes,
-            counts=dict(sorted(Counter(judgement.change.value for judgement in self._found).items())),
+            counts=dict(sorted(Counter(map(self._word, self._found)).items())),
             findings=tuple(findings[:_MOST]),
             growth=tuple(self._growth(findings)),
             notes=tuple(self._notes(len(findings))),
         )
 
+    def _word(self, judgement: Judgement) -> str:
+        """Return the class of a step; without numbers none is known to compute the same."""
+        unknown = judgement.change is Change.IDENTICAL and self._blocks is None
+        return (Change.ENVIRONMENT if unknown else judgement.change).value
+
     def _fails(self, verdict: Change, findings: list[Finding]) -> bool:
+        if any(self._conditions.cost(name) is not None for name in self._costs):
+            return True
         steps = {step.id: step for side in (self._before, self._after) for step in side.steps}
         if any(self._conditions.fails(finding.change, steps.get(finding.operation)) for finding in findings):
             return True
@@ -158,7 +180,8 @@ class _Comparing:
         yield from self._output()
         yield from self._answers()
         yield from self._unread()
-        yield from self._larger()
+        yield from self._costs.values()
+        yield from weaker(*self._blocks) if self._blocks else ()
 
     def _answers(self) -> Iterator[Finding]:
         """Yield the first question about a tensor's value that was answered otherwise."""
@@ -199,13 +222,6 @@ class _Comparing:
             if name.startswith(prefix):
                 return f"{new}.{name[len(prefix) :]}".removeprefix(".")
         return name
-
-    def _larger(self) -> Iterator[Finding]:
-        for name, old in self._before.totals.items():
-            new = self._after.totals.get(name, old)
-            allowed = self._conditions.cost("peak" if name == "peak_bytes" else name)
-            if new > old * (1 + (allowed or 0.0)):
-                yield Finding(change=Change.LARGER, message=f"{name.replace('_', ' ')} {old:,} → {new:,}")
 
     def _growth(self, findings: list[Finding]) -> Iterator[Growth]:
         """Yield the first difference in numbers and some steps that it leads to, the last one at last."""

@@ -14,7 +14,8 @@ from pytest_torchlens.records import Change
 from pytest_torchlens.records import close
 
 LIMITS = ("own", "graph", "output")
-COSTS = ("peak", "operations", "parameters")
+COSTS = ("peak", "flops", "operations", "parameters", "time")
+"""What a model costs: sizes, which are compared exactly, and time, which is where it is named alone."""
 DEFAULT = (Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
 """Classes that fail a model where no others are asked for."""
 _FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED))
@@ -85,7 +86,7 @@ class Conditions:
         return found[-1] if found else None
 
     def cost(self, name: str) -> float | None:
-        """Return by how much a cost may grow, relative; None where that was not said."""
+        """Return by how much a cost may grow, relative; None where that was not said: then more fails nothing."""
         found = [condition.value for condition in self.given if condition.name == name]
         return found[-1] if found else None
 
@@ -101,6 +102,8 @@ def _condition(text: str) -> Condition:
         word = found["name"] if found else text
         raise ConditionError(f"no condition {text!r}: {close(word, names) or 'there are ' + ', '.join(names)}")
     name, value, glob = found["name"], found["value"], found["glob"] or "*"
+    if name in COSTS and found["glob"]:
+        raise ConditionError(f"{text!r}: {name!r} is the whole model's, without {'@' + glob!r}")
     if name in LIMITS + COSTS:
         return Condition(name, _number(text, name, value or ""), glob)
     if value is not None:

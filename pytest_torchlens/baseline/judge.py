@@ -255,7 +255,9 @@ class Judge:
         return Judgement(Change.META_CHANGE, case.same, tainted, True, case.error, message)
 
     def _of_weights(self, case: _Case) -> str:
-        return f"other weights: {', '.join(case.weights)}"
+        renamed = [name for name in case.weights if name not in self._states[0]]
+        why = " (a new name, and a zoo's random weights follow the names)" if renamed == case.weights else ""
+        return f"other weights: {', '.join(case.weights)}{why}"
 
     def _other_values(self, case: _Case) -> Judgement:
         if case.after.function in SOURCES:

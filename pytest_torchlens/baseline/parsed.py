@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from typing import TypeVar
 
+from pytest_torchlens.baseline.proof import STATUSES
 from pytest_torchlens.baseline.snapshot import BUCKETS
 from pytest_torchlens.baseline.snapshot import SAMPLES
 from pytest_torchlens.baseline.snapshot import Measured
@@ -108,8 +109,8 @@ def _refused(name: str) -> float:
     raise ValueError(f"{name} is no number")
 
 
-def _fields(raw: Any, where: str, names: tuple[str, ...]) -> None:
-    missing, unknown = set(names) - set(_dict(raw, where)), set(raw) - set(names)
+def _fields(raw: Any, where: str, names: tuple[str, ...], more: tuple[str, ...] = ()) -> None:
+    missing, unknown = set(names) - set(_dict(raw, where)), set(raw) - {*names, *more}
     if missing or unknown:
         word = "lacks" if missing else "has an unknown"
         raise ValueError(f"{where} {word} {min(missing or unknown)!r:.80}")
@@ -246,13 +247,20 @@ def _read(text: str, module: str) -> Edge:
 
 
 def _measured(value: Any, known: set[str]) -> Measured:
-    _fields(value, "measured", ("environment", "numbers"))
+    _fields(value, "measured", ("environment", "numbers"), more=("proof",))
     numbers = {name: _numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
     if strangers := set(numbers) - known:
         raise ValueError(f"numbers of {min(strangers)!r:.80}, which is no step")
     environment = from_json(json.dumps(value["environment"]), Environment)
     _ = list(_texts(value["environment"]))
-    return Measured(environment=environment, numbers=numbers)
+    proof = {part: _status(status, part) for part, status in _dict(value.get("proof", {}), "proof").items()}
+    return Measured(environment=environment, numbers=numbers, proof=proof)
+
+
+def _status(value: Any, where: str) -> str:
+    if value not in STATUSES:
+        raise ValueError(f"{where!r:.80}: {value!r:.80} is none of {', '.join(STATUSES)}")
+    return str(value)
 
 
 def _texts(value: Any) -> Iterator[str]:

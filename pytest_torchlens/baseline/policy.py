@@ -14,6 +14,7 @@ from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import ignored_by_git
+from pytest_torchlens.baseline.times import UNTIMED
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 
@@ -30,7 +31,7 @@ class Policy:
 
     Attributes
     ----------
-    folder, pending, activations
+    folder, pending, activations, times
         Those of the `Store`.
     root
         What paths are told relative to.
@@ -49,6 +50,7 @@ class Policy:
     folder: str
     pending: str
     activations: str
+    times: str = ""
     root: str = ""
     update: tuple[str, ...] = ()
     strict: bool = False
@@ -59,10 +61,22 @@ class Policy:
     @property
     def store(self) -> Store:
         """The baselines."""
-        return Store(Path(self.folder), Path(self.pending), Path(self.activations))
+        return Store(
+            Path(self.folder), Path(self.pending), Path(self.activations), Path(self.times) if self.times else None
+        )
+
+    def conditions(self, fail_on: tuple[str, ...] = ()) -> Conditions:
+        """Return a model's own conditions with those of the run, which win over them."""
+        return Conditions.of((*fail_on, *self.fail_on))
 
     def check(
-        self, key: str, snapshot: Snapshot, fail_on: tuple[str, ...] = (), *, history: ModelHistory | None = None
+        self,
+        key: str,
+        snapshot: Snapshot,
+        fail_on: tuple[str, ...] = (),
+        *,
+        history: ModelHistory | None = None,
+        timed: tuple[str, float] | None = None,
     ) -> Comparison:
         """Compare with the stored baseline, and store, keep or leave pending what was asked for.
 
@@ -77,13 +91,16 @@ class Policy:
         history
             Of the snapshot: its operations are run again where the baseline's activations were kept; None where the
             model has changed since.
+        timed
+            The machine, and the seconds of the fastest pass on it; None where no time was taken.
 
         Raises
         ------
         BaselineError
             If the stored file cannot be used.
         """
-        found = self._compared(key, snapshot, fail_on, history)
+        seconds = self._seconds(key, timed) if timed is not None and not self.against else None
+        found = self._compared(key, snapshot, self.conditions(fail_on), history, seconds)
         if not self.keep or history is None:
             return found
         try:
@@ -93,9 +110,13 @@ class Policy:
         return found
 
     def _compared(
-        self, key: str, snapshot: Snapshot, fail_on: tuple[str, ...], history: ModelHistory | None
+        self,
+        key: str,
+        snapshot: Snapshot,
+        conditions: Conditions,
+        history: ModelHistory | None,
+        seconds: tuple[float, float] | None,
     ) -> Comparison:
-        conditions = Conditions.of((*fail_on, *self.fail_on))
         try:
             stored = self.store.load(key)
         except ValueError:
@@ -106,10 +127,22 @@ class Policy:
             new = Comparison(verdict=Change.NEW, fails=self.strict or conditions.fails(Change.NEW))
             return self._settle(key, snapshot, new, "new")
         name = self.against or self._told(self.store.path(key))
-        found = compare(stored, snapshot, conditions, baseline=name, repeat=self._repeat(key, snapshot, history))
+        repeat = self._repeat(key, snapshot, history)
+        found = compare(stored, snapshot, conditions, baseline=name, repeat=repeat, seconds=seconds)
         if self.against:
             return replace(found, against=self.against)
+        if seconds is None and conditions.cost("time") is not None:
+            found = replace(found, notes=(*found.notes, UNTIMED))
         return self._settle(key, snapshot, found, "new" if found.verdict is Change.ENVIRONMENT else "changed")
+
+    def _seconds(self, key: str, timed: tuple[str, float]) -> tuple[float, float] | None:
+        """Keep the time of this run; return that of the baseline and it, None where there is none of this machine."""
+        before = self.store.times_of(key)
+        try:
+            times = self.store.note_time(key, *timed)
+        except OSError:  # as good as a machine on which nothing ran yet
+            return None
+        return (times.baseline, times.last) if before is not None and before.machine == times.machine else None
 
     def _repeat(self, key: str, snapshot: Snapshot, history: ModelHistory | None) -> Repeat | None:
         """Return what runs operations on the activations that were kept of a model's baseline."""

@@ -160,10 +160,21 @@ class Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The numbers of one environment, by id of the step."""
+    """What was found in one environment.
+
+    Attributes
+    ----------
+    environment
+        Where.
+    numbers
+        By id of the step.
+    proof
+        Status of each part of the validation that was run: ``{"replay": "passed", ...}``.
+    """
 
     environment: Environment
     numbers: dict[str, Numbers]
+    proof: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +186,7 @@ class Snapshot:
     model
         Class name.
     totals
-        Exact sizes: ``"operations"``, ``"parameters"``, ``"peak_bytes"``.
+        Exact sizes: ``"operations"``, ``"parameters"``, ``"peak_bytes"``, ``"flops"``.
     calls
         Module calls by name, ``"layer1.0"`` or ``"cell:2"``.
     state

@@ -13,6 +13,9 @@ from pathlib import Path
 from pytest_torchlens.baseline.parsed import read
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.baseline.times import Times
+from pytest_torchlens.baseline.times import read_times
+from pytest_torchlens.baseline.times import times_text
 from pytest_torchlens.records import file_name
 
 FOLDER = "lens_baselines"
@@ -41,18 +44,26 @@ class Store:
         Local.
     activations
         Local: those that were kept, in a folder for each model; None where none are looked for.
+    times
+        Local: how long models took on this machine; None where that is not kept.
     """
 
     folder: Path
     pending: Path
     activations: Path | None = None
+    times: Path | None = None
 
     @classmethod
     def of(cls, root: Path, folder: Path | None = None, name: str = "") -> Store:
         """Return the set `name` of a project; the one without a name is the default."""
         part = f"{_SET}{name}" if name else "."
         local = root / LOCAL
-        return cls((folder or root / FOLDER) / part, local / "pending" / part, local / "activations" / part)
+        return cls(
+            (folder or root / FOLDER) / part,
+            local / "pending" / part,
+            local / "activations" / part,
+            local / "times" / part,
+        )
 
     def __bool__(self) -> bool:
         """Return whether the project has stored this set."""
@@ -90,6 +101,23 @@ class Store:
         """Store a snapshot as the baseline, with the numbers of other environments where they are of the same steps."""
         _write(self.path(key), to_text(merged(self._usable(key), snapshot)))
         self.forget(key)
+        if (times := self.times_of(key)) is not None:
+            self._keep_times(key, times.accepted())
+
+    def times_of(self, key: str) -> Times | None:
+        """Return how long a model took; None where that is not known."""
+        return read_times(self.times / f"{key}.json") if self.times is not None else None
+
+    def note_time(self, key: str, machine: str, seconds: float) -> Times:
+        """Keep how long a model took in this run, and return it beside how long it took for its baseline."""
+        before = self.times_of(key) or Times(machine=machine, baseline=seconds, last=seconds)
+        self._keep_times(key, times := before.after(machine, seconds))
+        return times
+
+    def _keep_times(self, key: str, times: Times) -> None:
+        if self.times is not None:
+            ignored_by_git(self.times)
+            _write(self.times / f"{key}.json", times_text(times))
 
     def _usable(self, key: str) -> Snapshot | None:
         try:

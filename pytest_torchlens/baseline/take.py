@@ -28,7 +28,13 @@ from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Operation
 
 
-def take(history: ModelHistory, environment: Environment) -> Snapshot:
+def take(
+    history: ModelHistory,
+    environment: Environment,
+    *,
+    flops: int | None = None,
+    proof: dict[str, str] | None = None,
+) -> Snapshot:
     """Return what is kept of a forward pass.
 
     The pass is replayed once, for the numbers: no activation need be saved, and no more memory is held than in a plain
@@ -40,6 +46,10 @@ def take(history: ModelHistory, environment: Environment) -> Snapshot:
         Just made; the model and its inputs must hold the values that they had before the pass.
     environment
         Where this process runs.
+    flops
+        Floating-point operations of the pass; None where they were not counted.
+    proof
+        Status of each part of the validation that was run; None without any.
 
     Raises
     ------
@@ -49,7 +59,7 @@ def take(history: ModelHistory, environment: Environment) -> Snapshot:
     model = history.recording.model()
     if model is None:
         raise ReferenceError(f"{history.model_name} is gone: hold the model until its snapshot is taken")
-    return _Taking(history, model).snapshot(environment)
+    return _Taking(history, model).snapshot(environment, {} if flops is None else {"flops": flops}, proof or {})
 
 
 class _Taking:
@@ -66,13 +76,14 @@ class _Taking:
             if source.kind in ("parameter", "buffer") and readable(source.name) in self._state
         }
 
-    def snapshot(self, environment: Environment) -> Snapshot:
+    def snapshot(self, environment: Environment, totals: dict[str, int], proof: dict[str, str]) -> Snapshot:
         rerun = Rerun(self._history)
         steps = tuple(map(self._step, self._nodes, self._operations, map(rerun.alias_of, self._nodes)))
         numbers = {step.id: rerun.numbers_of(node) for step, node in zip(steps, self._nodes, strict=True)}
         return Snapshot(
             model=readable(self._history.model_name),
             totals={
+                **totals,
                 "operations": len(self._history.recording.calls),
                 "parameters": sum(parameter.numel() for parameter in self._parameters()),
                 "peak_bytes": rerun.peak_bytes,
@@ -82,7 +93,7 @@ class _Taking:
             steps=steps,
             answers=tuple(self._answers()),
             output={_scrubbed(path): readable(kind) for path, kind in self._history.recording.output_kinds.items()},
-            measured={class_of(environment): Measured(environment=environment, numbers=numbers)},
+            measured={class_of(environment): Measured(environment=environment, numbers=numbers, proof=proof)},
         )
 
     def _calls(self) -> dict[str, ModuleCalled]:

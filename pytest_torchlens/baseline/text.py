@@ -110,7 +110,9 @@ def _read(edge: Edge, module: str) -> str:
 
 def _measured(block: Measured) -> str:
     numbers = [f"{_json(name)}:{_json(_numbers(found))}" for name, found in block.numbers.items()]
-    return "\n".join(["{", f'"environment": {to_json(block.environment)},', *_table("numbers", numbers, end=""), "}"])
+    facts = [f'"environment": {to_json(block.environment)},']
+    facts += [f'"proof": {_json(block.proof)},'] if block.proof else []
+    return "\n".join(["{", *facts, *_table("numbers", numbers, end=""), "}"])
 
 
 def _numbers(numbers: Numbers) -> list[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from tabulate import tabulate
 
+from pytest_torchlens.baseline.times import UNTIMED
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
@@ -46,9 +47,19 @@ def headline(comparison: Comparison) -> str:
         return "new: it has no baseline yet"
     first = comparison.first
     where = f" at {first.operation}" if first is not None and first.operation else ""
-    reached = sum(count for word, count in comparison.counts.items() if word != Change.IDENTICAL.value)
-    total = sum(comparison.counts.values())
-    return f"{comparison.verdict.value}{where}; {reached} of {total} operations are not identical"
+    return f"{comparison.verdict.value}{where}; {_reached(comparison.counts)}"
+
+
+def _reached(counts: dict[str, int]) -> str:
+    total = sum(counts.values())
+    uncompared = counts.get(Change.ENVIRONMENT.value, 0)
+    if differing := total - uncompared - counts.get(Change.IDENTICAL.value, 0):
+        return f"{differing} of {total} operations differ"
+    return (
+        f"all {total} operations are the same, their numbers not compared"
+        if uncompared
+        else f"all {total} operations compute the same"
+    )
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -77,7 +88,8 @@ def _growth(comparison: Comparison) -> str:
 
 
 def _what_to_do(comparison: Comparison, key: str) -> Iterator[str]:
-    if comparison.against or any(note.startswith("stored: ") for note in comparison.notes):
+    accepted = comparison.verdict is Change.IDENTICAL or any(note.startswith("stored: ") for note in comparison.notes)
+    if accepted or comparison.against:
         return
     if comparison.verdict is not Change.NEW:
         yield f"to look:   pytest-lens diff {key}"
@@ -98,6 +110,7 @@ def summary(comparisons: Iterable[tuple[str, Comparison]]) -> list[str]:
     axes = dict.fromkeys(axis for _, comparison in every for axis in comparison.axes)
     lines += [f"environment: {'; '.join(axes)}"] if axes else []
     lines += _causes(every)
+    lines += dict.fromkeys(note for _, found in every for note in found.notes if note == UNTIMED)
     lines += [f"new: {_names(verdicts[Change.NEW.value])}"] if Change.NEW.value in verdicts else []
     stored = sum(any(note.startswith("stored: ") for note in comparison.notes) for _, comparison in every)
     changed = [comparison for _, comparison in every if comparison.verdict is not Change.IDENTICAL]

@@ -46,6 +46,6 @@ def played(recording: Recording, begin: Callable[[], object] = lambda: None) -> 
                 yield Played(number, call, tensors(arguments), outputs)
                 del arguments, outputs
                 player.store(number, call, returned)
-            except (RuntimeError, TypeError, ValueError, KeyError) as error:
+            except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
                 raise NotPlayedError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
             del returned

@@ -48,7 +48,7 @@ def add_baseline_options(group: pytest.OptionGroup, parser: pytest.Parser) -> No
         action="append",
         default=[],
         help="What fails a model: classes of change (structure, local-change@layer_norm, none) and limits "
-        "(own:1e-5@features.*, output:1e-4, peak:+10%%). May be repeated. "
+        "(own:1e-5@features.*, output:1e-4, peak:+10%%, time:+20%%). May be repeated. "
         "Default: structure, meta-change, nan-change, regression, inputs-differ.",
     )
     group.addoption(

@@ -40,6 +40,7 @@ def policy_of(config: pytest.Config) -> Policy:
         folder=str(store.folder),
         pending=str(store.pending),
         activations=str(store.activations),
+        times=str(store.times),
         root=str(config.rootpath),
         update=_update(option.lens_update, refused=in_ci and not option.lens_update_in_ci),
         strict=option.lens_strict or config.getini("lens_strict") or (in_ci and bool(store)),

@@ -11,12 +11,14 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from pytest_torchlens.baseline.store import key_of
-from pytest_torchlens.baseline.take import take
 from pytest_torchlens.baseline.words import told
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.plugin.baseline_policy import policy_of
 from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.run import find_environment
+from pytest_torchlens.run import machine_of
+from pytest_torchlens.run import replay_seconds
+from pytest_torchlens.run import snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pytest_torchlens.records import Comparison
+    from pytest_torchlens.records import Environment
 
 _MODELS: WeakKeyDictionary[ModelHistory, nn.Module | None] = WeakKeyDictionary()
 
@@ -65,9 +68,11 @@ class Check:
         key = self._key(name)
         device = history.operations[0].tensor_device.partition(":")[0] if history.operations else "cpu"
         try:
-            snapshot = take(history, replace(find_environment(), device=device))
-            own = (*self._marked(), *conditions("fail_on", fail_on))
-            found = self._policy.check(key, snapshot, own, history=history)
+            environment = replace(find_environment(), device=device)
+            snapshot = snapshot_of(history, environment)
+            asked = (*self._marked(), *conditions("fail_on", fail_on))
+            timed = self._timed(history, environment, asked)
+            found = self._policy.check(key, snapshot, asked, history=history, timed=timed)
         except (ValueError, ReferenceError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
         self._item.add_report_section("call", "lens", told(found, key, key))
@@ -82,6 +87,13 @@ class Check:
             pytest.fail("lens_check: called twice in one test; give each history a name: lens_check(history, name=...)")
         self._used.add(key)
         return key
+
+    def _timed(
+        self, history: ModelHistory, environment: Environment, asked: tuple[str, ...]
+    ) -> tuple[str, float] | None:
+        """Return machine and time of the recorded operations, run again, where a condition asks for it."""
+        wanted = self._policy.conditions(asked).cost("time") is not None
+        return (machine_of(environment), replay_seconds(history)) if wanted else None
 
     def _marked(self) -> tuple[str, ...]:
         marks = [conditions("fail_on", mark.kwargs.get("fail_on", ())) for mark in self._item.iter_markers("lens")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_torchlens.run.against import Against
 from pytest_torchlens.run.device import check_device
 from pytest_torchlens.run.environment import find_environment
+from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.isolated import IsolatedResult
 from pytest_torchlens.run.isolated import Isolation
 from pytest_torchlens.run.other_python import OtherPython
@@ -14,6 +15,8 @@ from pytest_torchlens.run.run import UNFIT_GRAPH
 from pytest_torchlens.run.run import CaseResult
 from pytest_torchlens.run.run import RunOptions
 from pytest_torchlens.run.run import run_case
+from pytest_torchlens.run.snapshot import replay_seconds
+from pytest_torchlens.run.snapshot import snapshot_of
 from pytest_torchlens.run.worker import Limits
 from pytest_torchlens.run.worker import memory_share
 
@@ -30,6 +33,9 @@ __all__ = [
     "RunOptions",
     "check_device",
     "find_environment",
+    "machine_of",
     "memory_share",
+    "replay_seconds",
     "run_case",
+    "snapshot_of",
 ]

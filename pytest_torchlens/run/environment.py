@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib import metadata
+from pathlib import Path
 
+import psutil
 import torch
 
+from pytest_torchlens.baseline.environment import class_of
 from pytest_torchlens.records import Environment
 
 PACKAGES = (
@@ -38,6 +42,20 @@ def find_environment() -> Environment:
             "mkldnn": str(torch.backends.mkldnn.enabled),
         },
     )
+
+
+def machine_of(environment: Environment) -> str:
+    """Return what makes times comparable: processor, cores, memory, graphics card, and the environment's class."""
+    memory = round(psutil.virtual_memory().total / 2**30)
+    card = [torch.cuda.get_device_name()] if environment.device == "cuda" else []
+    return ", ".join([_processor(), f"{os.cpu_count()} cores", f"{memory} GiB", *card, class_of(environment)])
+
+
+def _processor() -> str:
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str:

@@ -18,7 +18,6 @@ from pytest_torchlens.audit import ModelFacts
 from pytest_torchlens.audit import Subject
 from pytest_torchlens.audit import audit
 from pytest_torchlens.baseline.store import key_of
-from pytest_torchlens.baseline.take import take
 from pytest_torchlens.capture.patches import listening
 from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
@@ -36,8 +35,11 @@ from pytest_torchlens.run.describe import describe
 from pytest_torchlens.run.describe import describe_arguments
 from pytest_torchlens.run.device import wait_for
 from pytest_torchlens.run.environment import find_environment
+from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.errors import error_record
+from pytest_torchlens.run.snapshot import snapshot_of
 from pytest_torchlens.run.statistics import activation_statistics
+from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
 
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_torchlens.baseline.policy import Policy
-    from pytest_torchlens.history import ModelHistory
     from pytest_torchlens.zoo import Inputs
     from pytest_torchlens.zoo import ModelCase
 
@@ -132,6 +133,7 @@ class _Job:
         self.device = torch.device(case.settings.device)
         self.stage = Stage.BUILD
         self.found: dict[str, Any] = {"weights": case.settings.weights}
+        self.fastest = 0.0
 
     def run(self) -> None:
         with torch.set_grad_enabled(self.case.settings.mode == "train"):
@@ -173,6 +175,7 @@ class _Job:
             model(*inputs.args, **inputs.kwargs)
             wait_for(self.device)
             times.append(time.perf_counter() - start)
+        self.fastest = min(times)
         self.found.update(forward_ms=statistics.median(times) * 1e3, forward_runs=len(times))
 
     def record(self, model: nn.Module, inputs: Inputs) -> HistoryRecord:
@@ -192,19 +195,20 @@ class _Job:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)
         elif self.options.baseline is not None:
             self.enter(Stage.COMPARE)
-            self.compare(self.options.baseline, validation.history)
+            self.compare(self.options.baseline, validation)
         return validation.history.record()
 
-    def compare(self, baseline: Policy, history: ModelHistory) -> None:
+    def compare(self, baseline: Policy, validation: Validation) -> None:
         environment = replace(find_environment(), device=self.device.type)
         try:
-            snapshot = take(history, environment)
+            snapshot = snapshot_of(validation.history, environment, validation.verdict)
         except Exception as error:  # noqa: BLE001 - the record holds as far as it was asked for; only the replay failed
             reason = f"not compared with its baseline, for it cannot be replayed: {type(error).__name__}: {error}"
             self.found["notes"] = (*self.found.get("notes", ()), reason)
             return
-        key = key_of(self.case.zoo, self.case.name)
-        comparison = baseline.check(key, snapshot, self.case.settings.fail_on, history=history)
+        key, fail_on = key_of(self.case.zoo, self.case.name), self.case.settings.fail_on
+        timed = machine_of(environment), self.fastest
+        comparison = baseline.check(key, snapshot, fail_on, history=validation.history, timed=timed)
         self.found["comparison"] = comparison
         if comparison.fails:
             self.found.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)

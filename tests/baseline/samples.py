@@ -11,11 +11,14 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_torchlens import log_forward_pass
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.take import take
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.run import find_environment
+from pytest_torchlens.run import snapshot_of as taken
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
+
+PASSES = 3
+"""In which a call is met: the recorded one, its replay for the count of operations, and the one for the numbers."""
 
 
 def an_input(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -25,7 +28,7 @@ def an_input(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def snapshot_of(model: nn.Module, *inputs: torch.Tensor, seed: int | None = 0) -> Snapshot:
     with torch.no_grad():
         history = log_forward_pass(model, list(inputs), layers_to_save=None, random_seed=seed)
-        return take(history, find_environment())
+        return taken(history, find_environment())
 
 
 def filled(model: nn.Module) -> nn.Module:
@@ -97,5 +100,5 @@ def tampered_snapshot(
     weights = [clean.state[edge.parent].digest for edge in step.reads if edge.argument in ("1", "weight")]
     with Tampered(step.applied, numbers[first].digest, tamper, weights[-1] if weights else "") as mode:
         found = snapshot_of(model, x)
-    assert mode.count == 2, f"{step_id}: the call was met {mode.count} times, not in pass and replay"
+    assert mode.count == PASSES, f"{step_id}: the call was met {mode.count} times, not in each of {PASSES} passes"
     return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +12,7 @@ from torch import nn
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.parsed import parsed
 from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.baseline.words import headline
 from pytest_torchlens.records import Change
 from tests.baseline.samples import Small
 from tests.baseline.samples import an_input
@@ -181,3 +185,72 @@ def test_all_inside_a_renamed_module_is_still_matched():
     (finding,) = found.findings
     assert finding.message.startswith("renamed: module (the model) is now 0;")
     assert found.counts == {"identical": len(snapshot_of(inner, X).steps)}
+
+
+class Two(nn.Module):
+    """A function of what two layers give."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.function(self.left(x), self.right(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (torch.add, "operands swapped: right/linear and left/linear; add gives the same for both orders"),
+        (torch.maximum, "operands swapped: right/linear and left/linear; maximum gives the same for both orders"),
+        (torch.sub, "operands swapped: right/linear and left/linear"),
+        (lambda a, b: torch.add(a, b, alpha=2), "operands swapped: right/linear and left/linear"),
+        (lambda a, b: a.add_(b), "operands swapped: right/linear and left/linear"),
+    ],
+    ids=["add", "maximum", "sub", "alpha", "in place"],
+)
+def test_swapped_operands_are_called_that(function, said):
+    x = an_input(2, 4)
+    swapped = filled(Two(lambda a, b: function(b, a)))
+    found = compare(snapshot_of(filled(Two(function)), x), snapshot_of(swapped, x))
+    assert [f.message for f in found.findings if f.change is Change.STRUCTURE] == [said]
+    assert (found.verdict, found.fails) == (Change.STRUCTURE, True)
+
+
+class Scaled(nn.Module):
+    def __init__(self, name) -> None:
+        super().__init__()
+        self.name = name
+        setattr(self, name, nn.Parameter(torch.ones(4)))
+
+    def forward(self, x):
+        return x * getattr(self, self.name)
+
+
+def test_a_renamed_parameter_is_called_that():
+    found = compare(snapshot_of(Scaled("gamma"), X[..., :4]), snapshot_of(Scaled("weight"), X[..., :4]))
+    assert [f.message for f in found.findings] == ["renamed: gamma is now weight"]
+    assert headline(found) == "structure at /mul; 1 of 3 operations differ"
+
+
+def test_weights_that_follow_a_new_name_are_said_to():
+    before, after = (nn.Sequential(OrderedDict({name: nn.Linear(8, 8)})) for name in ("old", "new"))
+    found = compare(snapshot_of(filled(before), X), snapshot_of(filled(after), X))
+    assert [f.message for f in found.findings] == [
+        "renamed: module old is now new; 1 operation in it matched",
+        "other weights: new.weight, new.bias (a new name, and a zoo's random weights follow the names)",
+    ]
+
+
+def test_the_headline_says_how_many_differ():
+    clean = snapshot_of(filled(Small()), X)
+    (block,) = clean.measured.values()
+    elsewhere = replace(clean, measured={"cuda 1 thread": block})
+    renamed = nn.Sequential(filled(Small()))
+    for before, after, said in (
+        (clean, clean, "identical; all 11 operations compute the same"),
+        (clean, snapshot_of(renamed, X), "structure at 0.conv/conv2d; all 11 operations compute the same"),
+        (elsewhere, clean, "environment; all 11 operations are the same, their numbers not compared"),
+    ):
+        assert headline(compare(before, after)) == said
