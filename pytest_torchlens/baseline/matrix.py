@@ -91,7 +91,8 @@ class Matrix:
             for name, cell in zip(self.others, row, strict=True):
                 if cell is not None and (first := cell.first) is not None:
                     size = f" ({first.error:.2g} of the largest value)" if first.error else ""
-                    lines.append(f"{key}, {name}: {first.change.value} at {first.operation}: {first.message}{size}")
+                    where = f" at {first.operation}" if first.operation else ""
+                    lines.append(f"{key}, {name}: {first.change.value}{where}: {first.message}{size}")
         return "\n".join(lines) or "none"
 
     def markdown(self) -> str:

@@ -141,6 +141,15 @@ def test_matrix_names_in_what_the_environments_differ(snapshots, tmp_path, capsy
         assert "newer: torch 2.0 → " in text
 
 
+def test_matrix_tells_of_what_is_the_whole_models(snapshots, tmp_path, capsys):
+    larger = replace(snapshots[0], totals={name: 2 * size for name, size in snapshots[0].totals.items()})
+    for name, snapshot in (("a", snapshots[0]), ("b", larger)):
+        Store.of(tmp_path, name=name).accept("zoo/net", snapshot)
+    assert main(["matrix", "a", "b", f"--root={tmp_path}"]) == 0
+    assert "zoo/net, b: larger: flops 71,808 → 143,616 (+100 %)" in capsys.readouterr().out
+    assert main(["matrix", "a", "b", f"--root={tmp_path}", "--fail=flops:+50%"]) == 1
+
+
 def test_matrix_of_nothing_is_a_mistake(tmp_path, capsys):
     for name in "ab":
         (tmp_path / name).mkdir()
