@@ -34,6 +34,9 @@ BESIDE = "PYTEST_LENS_RECORDER"
 FINISHING = 5.0
 """Seconds for a process that was told to stop to finish its files."""
 
+MOST_SAID = 8_000
+"""Bytes of what the process beside said last that an error repeats; a callback may print at each frame."""
+
 HELD = 20_000
 """Rows of statistics that wait for a slot at most."""
 
@@ -287,7 +290,7 @@ class Worker:
             self._process.wait()
 
     def _error(self) -> RecorderError:
-        self._log.seek(0)
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - MOST_SAID))
         said = self._log.read().decode(errors="replace").strip()
         status = self._process.returncode
         how = f"was ended by signal {-status}" if status and status < 0 else f"ended with status {status}"

@@ -143,6 +143,11 @@ def test_by_a_fixture(tracked, number, request):
         ("no_nam=True", "marker lens_expect: there is no expectation 'no_nam'; did you mean 'no_nan'*"),
         ("grad_norm=3", "marker lens_expect: grad_norm=3 is no range*"),
         ("every=0", "marker lens_expect: every=0: give a whole number*"),
+        ("no_nan=True, size=5", "marker lens_expect: size=5: give width and height*"),
+        ("no_nan=True, folder=5", "marker lens_expect: folder=5: give a path*"),
+        ("no_nan=True, title=5", "marker lens_expect: title=5: give a text*"),
+        ("no_nan=True, videos='no'", "marker lens_expect: videos='no': give True or False*"),
+        ("no_nan=True, layers=5", "marker lens_expect: layers=5: give one glob*"),
         ("", "marker lens_expect expects nothing: say what*"),
         ("no_nan=False", "marker lens_expect: nothing is expected*"),
         ("True", "marker lens_expect takes keywords only*"),
@@ -152,6 +157,17 @@ def test_a_wrong_marker_is_said(pytester: pytest.Pytester, marker: str, message:
     result = run(pytester, f"@pytest.mark.lens_expect({marker})\ndef test_it(): pass\n")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([message])
+
+
+def test_a_marker_that_needs_a_package_that_is_missing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find(name))
+    test = '@pytest.mark.lens_expect(no_nan=True, folder="out", tensorboard=True)\ndef test_it(): pass\n'
+    result = run(pytester, test)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["marker lens_expect: tensorboard need the package 'tensorboard', which is not*"])
 
 
 def test_the_report_has_curves_and_videos(pytester: pytest.Pytester):

@@ -34,6 +34,11 @@ def fail(name, step, values):
         raise ValueError(f"cannot bear {name}")
 
 
+def fail_after_long_talk(name, step, values):
+    sys.stdout.write("chatter\n" * 100_000)
+    raise ValueError("enough")
+
+
 def die(name, step, values):
     if step >= 3:
         os._exit(7)

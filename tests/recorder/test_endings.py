@@ -82,6 +82,16 @@ def wait_until_dead(pid: int) -> None:
 
 
 @LINUX
+def test_what_stays_is_seen(tmp_path: Path):
+    """The looks after each test see a recorder that is open: its process, and its memory."""
+    mark, before = os.environ["LENS_TEST"], shared_memory()
+    with Recorder(tmp_path, videos=False, page=False, timeout=PATIENCE) as recorder:
+        recorder.step(loss=1.0)
+        assert processes_with(mark) == set(recorder._recording.output.pids)
+        assert len(shared_memory() - before) == 1
+
+
+@LINUX
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_the_process_beside_ends_with_the_one_that_records(how: signal.Signals, tmp_path: Path):
     root = Path(__file__).parents[2]
@@ -235,6 +245,15 @@ def test_a_crash_of_the_consumer_reaches_training(callback: str, said: str, tmp_
     # A frame is in the file when the next one tells how long it was shown.
     assert len(frames(tmp_path / "000-0.mp4")) >= 2
     assert [row["step"] for row in table(tmp_path) if row["item"] == "0"][:3] == ["0", "1", "2"]
+
+
+def test_of_what_a_consumer_said_an_error_repeats_the_end(tmp_path: Path):
+    model, recorder = small_model(), Recorder(tmp_path, every=1, videos=False, page=False, timeout=PATIENCE)
+    recorder.track_layers(model, "0", gradients=False, callback=callbacks.fail_after_long_talk)
+    train(model, 1, recorder)
+    with pytest.raises(RecorderError, match="ValueError: enough") as caught:
+        recorder.close()
+    assert len(str(caught.value)) < 10_000
 
 
 def test_a_killed_consumer_leaves_a_video_that_plays(tmp_path: Path):
