@@ -185,6 +185,15 @@ class Call:
         """
         return len(self.outputs) == 1 and not self.writes and not self.info.opaque
 
+    @property
+    def uninitialised(self) -> bool:
+        """Whether what it gave is, or may end in, whatever the memory held: not so of ``x.new(y)``, an alias of `y`."""
+        given = self.info.name == "new" and any(type(arg) in _CONTENTS for arg in self.args[1:2])
+        return self.info.uninitialised and not given
+
+
+_CONTENTS = frozenset([Value, Aliased, list, tuple])  # a shape is ints or a `torch.Size`
+
 
 @dataclass(frozen=True)
 class Escape:

@@ -180,7 +180,7 @@ class FunctionTracer(TorchFunctionMode):
                 self.ledger.log_writes(call, number, written)
             elif call.args:
                 self.ledger.narrow(call, outputs[0])
-            if call.info.uninitialised:
+            if call.uninitialised:
                 self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

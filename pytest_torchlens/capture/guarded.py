@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch._C import _get_function_stack_at
+from torch._C import _len_torch_function_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
@@ -23,6 +25,8 @@ from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.record import OnePass
 from pytest_torchlens.capture.threads import SharedTracer
+
+COMPILES = "it runs compiled functions"
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -183,11 +187,14 @@ class GuardedTracer(SharedTracer):
         self._limits = limits
         self.trouble = _Trouble()
         self._ran = _Ran()
+        self._left = 0
         self.share()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs or {})
         with self._ours():
             info_of(func)
         if self.over:
@@ -205,6 +212,26 @@ class GuardedTracer(SharedTracer):
             self.over = True
             with contextlib.suppress(Exception):
                 super().close()
+
+    def give_way(self) -> None:
+        """End the recording and come off the stacks of modes, before compiled code runs: it is not compiled under any.
+
+        Leaving what was left so does nothing.
+        """
+        watch = self.watch
+        self.leave_off(given_up=COMPILES)
+        if watch is not None:
+            watch.leave()
+        height = _len_torch_function_stack()
+        if height and _get_function_stack_at(height - 1) is self:
+            self.__exit__(None, None, None)
+            self._left += 1
+
+    def __exit__(self, *error: object) -> None:
+        if self._left:
+            self._left -= 1
+        else:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Stop recording."""

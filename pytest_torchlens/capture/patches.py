@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import torch._functorch.eager_transforms
 import torch.overrides
 
 from pytest_torchlens.capture.modes import aside
+from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.transforms import Pullback
@@ -40,7 +43,7 @@ def tracer_here() -> Tracer | None:
 @contextlib.contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
     """Let `tracer` see this thread's module calls and torch functions."""
-    with _standing_in(_STAND_INS):
+    with _standing_in(_stand_ins()):
         _active.tracer = tracer
         try:
             with tracer:
@@ -225,6 +228,25 @@ def _outermost_tracer() -> Tracer | None:
     return None if torch._C._functorch.peek_interpreter_stack() is not None else _watching_tracer()
 
 
+def _compile(*args: Any, **kwargs: Any) -> Any:
+    """Stand in for ``torch.compile``: it may be what loads the compiler."""
+    _give_way()
+    return _originals["compile"](*args, **kwargs)
+
+
+def _callback_from_stance(callback: Any) -> Any:
+    """Stand in for what the compiler asks for when a compiled function is called; without a callback it is not."""
+    if callback:
+        _give_way()
+    return _originals["_callback_from_stance"](callback)
+
+
+def _give_way() -> None:
+    tracer = _watching_tracer()
+    if isinstance(tracer, SharedTracer):
+        tracer.give_way()
+
+
 StandIn = tuple[Any, str, Any]
 """Owner, attribute, and what stands in for it."""
 _STAND_INS: list[StandIn] = [
@@ -239,7 +261,18 @@ _STAND_INS: list[StandIn] = [
     (torch._functorch.eager_transforms, "grad_and_value_impl", _grad_and_value),
     (torch._functorch.eager_transforms, "_jvp_with_argnums", _jvp),
     (torch._functorch.eager_transforms, "_vjp_with_argnums", _vjp),
+    (torch, "compile", _compile),
 ]
+
+
+def _stand_ins() -> list[StandIn]:
+    """Return them all; that of the compiler where it is loaded, which takes seconds."""
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is None or not hasattr(compiler, "_callback_from_stance"):
+        return _STAND_INS
+    return [*_STAND_INS, (compiler, "_callback_from_stance", _callback_from_stance)]
+
+
 # what stood there when recording began: PyTorch's own, or what another tool had put there
 _originals: dict[str, Any] = {}
 
@@ -260,8 +293,16 @@ def _install(stand_ins: list[StandIn]) -> None:
             if not _users[key]:
                 if (found := vars(owner)[name]) is not stand_in:  # as somebody else may have left it
                     _originals[key] = found
+                    _disguise(stand_in, found)
                 setattr(owner, name, stand_in)
             _users[key] += 1
+
+
+def _disguise(stand_in: Any, found: Any) -> None:
+    """Give a stand-in name, module, documentation and signature of what it stands for, and nothing of another's."""
+    function = getattr(stand_in, "__func__", stand_in)
+    vars(function).clear()
+    functools.update_wrapper(function, getattr(found, "__func__", found))
 
 
 def _remove(stand_ins: list[StandIn]) -> None:

@@ -65,6 +65,9 @@ class SharedTracer(Tracer):
             return func(*args, **kwargs or {})
         return super().__torch_function__(func, types, args, kwargs)
 
+    def give_way(self) -> None:
+        """Be told that compiled code is about to run."""
+
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         one_at_a_time = (
             self._drawing if info.draws and not info.opaque and is_of_torch(info.func) else contextlib.nullcontext()

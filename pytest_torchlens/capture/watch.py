@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Missed
@@ -42,6 +43,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._others: list[Watch] = []
         self.missed: list[Missed] = []
         self.makers = Makers()
+        self._left = False
+
+    def leave(self) -> None:
+        """Come off the stack of modes before the end, if it is on top."""
+        if _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)
+            self._left = True
+
+    def __exit__(self, *error: object) -> None:
+        if not self._left:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,

@@ -33,10 +33,9 @@ __all__ = [
     "pytest_addhooks",
     "pytest_addoption",
     "pytest_assertrepr_compare",
+    "pytest_collection_finish",
     "pytest_configure",
     "pytest_generate_tests",
-    "pytest_itemcollected",
-    "pytest_runtest_setup",
 ]
 
 
@@ -94,17 +93,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(TrainingReport(config), "lens-training")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give a test that is marked ``lens_expect`` a recorder."""
-    if item.get_closest_marker("lens_expect"):
-        from pytest_torchlens.plugin.training import give_recorder
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Heed our markers, once for all tests: it costs nothing where tests are but listed, and next to nothing else."""
+    if session.config.option.collectonly:
+        return
+    marked = [item for item in session.items if any(mark.name in _MARKERS for mark in item.iter_markers())]
+    if marked:
+        from pytest_torchlens.plugin.marked import Marked
 
-        give_recorder(item)
+        session.config.pluginmanager.register(Marked(marked), "lens-marked")
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fail a test whose marker ``lens`` says what we do not know; here, for a worker of xdist has no usage errors."""
-    if item.get_closest_marker("lens"):
-        from pytest_torchlens.plugin.marker import check
-
-        check(item)
+_MARKERS = ("lens", "lens_expect")

@@ -22,6 +22,7 @@ from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.numbers import other_numbers
 from pytest_torchlens.validate.trial import Trial
+from pytest_torchlens.validate.trial import same
 
 # these do not check indices: values out of range would read foreign memory
 _GENTLE = frozenset(["roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d", "nms"])
@@ -132,7 +133,8 @@ class Explainer:
 
     def _doubled(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield a tensor with other values behind its own, in each dimension from the last on."""
-        other = next(self._noise.variants(tensor), tensor)
+        variants = self._noise.variants(tensor)  # of a lone integer the first is itself
+        other = next((other for other in variants if not same([other], [tensor])), tensor)
         if not tensor.dim():
             yield torch.stack([tensor, other])
         for dim in range(tensor.dim() - 1, -1, -1):

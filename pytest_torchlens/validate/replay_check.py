@@ -117,7 +117,7 @@ class ReplayCheck:
 
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> bool:
         """Return whether the values are as recorded; what is otherwise wrong is reported here."""
-        if call.info.uninitialised:
+        if call.uninitialised:
             self._uninitialised += 1
             return True
         with_gradients, *_ = self._recording.ambient.rows[call.ambient]

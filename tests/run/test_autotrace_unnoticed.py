@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from pytest_torchlens.capture.patches import module_calls_seen
 from pytest_torchlens.records import Status
 from tests.models import Function
+from tests.run.traced import CALL
 from tests.run.traced import X
 from tests.run.traced import assert_equal
 from tests.run.traced import traced
@@ -100,6 +107,58 @@ def test_compiled_modules_are_left_alone():
     result, found = traced(test)
     assert result == ((3, 2), (3, 2))
     assert found.passed_over == {"it is compiled or scripted": 1}
+
+
+def cos_and_one(x):
+    return x.cos() + 1
+
+
+def compiled():
+    return torch.compile(cos_and_one, backend="eager", fullgraph=True)
+
+
+def with_compiled(function):
+    return lambda x: function(x * 2) * 2
+
+
+WITH_COMPILED_FUNCTIONS = {
+    "compiled before": lambda: with_compiled(compiled()),
+    "compiled in forward": lambda: lambda x: compiled()(x) * 2,
+    "attention": lambda: lambda x: flex_attention(*[x.expand(1, 1, 3, 4)] * 3),
+    "in a thread": lambda: functools.partial(in_a_thread, compiled()),
+}
+
+
+def in_a_thread(function, x):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, x).result() * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", WITH_COMPILED_FUNCTIONS.values(), ids=WITH_COMPILED_FUNCTIONS)
+def test_compiled_functions_are_compiled_and_called(make):
+    torch.compiler.reset()
+    forward = make()
+    plain = Function(forward)(X)
+    torch.compiler.reset()
+    for _ in range(2):
+        result, found = traced(lambda: Function(forward)(X))
+        assert_equal(result, plain)
+        assert [call.left_off for call in found.found] == ["it runs compiled functions"]
+        assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
+        assert not is_in_torch_dispatch_mode()
+
+
+def test_the_module_call_that_is_heard_looks_like_that_of_torch():
+    def facts():
+        call = nn.Module.__call__
+        named = [getattr(call, name) for name in ("__module__", "__name__", "__qualname__", "__doc__")]
+        return *named, inspect.signature(call), inspect.getsource(call), inspect.unwrap(call)
+
+    plain = facts()
+    with module_calls_seen():
+        assert nn.Module.__call__ is not CALL
+        assert facts() == plain
 
 
 LEFT_ALONE = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.models import Function
 
@@ -20,3 +22,30 @@ def test_a_result_that_is_not_contiguous_is_looked_at_in_silence():
     )
     assert found, found.verdict
     assert "new" in [operation.layer_type for operation in found.history.record().operations]
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3, 2))
+
+    def forward(self, x):
+        return ScalesTheGradient.apply((x * self.weight).transpose(0, 1)).float().pow(2)
+
+
+def test_a_result_that_is_an_alias_is_replayed_with_gradients():
+    found = validate(Scaled(), (torch.ones(3, 2),))
+    assert found, found.verdict
+
+
+@pytest.mark.parametrize("given", [lambda x: x.new(x), lambda x: x.new([1.0, 2.0])], ids=["tensor", "list"])
+def test_new_with_contents_is_no_uninitialised_memory(given):
+    replay = validate(Function(lambda x: given(x * 2) + 1), (torch.ones(3, 2),)).verdict.part("replay")
+    assert replay.status is Status.PASSED
+    assert not replay.exempt
+
+
+def test_new_with_a_shape_is():
+    given = Function(lambda x: x.new(3, 2).fill_(1) + x + x.new_empty([3, 2]).zero_())
+    replay = validate(given, (torch.ones(3, 2),)).verdict.part("replay")
+    assert replay.exempt == {"uninitialised memory": 2}
