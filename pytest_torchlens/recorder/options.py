@@ -66,7 +66,7 @@ class RecorderOptions:
     max_frames: int = 1000
     frames_per_second: int = 10
     size: tuple[int, int] = (480, 360)
-    slots: int = 128
+    slots: int = 512
     slot_values: int = 65_536
     workers: int = 1
     keep: int = 10_000

@@ -61,9 +61,9 @@ class Recorder(Tracker):
         Frames after which a video goes on in another file, and how fast it plays.
     size : tuple of int, default (480, 360)
         Width and height of videos in pixels.
-    slots, slot_values : int, default 128 and 65,536
+    slots, slot_values : int, default 512 and 65,536
         Frames that may be on their way, and numbers that a frame has at most: of larger tensors an evenly spread
-        part is drawn.  Memory for them is allocated once.
+        part is drawn.  Memory for them is allocated once, and used as far as they fill it.
     workers : int, default 1
         Processes beside; items are dealt out to them.
     keep : int, default 10,000
