@@ -27,6 +27,8 @@ none is guessed. A model without a row was not reached yet: the count says how m
 
 - **time ratio**: validating it, in plain forward passes measured just before in the same process. The machine was busy,
   so the milliseconds of a forward pass are upper bounds.
+- **GFLOPs**: thousand million floating-point operations of one pass, a multiplication with an addition being two; empty
+  where they were not counted.
 - **passed**: the traced run changed nothing, the graph replayed bit for bit, every edge mattered or has a named reason,
   the metadata agree, and the dispatcher ran nothing unrecorded.
 """
@@ -53,10 +55,21 @@ def _zoo(name: str, rows: list[Row]) -> Iterator[str]:
     versions = ", ".join(sorted({f"torch {row['torch']}, {row['library']}, Python {row['python']}" for row in rows}))
     yield f"## {name}\n\n{len(rows)} of {len(zoo.names)} models: {said}. {versions}."
     yield f"All rows: [{name}.csv]({name}.csv).\n"
+    if (drawn := FOLDER / "drawn" / f"{name}.csv").exists():
+        yield from _drawn(_rows(drawn), len(zoo.names))
     failed = [row for row in rows if not row["verdict"].startswith("passed")]
     if failed:
         yield "\n".join(f"- `{row['model']}`: {row['verdict']}: {row['reason']}" for row in failed) + "\n"
     yield tabulate(list(_families(zoo, rows)), headers="keys", tablefmt="github") + "\n"
+
+
+def _drawn(rows: list[Row], num_models: int) -> Iterator[str]:
+    """Yield how many were drawn for their pages, and why each of the others was not."""
+    missing = [row for row in rows if row["drawn"] != "yes"]
+    not_tried = f"; {num_models - len(rows)} were not reached yet" if len(rows) < num_models else ""
+    yield f"Drawn for their pages (`--lens-report`): {len(rows) - len(missing)} of {len(rows)} models{not_tried}.\n"
+    if missing:
+        yield "\n".join(f"- `{row['model']}`: {row['drawn']}" for row in missing) + "\n"
 
 
 def _families(zoo: Zoo, rows: list[Row]) -> Iterator[dict[str, object]]:
@@ -71,13 +84,18 @@ def _families(zoo: Zoo, rows: list[Row]) -> Iterator[dict[str, object]]:
             "parameters": _span(group, "params"),
             "operations": _span(group, "operations"),
             "edges": _span(group, "edges"),
+            "GFLOPs": _span(group, "flops", 10**9),
             "time ratio": _median(group, "validate_ratio"),
         }
 
 
-def _span(rows: list[Row], column: str) -> str:
+def _span(rows: list[Row], column: str, unit: int = 1) -> str:
     numbers = [int(row[column]) for row in rows if row[column]]
-    low, high = min(numbers, default=0), max(numbers, default=0)
+    if not numbers:
+        return ""
+    low, high = min(numbers), max(numbers)
+    if unit > 1:
+        return f"{low / unit:,.2f}" if low == high else f"{low / unit:,.2f} – {high / unit:,.2f}"
     return f"{low:,}" if low == high else f"{low:,} – {high:,}"
 
 
