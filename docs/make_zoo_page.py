@@ -28,7 +28,7 @@ none is guessed. A model without a row was not reached yet: the count says how m
 - **time ratio**: validating it, in plain forward passes measured just before in the same process. The machine was busy,
   so the milliseconds of a forward pass are upper bounds.
 - **GFLOPs**: thousand million floating-point operations of one pass, a multiplication with an addition being two; empty
-  where they were not counted.
+  where they were not counted. Quantized models compute with integers, and have none or few.
 - **passed**: the traced run changed nothing, the graph replayed bit for bit, every edge mattered or has a named reason,
   the metadata agree, and the dispatcher ran nothing unrecorded.
 """
