@@ -98,7 +98,9 @@ def _diff(options: argparse.Namespace, store: Store) -> int:
     pairs = _pairs(options, store)
     failed = 0
     for name, before, after in pairs:
-        found = compare(before, after, conditions, baseline=name)
+        times = store.times_of(name) if options.second is None else None
+        seconds = (times.baseline, times.last) if times is not None else None
+        found = compare(before, after, conditions, baseline=name, seconds=seconds)
         failed += found.fails
         print(told(found, name, name) if found.findings else f"{name}: {headline(found)}")
     return int(failed > 0)

@@ -57,6 +57,14 @@ def test_diff_tells_what_waits_from_what_is_stored_and_fails_the_build(store, ca
     assert main(["diff", "zoo/small", "--fail", "regression@conv*"]) == 0
 
 
+def test_diff_of_what_waits_compares_the_times_of_this_machine(store, capsys):
+    for seconds in (0.25, 0.5):
+        store.note_time("zoo/small", "this", seconds)
+    assert main(["diff", "zoo/small", "--fail", "none,time:+50%"]) == 1
+    assert "the fastest pass took 250 ms and takes 500 ms on this machine (+100 %)" in capsys.readouterr().out
+    assert main(["diff", "zoo/small", "--fail", "none,time:+150%"]) == 0
+
+
 def test_accept_and_prune_move_what_waits(store):
     assert main(["accept", "zoo/small"]) == 0
     assert (store.models(), store.waiting()) == (["zoo/small"], ["zoo/other"])
