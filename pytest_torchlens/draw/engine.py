@@ -22,6 +22,10 @@ class DrawingUnavailable(RuntimeError):  # noqa: N818 - it says a state, not a m
     """There is no drawing, and the message says why and what to do; all else goes on."""
 
 
+class LayoutStopped(DrawingUnavailable):
+    """The layout took longer than it may; one of fewer nodes may not."""
+
+
 def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  # noqa: A002 - Graphviz's word
     """Return the drawing of a DOT source.
 
@@ -40,7 +44,7 @@ def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  #
     Raises
     ------
     DrawingUnavailable
-        If there is no program, or it fails, or takes longer than `timeout`.
+        If there is no program, or it fails; `LayoutStopped` if it takes longer than `timeout`.
     """
     program = _program()
     if format == "pdf" and Path(program).stem == _WHEEL:
@@ -50,7 +54,7 @@ def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  #
             [program, f"-T{format}"], input=dot.encode(), capture_output=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        raise DrawingUnavailable(
+        raise LayoutStopped(
             f"no drawing: {program} was stopped after {timeout:g} s; draw fewer nodes (max_nodes, vis_nesting_depth)"
         ) from None
     except OSError as error:

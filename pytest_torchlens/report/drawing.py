@@ -9,6 +9,7 @@ from pytest_torchlens.draw import DrawingUnavailable
 from pytest_torchlens.draw import DrawOptions
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import render
+from pytest_torchlens.draw.engine import LayoutStopped
 from pytest_torchlens.records import to_json
 from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.inline import row_id
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_torchlens.records import ModelReport
+
+
+FEW_NODES = 60
+"""What can be laid out in time whatever the arrows."""
 
 
 def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> ModelReport:
@@ -47,11 +52,17 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
     """
     if report.history is None:
         return report
-    path = page_path(report)
-    options = DrawOptions(max_nodes=max_nodes)
-    dot = dot_source(report.history, options, link=lambda operation: f"{path.name}#{row_id(operation)}")
+    path, history = page_path(report), report.history
+
+    def drawn(max_nodes: int) -> bytes:
+        options = DrawOptions(max_nodes=max_nodes)
+        return render(dot_source(history, options, link=lambda operation: f"{path.name}#{row_id(operation)}"))
+
     try:
-        svg = render(dot)
+        try:
+            svg = drawn(max_nodes)
+        except LayoutStopped:  # so many arrows that only modules can be drawn
+            svg = drawn(min(max_nodes, FEW_NODES))
         views = make_views(report.history, svg)
     except DrawingUnavailable as error:
         return replace(report, graph="", notes=(*report.notes, str(error)))

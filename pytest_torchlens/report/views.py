@@ -26,7 +26,7 @@ MOST_MODULES: Final = 60
 """Modules that have a drawing of their own, outermost first; a drawing takes about 30 ms and 5 KB."""
 _ARROW: Final = " -> "
 _MOST_ARROWS: Final = 300
-"""In a level: beyond it a drawing takes seconds."""
+"""In a level or a module: beyond it a drawing takes seconds."""
 _LESS: Final = 0.7
 """Part of all arrows that a level has at most: with more it shows hardly less than the drawing of all operations."""
 _READABLE: Final = 60
@@ -101,13 +101,16 @@ def make_views(history: HistoryRecord, drawing: bytes) -> Views:
         If there is no Graphviz, or it fails.
     """
     levels, modules = list(_levels(history)), _modules(history)
-    wanted = [*levels, *(_module(history, call) for call in modules[:MOST_MODULES])]
+    inner = [_module(history, call) for call in modules[:MOST_MODULES]]
+    wanted = [*levels, *(each for each in inner if each.dot.count(_ARROW) <= _MOST_ARROWS)]
     # One process for all: starting one takes longer than most drawings.
     drawn = render("\n".join(each.dot for each in wanted)).split(b"<?xml")[1:] if wanted else []
     views = [_view(each.key, each.title, b"<?xml" + svg) for each, svg in zip(wanted, drawn, strict=True)]
     views.insert(len(levels), _view("all", "All operations", drawing))
     return Views(
-        views=tuple(views), first=_first(views[: len(levels) + 1]), num_modules_left_out=len(modules[MOST_MODULES:])
+        views=tuple(views),
+        first=_first(views[: len(levels) + 1]),
+        num_modules_left_out=len(modules) - (len(wanted) - len(levels)),
     )
 
 

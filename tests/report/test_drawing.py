@@ -4,10 +4,14 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from pytest_torchlens.draw import render
+from pytest_torchlens.draw.engine import LayoutStopped
 from pytest_torchlens.records import ModelReport
+from pytest_torchlens.report import drawing
 from pytest_torchlens.report import page_path
 from pytest_torchlens.report import save_drawing
 from pytest_torchlens.report.inline import inline_drawing
+from tests.draw.samples import transformer
 from tests.report.html_page import Page
 from tests.report.samples import passed
 
@@ -50,3 +54,19 @@ def test_the_inline_drawing_links_to_rows_and_keeps_its_ids(tmp_path):
 def test_a_damaged_drawing_is_refused(damage):
     with pytest.raises(ValueError, match="no SVG that Graphviz wrote"):
         inline_drawing(damage)
+
+
+def test_where_the_layout_of_all_takes_too_long_modules_are_drawn(tmp_path, monkeypatch):
+    asked = []
+
+    def stopped_at_first(dot):
+        asked.append(dot.count(" -> "))
+        if len(asked) == 1:
+            raise LayoutStopped("no drawing: dot was stopped after 60 s")
+        return render(dot)
+
+    monkeypatch.setattr(drawing, "render", stopped_at_first)
+    report = save_drawing(passed(history=transformer(30)), tmp_path)
+    assert report.graph
+    assert report.notes == ()
+    assert asked[1] < asked[0]
