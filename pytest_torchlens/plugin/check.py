@@ -14,6 +14,8 @@ from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.words import told
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.plugin.baseline_policy import policy_of
+from pytest_torchlens.plugin.hooks import HookError
+from pytest_torchlens.plugin.hooks import overruled
 from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.run import find_environment
 from pytest_torchlens.run import machine_of
@@ -72,8 +74,9 @@ class Check:
             snapshot = snapshot_of(history, environment)
             asked = (*self._marked(), *conditions("fail_on", fail_on))
             timed = self._timed(history, environment, asked)
-            found = self._policy.check(key, snapshot, asked, history=history, timed=timed)
-        except (ValueError, ReferenceError) as error:
+            compared = self._policy.check(key, snapshot, asked, history=history, timed=timed)
+            found = overruled(compared, key, self._item.config)
+        except (ValueError, ReferenceError, HookError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
         self._item.add_report_section("call", "lens", told(found, key, key))
         if found.fails:

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.baseline.parsed import BaselineError
+from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.plugin.failure import failure_text
 from pytest_torchlens.plugin.failure import represent
+from pytest_torchlens.plugin.hooks import HookError
+from pytest_torchlens.plugin.hooks import hooked
+from pytest_torchlens.plugin.hooks import with_last_words
 from pytest_torchlens.plugin.progress import Progress
 from pytest_torchlens.plugin.properties import junit_properties
 from pytest_torchlens.records import Outcome
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.plugin.session import LensSession
     from pytest_torchlens.records import ModelReport
-    from pytest_torchlens.run import Isolation
+    from pytest_torchlens.run import Runner
     from pytest_torchlens.zoo import ModelCase
 
 
@@ -47,7 +51,7 @@ class ZooFile(pytest.File):
         """Yield the models in the order of their names, the same in every process."""
         choice = self.lens.selection.choices[self.path]
         for name in sorted(choice.names):
-            yield ModelItem.of(self, choice.zoo.case(name), self.lens)
+            yield ModelItem.of(self, hooked(choice.zoo.case(name), self.config), self.lens)
 
 
 class ModelItem(pytest.Item):
@@ -76,7 +80,7 @@ class ModelItem(pytest.Item):
         place = str(self.lens.sweep.estimate) if self.lens.sweep.tells_places else ""
         with Progress(self.config, self.name, place) as progress:
             report = self._run(progress)
-        self.report = replace(report, nodeid=self.nodeid)
+        self.report = with_last_words(replace(report, nodeid=self.nodeid), key_of(report.zoo, report.name), self.config)
         self.lens.gathered.write(self.report)
         if self.lens.options.junit_properties:
             self.user_properties.extend(junit_properties(self.report))
@@ -87,11 +91,11 @@ class ModelItem(pytest.Item):
 
     def _run(self, progress: Progress) -> ModelReport:
         """Run it, by the other interpreter before, if it is to be compared with that."""
-        isolation = self.lens.isolation(self.parent.path)  # type: ignore[union-attr] # a ZooFile has a path
+        runner = self.lens.runner(self.parent.path)  # type: ignore[union-attr] # a ZooFile has a path
         against = self.lens.against
         error = against.run(self.case, progress) if against else None
         try:
-            report = self._run_apart(isolation, progress) if isolation else self._run_here(progress)
+            report = self._run_apart(runner, progress) if runner else self._run_here(progress)
         finally:
             if against:
                 against.forget(self.case)
@@ -106,8 +110,8 @@ class ModelItem(pytest.Item):
         self._exception = result.exception
         return result.report
 
-    def _run_apart(self, isolation: Isolation, progress: Progress) -> ModelReport:
-        result = isolation.run(self.case, progress)
+    def _run_apart(self, runner: Runner, progress: Progress) -> ModelReport:
+        result = runner.run(self.case, progress)
         if output := result.output.strip():
             self.add_report_section("call", "of the model's process", "\n".join(output.splitlines()[-SHOWN_OUTPUT:]))
         if result.skipped is not None:
@@ -116,7 +120,7 @@ class ModelItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the model's own traceback, or what a validation found."""
-        if isinstance(excinfo.value, ZooError | BaselineError):
+        if isinstance(excinfo.value, ZooError | BaselineError | HookError):
             return str(excinfo.value)
         if self.report and self.report.error and excinfo.value is self._exception:
             return represent(excinfo, self.report.error, self.config)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_torchlens.plugin.called import Called
+from pytest_torchlens.plugin.hooks import concerns_models
+from pytest_torchlens.plugin.hooks import with_facts
 from pytest_torchlens.plugin.outcomes import Said
 from pytest_torchlens.plugin.outcomes import outcome_of
 from pytest_torchlens.plugin.outcomes import with_outcome
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.plugin.items import ZooFile
     from pytest_torchlens.plugin.unused import Unused
+    from pytest_torchlens.records import Environment
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.report import ResultTable
     from pytest_torchlens.run import Against
     from pytest_torchlens.run import Isolation
+    from pytest_torchlens.run import Runner
     from pytest_torchlens.run import RunOptions
 
 
@@ -86,17 +90,45 @@ class LensSession:
             device=options.device,
         )
 
-    def isolation(self, file: Path) -> Isolation | None:
-        """Return the worker process for the models of a zoo file; None where they run in this one."""
+    @cached_property
+    def _given_runner(self) -> Runner | None:
+        """What a hook wants models run by."""
+        limits = self.options.sweep.limits()
+        made: Runner | None = self.config.hook.pytest_lens_make_runner(
+            config=self.config, options=self.run_options, limits=limits
+        )
+        return made
+
+    def runner(self, file: Path) -> Runner | None:
+        """Return what runs the models of a zoo file elsewhere; None where they run in this process."""
+        if self._given_runner is not None:
+            return self._given_runner
         sweep = self.options.sweep
         many = len(self.selection.choices[file].names) > MANY
-        if not (many if sweep.isolate is None else sweep.isolate):
+        if not (many if sweep.isolate is None else sweep.isolate) or concerns_models(self.config):
             return None
         if self._isolation is None:
             from pytest_torchlens.run import Isolation
 
             self._isolation = Isolation(self.run_options, sweep.limits())
         return self._isolation
+
+    def pytest_sessionstart(self) -> None:
+        """Ask hooks about the environment, where what they answer can still be refused."""
+        apart = "--lens-isolate" if self.options.sweep.isolate else "--lens-against" if self.options.against else ""
+        if apart and concerns_models(self.config):
+            raise pytest.UsageError(
+                f"{apart} runs models in processes that load no conftest.py, where a hook "
+                "pytest_lens_configure_model or pytest_lens_make_inputs cannot have its say: leave one of the two out"
+            )
+        if not self.is_worker and self.selection.models:
+            self._environment = with_facts(self._environment, self.config)
+
+    @cached_property
+    def _environment(self) -> Environment:
+        from pytest_torchlens.run import find_environment
+
+        return find_environment()
 
     def pytest_report_header(self) -> str | None:
         """Say what the run is about."""
@@ -153,10 +185,9 @@ class LensSession:
     def _table(self) -> ResultTable | None:
         """The file of results, where one is asked for."""
         from pytest_torchlens.report import ResultTable
-        from pytest_torchlens.run import find_environment
 
         path = self.options.sweep.table
-        return ResultTable(path, find_environment()) if path else None
+        return ResultTable(path, self._environment) if path else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -165,12 +196,10 @@ class LensSession:
             return
         if self.sweep.done and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK  # all that was asked for had passed before
-        from pytest_torchlens.run import find_environment
-
         self._report = RunReport(
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=" ".join(["pytest", *map(str, self.config.invocation_params.args)]),
-            environment=find_environment(),
+            environment=self._environment,
             models=tuple(report.brief() for report in self._model_reports()),
         )
         for nodeid in self._said:  # of a worker of xdist that died there was no last report
@@ -265,8 +294,7 @@ class LensSession:
 
     def pytest_unconfigure(self) -> None:
         """Leave no temporary folder and no worker process."""
-        if self._isolation:
-            self._isolation.close()
-        if against := self.__dict__.get("against"):  # asked for before, and so started
-            against.close()
+        for runner in (self._isolation, vars(self).get("_given_runner"), vars(self).get("against")):
+            if runner is not None:  # it was asked for before, and so started
+                runner.close()
         self.sweep.close()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.plugin.arguments import zoo_folders
+from pytest_torchlens.plugin.hooks import hooked
 from pytest_torchlens.plugin.selection import registered_zoos
 from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
@@ -92,7 +93,7 @@ def _chosen(
     names = sorted(name for name in wanted if not any(fnmatchcase(name, glob) for glob in _globs(exclude)))
     if not names:
         raise ValueError(f"exclude={exclude!r} leaves no model of zoo {zoo!r}")
-    return [found.case(name) for name in names[:limit]]
+    return [hooked(found.case(name), config) for name in names[:limit]]
 
 
 def _globs(value: str | list[str] | tuple[str, ...]) -> list[str]:

@@ -8,6 +8,7 @@ from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.isolated import IsolatedResult
 from pytest_torchlens.run.isolated import Isolation
+from pytest_torchlens.run.isolated import Runner
 from pytest_torchlens.run.other_python import OtherPython
 from pytest_torchlens.run.other_python import OtherPythonError
 from pytest_torchlens.run.run import NO_GRAPH
@@ -31,6 +32,7 @@ __all__ = [
     "OtherPython",
     "OtherPythonError",
     "RunOptions",
+    "Runner",
     "check_device",
     "find_environment",
     "machine_of",

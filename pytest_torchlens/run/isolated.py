@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import ModelReport
@@ -34,6 +35,16 @@ class IsolatedResult:
     """What the model printed."""
     skipped: str | None = None
     """The reason, where the model called `pytest.skip`."""
+
+
+class Runner(Protocol):
+    """Runs models somewhere: `Isolation`, and what the hook ``pytest_lens_make_runner`` gives."""
+
+    def run(self, case: ModelCase, progress: Callable[[Stage], None]) -> IsolatedResult:
+        """Run one model through all stages, up to the first that fails; call `progress` as each begins."""
+
+    def close(self) -> None:
+        """Be done: called once, at the end of the run."""
 
 
 class Isolation:

@@ -27,6 +27,13 @@ class Inputs(NamedTuple):
     kwargs: dict[str, Any]
 
 
+def inputs_of(made: Any) -> Inputs:
+    """Return what a dictionary holds as keyword arguments, a list or tuple as positional ones, all else as the one."""
+    if isinstance(made, dict):
+        return Inputs((), made)
+    return Inputs(tuple(made) if isinstance(made, list | tuple) else (made,), {})
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelCase:
     """One model of a zoo; nothing is built before it is asked for."""
@@ -69,10 +76,7 @@ class ModelCase:
             spec = [spec]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
-            made = self._made(spec, "", model)
-        if isinstance(made, dict):
-            return Inputs((), made)
-        return Inputs(tuple(made) if isinstance(made, list | tuple) else (made,), {})
+            return inputs_of(self._made(spec, "", model))
 
     def _made(self, spec: InputSpec, name: str, model: nn.Module) -> Any:
         """Return `spec` with a value in place of each specification, named by its place: ``"0.1"``."""

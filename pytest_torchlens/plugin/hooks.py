@@ -1,0 +1,125 @@
+"""Asks the hooks that plugins and conftest files implement, and checks what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import fields
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Stage
+from pytest_torchlens.zoo import ModelCase
+from pytest_torchlens.zoo.case import inputs_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pytest_torchlens.records import Comparison
+    from pytest_torchlens.records import Environment
+    from pytest_torchlens.records import ModelReport
+    from pytest_torchlens.zoo import Inputs
+
+_OF_MODELS = ("pytest_lens_configure_model", "pytest_lens_make_inputs")
+
+
+class HookError(Exception):
+    """A hook answered what it must not."""
+
+    def __init__(self, hook: str, wanted: str, answer: object) -> None:
+        super().__init__(f"{hook} returned {answer!r:.80} ({type(answer).__name__}); it returns {wanted}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookedCase(ModelCase):
+    """A model that hooks have a say in: it is built in the process that knows them."""
+
+    config: pytest.Config
+
+    def build(self) -> nn.Module:
+        """Return the model as the settings want it, and then the hooks."""
+        model = super().build()
+        self.config.hook.pytest_lens_configure_model(config=self.config, case=self, model=model)
+        return model
+
+    def make_inputs(self, model: nn.Module) -> Inputs:
+        """Return the inputs that a hook makes, else those of the settings."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.settings.seed)
+            made = self.config.hook.pytest_lens_make_inputs(config=self.config, case=self, model=model)
+        return super().make_inputs(model) if made is None else inputs_of(made)
+
+
+def concerns_models(config: pytest.Config) -> bool:
+    """Return whether a hook is implemented that has a say in models."""
+    return any(getattr(config.hook, name).get_hookimpls() for name in _OF_MODELS)
+
+
+def hooked(case: ModelCase, config: pytest.Config) -> ModelCase:
+    """Return the model with what hooks have to say in it."""
+    if not concerns_models(config):
+        return case
+    return HookedCase(config=config, **{field.name: getattr(case, field.name) for field in fields(case)})
+
+
+def with_facts(environment: Environment, config: pytest.Config) -> Environment:
+    """Return the environment with the facts that hooks know of it.
+
+    Raises
+    ------
+    pytest.UsageError
+        If one answers anything but text by name.
+    """
+    settings = dict(environment.settings)
+    for facts in config.hook.pytest_lens_environment(config=config, environment=environment):
+        if not isinstance(facts, Mapping) or not all(isinstance(text, str) for pair in facts.items() for text in pair):
+            raise pytest.UsageError(str(HookError("pytest_lens_environment", "a mapping of names to text", facts)))
+        settings |= facts
+    return replace(environment, settings=settings)
+
+
+def overruled(comparison: Comparison, key: str, config: pytest.Config) -> Comparison:
+    """Return what was found of a model, with the last word on whether it fails.
+
+    Raises
+    ------
+    HookError
+        If a hook answers neither a truth value nor None.
+    """
+    fails = config.hook.pytest_lens_compare(config=config, key=key, comparison=comparison)
+    if fails is None or fails is comparison.fails:
+        return comparison
+    if not isinstance(fails, bool):
+        raise HookError("pytest_lens_compare", "True where the model fails, False where not, or None", fails)
+    note = f"a hook pytest_lens_compare says that it {'fails' if fails else 'does not fail'}"
+    return replace(comparison, fails=fails, notes=(*comparison.notes, note))
+
+
+def with_last_words(report: ModelReport, key: str, config: pytest.Config) -> ModelReport:
+    """Return the report of a model with what hooks say of its comparison, and to its reader.
+
+    Raises
+    ------
+    HookError
+        If one answers what it must not.
+    """
+    if report.comparison is not None:
+        comparison = overruled(report.comparison, key, config)
+        if comparison.fails != report.comparison.fails:
+            end = (Outcome.FAILED, Stage.COMPARE) if comparison.fails else (Outcome.PASSED, Stage.DONE)
+            report = replace(report, outcome=end[0], stage=end[1])
+        report = replace(report, comparison=comparison)
+    answers = config.hook.pytest_lens_report_notes(config=config, report=report)
+    return replace(report, notes=(*report.notes, *(line for answer in answers for line in _lines(answer))))
+
+
+def _lines(answer: Any) -> list[str]:
+    lines = [answer] if isinstance(answer, str) else list(answer) if isinstance(answer, list | tuple) else [answer]
+    if not all(isinstance(line, str) for line in lines):
+        raise HookError("pytest_lens_report_notes", "text, or a list of such", answer)
+    return lines
