@@ -6,9 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.plugin.failure import part_text
+from pytest_torchlens.records import UNCHECKED
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
+from pytest_torchlens.records import Verdict
 from pytest_torchlens.records import from_json
 
 if TYPE_CHECKING:
@@ -39,12 +41,26 @@ def section(found: TracedTest) -> str:
     for call in found.found:
         if has_failed(call):
             lines += [f"{call.model}: validation failed", *_parts(call)]
+        elif call.verdict is not None:
+            lines += [f"{call.model}: {line}" for line in _left_open(call.verdict)]
         if call.trouble:
             lines += [f"{call.model} was called, but could not be recorded, by an error of pytest-torchlens's:"]
             lines += call.trouble.strip().splitlines()
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"... and {len(lines) - MOST_LINES} lines more"]
     return "\n".join(lines)
+
+
+def _left_open(verdict: Verdict) -> Iterator[str]:
+    """Yield what a verdict that did not fail says nothing about."""
+    replay = next((part for part in verdict.parts if part.name == "replay"), None)
+    if replay is not None and not verdict:
+        yield f"recorded, but not replayed: {replay.reason}"
+    yield from _unchecked(verdict)
+
+
+def _unchecked(verdict: Verdict) -> Iterator[str]:
+    return (note for part in verdict.parts for note in part.notes if note.startswith(UNCHECKED))
 
 
 def _parts(call: TracedCall) -> Iterator[str]:
@@ -124,6 +140,9 @@ class Traced:
         )
         for reason, count in reasons.most_common(SHOWN):
             yield f"not replayed: {count:,}, for {reason}"
+        notes = Counter(note for _, call in self._calls() if call.verdict for note in _unchecked(call.verdict))
+        for note, count in notes.most_common(SHOWN):
+            yield f"{note} ({_many(count, 'call')})"
 
     def _not_recorded(self) -> Iterator[str]:
         reasons: Counter[str] = Counter()

@@ -48,12 +48,14 @@ from pytest_torchlens.records.sizes import byte_size
 from pytest_torchlens.records.statistics import ActivationStatistics
 from pytest_torchlens.records.traced import TracedCall
 from pytest_torchlens.records.traced import TracedTest
+from pytest_torchlens.records.verdict import UNCHECKED
 from pytest_torchlens.records.verdict import Failure
 from pytest_torchlens.records.verdict import PartVerdict
 from pytest_torchlens.records.verdict import Status
 from pytest_torchlens.records.verdict import Verdict
 
 __all__ = [
+    "UNCHECKED",
     "ActivationStatistics",
     "AlignedEdge",
     "Alignment",

@@ -23,6 +23,10 @@ class Status(str, enum.Enum):
         return self is not Status.FAILED
 
 
+UNCHECKED = "not checked: "
+"""How a note of a part begins that says what was left open."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """One thing that did not hold.

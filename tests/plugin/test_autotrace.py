@@ -231,6 +231,26 @@ def test_errors_of_ours_are_said_and_break_nothing(pytester: pytest.Pytester, wr
     )
 
 
+def test_what_is_left_open_is_said(pytester: pytest.Pytester, write):
+    write(
+        """
+def test_constant():
+    class Adds(nn.Module):
+        def forward(self, x):
+            return x + X
+    Adds()(X * 2)
+"""
+    )
+    result = pytester.runpytest_inprocess("--lens-validate", "-rP")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "Adds: not checked: whether 1 constant of the graph existed before the call",
+            "not checked: whether 1 constant of the graph existed before the call (1 call)",
+        ]
+    )
+
+
 def test_lf_comes_back_to_it(pytester: pytest.Pytester, write):
     write("def test_a():\n    pass\n\ndef test_it():\n    Hidden()(X)\n")
     pytester.runpytest_inprocess("--lens-validate").assert_outcomes(passed=1, failed=1)
