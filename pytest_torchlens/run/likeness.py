@@ -35,14 +35,20 @@ def likeness(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _of_module(address: str, module: torch.nn.Module) -> Iterator[str]:
     kind = type(module)
-    code = getattr(kind.forward, "__code__", None)
-    yield f"{address} {kind.__module__}.{kind.__qualname__} {module.training} {code and hash(code)}"
+    yield f"{address} {kind.__module__}.{kind.__qualname__} {getattr(module, 'training', None)} {_code_of(module)}"
     for name in getattr(kind, "__constants__", ()):
         if isinstance(value := module.__dict__.get(name), _PLAIN):
             yield f"{name} {value}"
     for members in (module._parameters, module._buffers):
         for name, tensor in members.items():
             yield f"{name} {_of_tensor(tensor)}"
+
+
+def _code_of(module: torch.nn.Module) -> str:
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(module._c._type().qualified_name())  # one name, one code
+    code = getattr(type(module).forward, "__code__", None)
+    return str(code and hash(code))
 
 
 def _of_inputs(inputs: Any) -> Iterator[str]:

@@ -36,10 +36,11 @@ def _is_profiled(_: torch.nn.Module) -> bool:
 
 
 def _is_compiled(module: torch.nn.Module) -> bool:
-    return is_opaque(module) or any(
-        part._compiled_call_impl is not None or (is_opaque(part) and not isinstance(part, torch.jit.ScriptModule))
-        for part in module.modules()
-    )
+    return is_opaque(module) or module._compiled_call_impl is not None
+
+
+def _has_compiled(module: torch.nn.Module) -> bool:
+    return any(_is_compiled(part) and not isinstance(part, torch.jit.ScriptModule) for part in module.modules())
 
 
 def _is_lazy(module: torch.nn.Module) -> bool:
@@ -63,6 +64,7 @@ _REASONS: tuple[tuple[str, Callable[[torch.nn.Module], bool]], ...] = (
     ("its tensors are fake", _is_fake),
     ("a profiler was on", _is_profiled),
     ("it is compiled or scripted", _is_compiled),
+    ("a module of it is compiled", _has_compiled),
     ("it has yet to make its parameters", _is_lazy),
     ("other processes take part in it", _is_distributed),
     ("a CUDA graph was captured", _is_captured),
