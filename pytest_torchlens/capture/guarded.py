@@ -26,8 +26,6 @@ from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.record import OnePass
 from pytest_torchlens.capture.threads import SharedTracer
 
-COMPILES = "it runs compiled functions"
-
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 
@@ -213,13 +211,13 @@ class GuardedTracer(SharedTracer):
             with contextlib.suppress(Exception):
                 super().close()
 
-    def give_way(self) -> None:
-        """End the recording and come off the stacks of modes, before compiled code runs: it is not compiled under any.
+    def give_way(self, reason: str) -> None:
+        """End the recording and come off the stacks of modes, before what is to happen under none of them.
 
         Leaving what was left so does nothing.
         """
         watch = self.watch
-        self.leave_off(given_up=COMPILES)
+        self.leave_off(given_up=reason)
         if watch is not None:
             watch.leave()
         height = _len_torch_function_stack()

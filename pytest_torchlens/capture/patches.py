@@ -26,6 +26,7 @@ from pytest_torchlens.capture.transforms import Transform
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
+COMPILES = "it runs compiled functions"
 _lock = threading.Lock()
 _active = threading.local()
 _users: Counter[str] = Counter()
@@ -230,21 +231,22 @@ def _outermost_tracer() -> Tracer | None:
 
 def _compile(*args: Any, **kwargs: Any) -> Any:
     """Stand in for ``torch.compile``: it may be what loads the compiler."""
-    _give_way()
+    give_way(COMPILES)
     return _originals["compile"](*args, **kwargs)
 
 
 def _callback_from_stance(callback: Any) -> Any:
     """Stand in for what the compiler asks for when a compiled function is called; without a callback it is not."""
     if callback:
-        _give_way()
+        give_way(COMPILES)
     return _originals["_callback_from_stance"](callback)
 
 
-def _give_way() -> None:
+def give_way(reason: str) -> None:
+    """End what records this thread in somebody's test, if anything does."""
     tracer = _watching_tracer()
     if isinstance(tracer, SharedTracer):
-        tracer.give_way()
+        tracer.give_way(reason)
 
 
 StandIn = tuple[Any, str, Any]

@@ -26,6 +26,7 @@ from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import kinds
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.patches import give_way
 from pytest_torchlens.capture.patches import listening
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
@@ -40,6 +41,7 @@ from pytest_torchlens.capture.watch import Watch
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 Keep = Literal["none", "all"] | SaveOptions | frozenset[str]
+RECORDS = "it records a model itself"
 
 
 class TraceError(RuntimeError):
@@ -231,7 +233,8 @@ _LEAST_SEED, _GREATEST_SEED = -(2**63), 2**64 - 1
 
 
 def check_thread(model: torch.nn.Module) -> None:
-    """Raise `TraceError` if this thread records already."""
+    """Raise `TraceError` if this thread records already, but for what an `Autotrace` records: that ends here."""
+    give_way(RECORDS)
     if tracer_here() is not None:
         raise TraceError(
             f"cannot record {type(model).__name__}: this thread is already recording a forward pass. "

@@ -65,8 +65,8 @@ class SharedTracer(Tracer):
             return func(*args, **kwargs or {})
         return super().__torch_function__(func, types, args, kwargs)
 
-    def give_way(self) -> None:
-        """Be told that compiled code is about to run."""
+    def give_way(self, reason: str) -> None:
+        """Be told of what is about to happen that recording could change."""
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         one_at_a_time = (

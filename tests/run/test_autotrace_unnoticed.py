@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from pytest_torchlens import log_forward_pass
 from pytest_torchlens.capture.patches import module_calls_seen
 from pytest_torchlens.records import Status
 from tests.models import Function
@@ -147,6 +148,17 @@ def test_compiled_functions_are_compiled_and_called(make):
         assert [call.left_off for call in found.found] == ["it runs compiled functions"]
         assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
         assert not is_in_torch_dispatch_mode()
+
+
+def test_a_forward_that_records_a_model_itself_does_so():
+    def forward(x):
+        history = log_forward_pass(nn.ReLU(), x.cos())
+        return x * history.num_operations
+
+    result, found = traced(lambda: Function(forward)(X))
+    assert_equal(result, X)
+    assert [call.left_off for call in found.found] == ["it records a model itself"]
+    assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
 
 
 def test_the_module_call_that_is_heard_looks_like_that_of_torch():
