@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -110,7 +111,8 @@ class Explainer:
 
     def _single(self, trial: Trial, place: int) -> str | None:
         """Name what a softmax over one element, or attention to one key, forgets: with two it does not."""
-        return "single element" if self._larger(trial, place, lambda _, tensor: self._doubled_ones(tensor)) else None
+        ways = (partial(self._doubled_ones, differs=differs) for differs in (False, True))
+        return "single element" if any(self._larger(trial, place, way) for way in ways) else None
 
     def _covered(self, trial: Trial, place: int) -> str | None:
         """Name what is overwritten throughout: more of it than there was would not be."""
@@ -131,20 +133,25 @@ class Explainer:
                 return True
         return False
 
-    def _doubled(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield a tensor with other values behind its own, in each dimension from the last on."""
-        variants = self._noise.variants(tensor)  # of a lone integer the first is itself
-        other = next((other for other in variants if not same([other], [tensor])), tensor)
+    def _doubled(self, tensor: torch.Tensor, *, differs: bool = False) -> Iterator[torch.Tensor]:
+        """Yield a tensor with a variant behind it, in each dimension from the last on.
+
+        The first variant of a lone integer is itself, as in a list of classes that names one twice; with `differs` it
+        is passed over, as an order needs.
+        """
+        variants = self._noise.variants(tensor)
+        other = next((other for other in variants if not (differs and same([other], [tensor]))), tensor)
         if not tensor.dim():
             yield torch.stack([tensor, other])
         for dim in range(tensor.dim() - 1, -1, -1):
             yield torch.cat([tensor, other], dim)
 
-    def _doubled_ones(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _doubled_ones(self, _: int, tensor: torch.Tensor, *, differs: bool) -> Iterator[torch.Tensor]:
         """Yield a tensor doubled in each dimension where it has one element, from the last on; then ever itself."""
         sizes = reversed(tensor.shape) if tensor.dim() else [1]
         yield from (
-            doubled if size == 1 else tensor for size, doubled in zip(sizes, self._doubled(tensor), strict=True)
+            doubled if size == 1 else tensor
+            for size, doubled in zip(sizes, self._doubled(tensor, differs=differs), strict=True)
         )
         yield from itertools.repeat(tensor)
 

@@ -47,6 +47,7 @@ WITHOUT_EFFECT = {
         lambda x: F.layer_norm(x[:, None], (1,)),
         lambda x: x[:1].argmax() + x,
         lambda x: x[:1].int().argsort(dim=-1, descending=True, stable=True) + x,
+        lambda x: F.multilabel_margin_loss(x[:1], torch.tensor([0])) + x,
         lambda x: torch.linalg.solve_triangular(x[:1, None], x[:1, None], upper=True, unitriangular=True),
     ],
     "saturated": [lambda x: x.clamp(max=-1e6)],
