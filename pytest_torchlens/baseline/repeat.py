@@ -88,10 +88,10 @@ class _Repetition:
                 raise KeptError("what is compiled or scripted is not run alone")
             inputs = self._inputs()
             results = self._run(inputs)
-        except Exception as error:  # noqa: BLE001 - a function may raise anything
+            return {name: self._compared(name, place, inputs, results) for place, name in self._wanted.items()}
+        except Exception as error:  # noqa: BLE001 - a function may raise anything, the second time too
             reason = str(error) if isinstance(error, KeptError) else f"{type(error).__name__}: {error}"
             return dict.fromkeys(self._wanted.values(), Alone(reason=reason.partition("\n")[0]))
-        return {name: self._compared(name, place, inputs, results) for place, name in self._wanted.items()}
 
     def _inputs(self) -> dict[int, torch.Tensor]:
         """Return the baseline's tensors by slot; of parameters and buffers the model's own, for they are equal."""

@@ -80,8 +80,11 @@ class ModelItem(pytest.Item):
         place = str(self.lens.sweep.estimate) if self.lens.sweep.tells_places else ""
         with Progress(self.config, self.name, place) as progress:
             report = self._run(progress)
-        self.report = with_last_words(replace(report, nodeid=self.nodeid), key_of(report.zoo, report.name), self.config)
-        self.lens.gathered.write(self.report)
+        self.report = replace(report, nodeid=self.nodeid)
+        try:
+            self.report = with_last_words(self.report, key_of(report.zoo, report.name), self.config)
+        finally:  # what is known of the model outlives a hook that raises
+            self.lens.gathered.write(self.report)
         if self.lens.options.junit_properties:
             self.user_properties.extend(junit_properties(self.report))
         if self._exception:
@@ -99,7 +102,10 @@ class ModelItem(pytest.Item):
         finally:
             if against:
                 against.forget(self.case)
-        if error is None or report.outcome is Outcome.FAILED:
+        fails_new = (
+            report.comparison is not None and report.comparison.fails
+        )  # as it must, with nothing to compare with
+        if error is None or (report.outcome is Outcome.FAILED and not fails_new):
             return report
         return replace(report, outcome=Outcome.FAILED, stage=error.stage, error=error, comparison=None)
 
@@ -120,7 +126,7 @@ class ModelItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the model's own traceback, or what a validation found."""
-        if isinstance(excinfo.value, ZooError | BaselineError | HookError):
+        if isinstance(excinfo.value, ZooError | BaselineError | HookError | pytest.UsageError):
             return str(excinfo.value)
         if self.report and self.report.error and excinfo.value is self._exception:
             return represent(excinfo, self.report.error, self.config)

@@ -58,7 +58,7 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
     torch.set_num_threads(threads)
     jobs = Unpacker()
     while True:
-        job = json.loads(lines.get())
+        job, stage = json.loads(lines.get()), Stage.BUILD
         try:
             case, options = jobs.unpack(job)
             report = run_case(case, options, progress).report

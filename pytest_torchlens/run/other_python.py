@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,11 @@ def _facts(executable: str) -> dict[str, Any]:
 
 def _is_users(path: str) -> bool:
     """Whether a folder on the path has modules of the user's, and no installed packages or parts of Python."""
-    ours = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     parts = Path(path).parts
-    return bool(path) and not {"site-packages", "dist-packages"} & set(parts) and not _is_pythons(Path(path), ours)
+    return bool(path) and not {"site-packages", "dist-packages"} & set(parts) and not _is_pythons(Path(path))
 
 
-def _is_pythons(path: Path, prefixes: tuple[str, ...]) -> bool:
-    return any(path.is_relative_to(Path(prefix, "lib")) for prefix in prefixes) or path.suffix == ".zip"
+def _is_pythons(path: Path) -> bool:
+    own = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    own |= {f"{prefix}/lib" for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
+    return any(path.is_relative_to(folder) for folder in own) or path.suffix == ".zip"

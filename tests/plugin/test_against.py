@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
 
+from pytest_torchlens.run import OtherPython
 from tests.plugin.kernels import ROUGH
 from tests.plugin.kernels import ZOO
 from tests.plugin.kernels import accused
@@ -61,15 +63,23 @@ def test_kernels_of_another_environment_are_told_apart_with_nothing_stored(proje
     assert not (project.path / "lens_baselines").exists()
 
 
-def test_a_model_that_the_other_cannot_build_fails_and_says_why(project: pytest.Pytester):
+@pytest.mark.parametrize("fail_on", ["regression", "new"])  # it is new too, with nothing to compare with
+def test_a_model_that_the_other_cannot_build_fails_and_says_why(fail_on: str, project: pytest.Pytester):
     models = project.path / "zoo" / "models.py"
     models.write_text(models.read_text() + ELSEWHERE, encoding="utf-8")
-    result = against(project, sys.executable, "--lens-parts=replay")
+    result = against(project, sys.executable, "--lens-parts=replay", f"--lens-fail-on={fail_on}")
     result.assert_outcomes(failed=1)
     said = (
         "net:here: ImportError in stage 'compare': not run by *python* (torch *): no such library in this environment*"
     )
     result.stdout.fnmatch_lines([said])
+
+
+def test_the_other_gets_modules_of_the_users_and_none_of_this_python(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: "/usr/lib64/python3.9")
+    parts = ["/usr/lib64/python3.9", "/usr/lib64/python3.9/lib-dynload", "/usr/lib64/python3.9/site-packages"]
+    monkeypatch.setattr(sys, "path", ["", "/home/me/project", *parts, f"{sys.base_prefix}/lib/python3.9"])
+    assert json.loads(OtherPython(sys.executable, "2.9.1").worker()[-1]) == ["/home/me/project"]
 
 
 def python_in(folder: Path) -> Path:
