@@ -110,7 +110,7 @@ def with_last_words(report: ModelReport, key: str, config: pytest.Config) -> Mod
     """
     if report.comparison is not None:
         comparison = overruled(report.comparison, key, config)
-        if comparison.fails != report.comparison.fails:
+        if comparison.fails != report.comparison.fails and report.error is None:
             end = (Outcome.FAILED, Stage.COMPARE) if comparison.fails else (Outcome.PASSED, Stage.DONE)
             report = replace(report, outcome=end[0], stage=end[1])
         report = replace(report, comparison=comparison)

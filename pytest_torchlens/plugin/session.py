@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from datetime import datetime
 from datetime import timezone
@@ -100,7 +101,14 @@ class LensSession:
         return made
 
     def runner(self, file: Path) -> Runner | None:
-        """Return what runs the models of a zoo file elsewhere; None where they run in this process."""
+        """Return what runs the models of a zoo file elsewhere; None where they run in this process.
+
+        Raises
+        ------
+        pytest.UsageError
+            If a conftest file that was loaded since the session began has hooks that cannot be heard there.
+        """
+        self._refuse_hooks_on_models()
         if self._given_runner is not None:
             return self._given_runner
         sweep = self.options.sweep
@@ -115,14 +123,17 @@ class LensSession:
 
     def pytest_sessionstart(self) -> None:
         """Ask hooks about the environment, where what they answer can still be refused."""
+        self._refuse_hooks_on_models()
+        if not self.is_worker and self.selection.models:
+            self._environment = with_facts(self._environment, self.config)
+
+    def _refuse_hooks_on_models(self) -> None:
         apart = "--lens-isolate" if self.options.sweep.isolate else "--lens-against" if self.options.against else ""
         if apart and concerns_models(self.config):
             raise pytest.UsageError(
                 f"{apart} runs models in processes that load no conftest.py, where a hook "
                 "pytest_lens_configure_model or pytest_lens_make_inputs cannot have its say: leave one of the two out"
             )
-        if not self.is_worker and self.selection.models:
-            self._environment = with_facts(self._environment, self.config)
 
     @cached_property
     def _environment(self) -> Environment:
@@ -294,7 +305,8 @@ class LensSession:
 
     def pytest_unconfigure(self) -> None:
         """Leave no temporary folder and no worker process."""
-        for runner in (self._isolation, vars(self).get("_given_runner"), vars(self).get("against")):
-            if runner is not None:  # it was asked for before, and so started
-                runner.close()
-        self.sweep.close()
+        with contextlib.ExitStack() as open_things:  # one that cannot be closed keeps none of the others open
+            open_things.callback(self.sweep.close)
+            for runner in (self._isolation, vars(self).get("_given_runner"), vars(self).get("against")):
+                if runner is not None:  # it was asked for before, and so started
+                    open_things.callback(runner.close)

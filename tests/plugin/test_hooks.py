@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,16 @@ def test_other_processes_cannot_ask_hooks_about_models(pytester: pytest.Pytester
     result.stderr.fnmatch_lines(["ERROR: --lens-isolate runs models in processes that load no conftest.py*"])
 
 
+@pytest.mark.parametrize("arguments", [["--lens-isolate"], ["--lens-validate", f"--lens-against={sys.executable}"]])
+def test_nor_those_of_a_conftest_that_is_loaded_as_tests_are_collected(pytester: pytest.Pytester, arguments: list[str]):
+    inside = pytester.mkdir("inside")
+    (inside / "conftest.py").write_text(CONFIGURES, encoding="utf-8")
+    (inside / "test_inside.py").write_text("def test_it():\n    pass\n", encoding="utf-8")
+    result = pytester.runpytest_inprocess(".", MODEL, *arguments)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["--lens-* runs models in processes that load no conftest.py*"])
+
+
 def test_facts_of_the_environment_are_in_the_report(pytester: pytest.Pytester):
     pytester.makeconftest(
         """
@@ -123,6 +135,66 @@ def test_a_hook_has_the_last_word_on_a_comparison(pytester: pytest.Pytester, ans
         assert model["comparison"]["notes"][-1] == "a hook pytest_lens_compare says that it does not fail"
     if answer == "'no'":
         result.stdout.fnmatch_lines(["pytest_lens_compare returned 'no' (str); it returns True where *"])
+
+
+def test_what_is_known_of_a_model_outlives_a_hook_that_raises(pytester: pytest.Pytester):
+    pytester.makeconftest("def pytest_lens_report_notes(config, report):\n    return 1")
+    pytester.runpytest_inprocess(MODEL, "--lens-report=out").assert_outcomes(failed=1)
+    (model,) = report_of(pytester)["models"]
+    assert model["outcome"] == "failed"
+    assert model["history"]["num_operations"] == 1
+
+
+UNDRAWN = """
+import pytest_torchlens.run.run as run
+
+def pytest_configure():
+    run.save_drawing = full
+
+def full(report, folder):
+    raise OSError("the disk is full")
+
+def pytest_unconfigure():
+    run.save_drawing = save_drawing
+
+save_drawing = run.save_drawing
+"""
+
+
+def test_the_last_word_on_a_comparison_excuses_no_error(pytester: pytest.Pytester):
+    pytester.makeconftest(DRIFTED.format(answer="False"))
+    pytester.runpytest_inprocess(MODEL, "--lens-validate", "--lens-update=new")
+    pytester.syspathinsert()
+    pytester.makepyfile(undrawn=UNDRAWN)
+    result = pytester.runpytest_inprocess(MODEL, "--lens-validate", "--lens-report=out", "-p", "undrawn")
+    result.assert_outcomes(failed=1)
+    (model,) = report_of(pytester)["models"]
+    assert model["stage"] == "draw"
+    assert model["error"]["message"] == "the disk is full"
+
+
+UNCLOSED = """
+from types import SimpleNamespace
+
+from pytest_torchlens.run import IsolatedResult
+from pytest_torchlens.run import run_case
+
+def close():
+    raise OSError("it stays open")
+
+def pytest_lens_make_runner(config, options, limits):
+    return SimpleNamespace(run=lambda case, progress: IsolatedResult(run_case(case, options).report), close=close)
+"""
+
+
+def test_a_runner_that_cannot_be_closed_leaves_no_reports_behind(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(pytester.mkdir("tmp")))
+    pytester.makeconftest(UNCLOSED)
+    result = pytester.runpytest_inprocess(MODEL, "-p", "no:cacheprovider")
+    result.stderr.fnmatch_lines(["*it stays open"])
+    assert not list((pytester.path / "tmp").glob("*lens*"))
 
 
 def test_a_runner_runs_all_models(pytester: pytest.Pytester):
