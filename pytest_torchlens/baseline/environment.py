@@ -42,8 +42,7 @@ def machine_axes(before: Environment, after: Environment) -> tuple[str, ...]:
         "CPU capability": (before.cpu_capability, after.cpu_capability),
         "threads": (before.num_threads, after.num_threads),
     }
-    names = sorted({*before.settings, *after.settings})
-    facts |= {name: (before.settings.get(name, ""), after.settings.get(name, "")) for name in names}
+    facts |= _told_by_both(before.settings, after.settings, sorted(before.settings))
     return tuple(_differing(facts))
 
 
@@ -52,7 +51,15 @@ def version_axes(before: Environment, after: Environment) -> tuple[str, ...]:
     facts: dict[str, tuple[object, object]] = {"torch": (_plain(before.torch), _plain(after.torch))}
     facts["Python"] = _minor(before.python), _minor(after.python)
     facts |= {name: (before.packages.get(name, ""), after.packages.get(name, "")) for name in LIBRARIES}
-    return tuple(_differing(facts))
+    kernels = ("CUDA",) if after.device == "cuda" else ("BLAS", "MKL")
+    return tuple(_differing(facts | _told_by_both(before.packages, after.packages, kernels)))
+
+
+def _told_by_both(
+    before: dict[str, str], after: dict[str, str], names: Iterable[str]
+) -> dict[str, tuple[object, object]]:
+    """Return the facts that both sides have: one that only a later version of ours looks for has not changed."""
+    return {name: (before[name], after[name]) for name in names if name in before and name in after}
 
 
 def _differing(facts: dict[str, tuple[object, object]]) -> Iterator[str]:

@@ -35,7 +35,9 @@ class Tolerance:
 
     def __init__(self, conditions: Conditions, machines_differ: bool, environment: Environment) -> None:
         self._conditions = conditions
-        rounded = environment.device != "cpu" and environment.settings.get("tf32") == "True"
+        rounded = environment.device == "mps" or (
+            environment.device != "cpu" and environment.settings.get("tf32") == "True"
+        )
         self._factor = _TF32 if rounded else _MACHINE if machines_differ else 1.0
 
     def own(self, step: Step, terms: int) -> float:

@@ -14,9 +14,10 @@ class Environment:
     platform: str = ""
     torch: str = ""
     packages: dict[str, str] = field(default_factory=dict)
-    """Versions of further packages: torchvision, timm, numpy, pytest, pytest-torchlens."""
+    """Versions of further packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of what PyTorch was built
+    with: BLAS, MKL, oneDNN, CUDA."""
     device: str = "cpu"
     cpu_capability: str = ""
     num_threads: int = 0
     settings: dict[str, str] = field(default_factory=dict)
-    """Default dtype, deterministic algorithms, matmul precision, oneDNN."""
+    """Default dtype, deterministic algorithms, matmul precision, oneDNN; with a GPU, whether it may round to TF32."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -24,6 +25,8 @@ PACKAGES = (
     "torch_geometric",
     "segmentation_models_pytorch",
 )
+_BUILT_WITH = {"MKL": r"Math Kernel Library Version (\S+)", "oneDNN": r"MKL-DNN v(\S+)", "BLAS": r"BLAS_INFO=(\w+)"}
+"""What PyTorch was built with, as `torch.__config__.show` tells it."""
 
 
 def find_environment() -> Environment:
@@ -32,7 +35,7 @@ def find_environment() -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         torch=torch.__version__,
-        packages={name: version for name in PACKAGES if (version := _version(name))},
+        packages={name: version for name in PACKAGES if (version := _version(name))} | _built_with(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         num_threads=torch.get_num_threads(),
         settings={
@@ -40,6 +43,7 @@ def find_environment() -> Environment:
             "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             "mkldnn": str(torch.backends.mkldnn.enabled),
+            **_tf32(),
         },
     )
 
@@ -49,6 +53,24 @@ def machine_of(environment: Environment) -> str:
     memory = round(psutil.virtual_memory().total / 2**30)
     card = [torch.cuda.get_device_name()] if environment.device == "cuda" else []
     return ", ".join([_processor(), f"{os.cpu_count()} cores", f"{memory} GiB", *card, class_of(environment)])
+
+
+def _built_with() -> dict[str, str]:
+    told = torch.__config__.show()
+    found = {name: match.group(1) for name, pattern in _BUILT_WITH.items() if (match := re.search(pattern, told))}
+    return found | ({"CUDA": torch.version.cuda} if torch.version.cuda else {})
+
+
+def _tf32() -> dict[str, str]:
+    """Return whether a GPU may round what it multiplies to 10 bits, by whichever names this PyTorch has for it."""
+    if not torch.cuda.is_available():
+        return {}
+    try:
+        allowed = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # set by PyTorch's new names, which the old ones then refuse to tell
+        new = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+        allowed = "tf32" in new
+    return {"tf32": str(allowed)}
 
 
 def _processor() -> str:

@@ -15,6 +15,8 @@ def test_it_names_what_can_change_a_number():
     assert found.python == platform.python_version()
     assert found.torch == torch.__version__
     assert found.packages["pytest"]
+    assert found.packages["oneDNN"] in torch.__config__.show()
+    assert f"BLAS_INFO={found.packages['BLAS']}" in torch.__config__.show()
     assert found.num_threads == torch.get_num_threads()
     assert found.cpu_capability
     assert found.settings["default_dtype"] == "torch.float32"
