@@ -169,10 +169,11 @@ class _Ours:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if not isinstance(error, Exception) or self._ran.error is error:
+        theirs, self._ran.error = self._ran.error, None  # its traceback has a frame that holds us
+        if not isinstance(error, Exception) or theirs is error:
             return False
-        if self._ran.error is not None:
-            raise self._ran.error from None
+        if theirs is not None:
+            raise theirs from None
         self._tracer.leave_off(broken="".join(traceback.format_exception(error)))
         return True
 

@@ -122,6 +122,12 @@ def build_nodes(recording: Recording) -> list[Node]:
     return kept
 
 
+def unlink(nodes: list[Node]) -> None:
+    """Undo the cycles among nodes that nobody will ask again: what they hold is freed now, not at some collection."""
+    for node in nodes:
+        node.passes, node.parents, node.children = [], [], []
+
+
 class _Graph:
     def __init__(self, recording: Recording) -> None:
         self._sources = recording.sources

@@ -20,6 +20,7 @@ from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
 from pytest_torchlens.capture.patches import listening
 from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history.graph import unlink
 from pytest_torchlens.history.options import TraceOptions
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import TracedCall
@@ -186,7 +187,11 @@ class Autotrace:
     def _judge(self, guarded: Guarded, until: float) -> TracedCall:
         if guarded.recording is None:
             return TracedCall(model="", left_off=guarded.given_up, trouble=guarded.broken)
-        return self._validated(ModelHistory(guarded.recording, TraceOptions(layers_to_save=None)), until)
+        history = ModelHistory(guarded.recording, TraceOptions(layers_to_save=None))
+        try:
+            return self._validated(history, until)
+        finally:  # a test may ask whether what it let go of is freed
+            unlink(vars(history).get("nodes", []))
 
     def _validated(self, history: ModelHistory, until: float) -> TracedCall:
         operations = len(history.recording.calls)

@@ -47,7 +47,8 @@ def _of_module(address: str, module: torch.nn.Module) -> Iterator[str]:
 def _code_of(module: torch.nn.Module) -> str:
     if isinstance(module, torch.jit.ScriptModule):
         return str(module._c._type().qualified_name())  # one name, one code
-    code = getattr(type(module).forward, "__code__", None)
+    forward = vars(module).get("forward", type(module).forward)  # tests replace it
+    code = getattr(forward, "__code__", None)
     return str(code and hash(code))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import inspect
 import threading
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -266,6 +269,46 @@ def test_many_calls_are_not_held(monkeypatch):
     result, found = traced(lambda: Function(forward)(X))
     assert_equal(result, Function(forward)(X))
     assert found.found[0].left_off == "it makes more than 10 calls"
+
+
+def hidden(x):
+    with torch._C.DisableTorchFunction():
+        return x.cos()
+
+
+@pytest.mark.parametrize(
+    "forward", [nn.functional.relu, Function(torch.cos), hidden, torch.vmap(torch.sin), torch.inverse]
+)
+def test_what_a_test_lets_go_of_is_freed(forward):
+    def test():
+        x = X.clone()
+        model = nn.Sequential(nn.Linear(4, 4), Function(forward))
+        with contextlib.suppress(RuntimeError):
+            model(x)
+        return [weakref.ref(thing) for thing in (model, model[0].weight, x)]
+
+    traced(test)  # what is imported at first may hold on to whoever did
+    gc.disable()
+    try:
+        held, found = traced(test)
+        assert [reference() for reference in held] == [None] * 3
+    finally:
+        gc.enable()
+    assert found.calls == 1
+
+
+def test_a_forward_of_the_model_alone_is_another():
+    model = nn.Linear(4, 4)
+
+    def test():
+        model(X)
+        model.forward = lambda x: x * 2
+        return model(X)
+
+    result, found = traced(test)
+    assert_equal(result, X * 2)
+    assert [call.operations for call in found.found] == [1, 1]
+    assert found.known == 0
 
 
 def test_a_generator_of_the_tests_own_stands_where_it_would():
