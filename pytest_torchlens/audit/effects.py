@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container
 from collections.abc import Iterator
 
 from pytest_torchlens.audit.subject import Subject
@@ -26,9 +27,12 @@ def unused_modules(subject: Subject) -> Iterator[AuditPlace]:
     """Find modules with parameters of which nothing was called or read, the outermost of each."""
     if subject.facts is None:
         return
-    for address in _unused_trees(subject):
-        sizes = [size for name, size in subject.facts.parameters.items() if _is_below(name, address)]
-        detail = f"{len(sizes):,} parameters of {sum(sizes):,} elements"
+    sizes: dict[str, list[int]] = {address: [] for address in _unused_trees(subject)}
+    for name, size in subject.facts.parameters.items():
+        if (address := _tree_around(name, sizes)) is not None:
+            sizes[address].append(size)
+    for address, of_one in sizes.items():
+        detail = f"{len(of_one):,} parameters of {sum(of_one):,} elements"
         line = subject.facts.line_around(address.rpartition(".")[0])
         yield AuditPlace(module=address, source_line=line, detail=detail)
 
@@ -39,32 +43,32 @@ def unused_parameters(subject: Subject) -> Iterator[AuditPlace]:
         return
     trees = _unused_trees(subject)
     for name, size in subject.facts.parameters.items():
-        if name not in subject.used_parameters and not any(_is_below(name, address) for address in trees):
+        if name not in subject.used_parameters and _tree_around(name, trees) is None:
             line = subject.facts.line_around(name.rpartition(".")[0])
             yield AuditPlace(module=name, source_line=line, detail=f"{size:,} elements")
 
 
-def _unused_trees(subject: Subject) -> list[str]:
-    """Return the outermost modules of which no call was made and no parameter read."""
+def _unused_trees(subject: Subject) -> dict[str, None]:
+    """Return the outermost modules of which no call was made and no parameter read, in order."""
     parameters = subject.facts.parameters if subject.facts else {}
     used = {module.address for module in subject.history.modules if module.num_passes} | subject.used_parameters
     in_use = {prefix for name in used for prefix in _prefixes(name)}
-    with_parameters = {prefix for name in parameters for prefix in _prefixes(name) if prefix != name}
-    found: list[str] = []
+    unused = {prefix for name in parameters for prefix in _prefixes(name) if prefix != name} - in_use
+    found: dict[str, None] = {}
     for module in subject.history.modules:
-        address = module.address
-        if address in with_parameters - in_use and not any(_is_below(address, around) for around in found):
-            found.append(address)
+        if module.address in unused and _tree_around(module.address, found) is None:
+            found[module.address] = None
     return found
+
+
+def _tree_around(name: str, trees: Container[str]) -> str | None:
+    """Return the tree that a module or parameter is of; a model may have thousands, as experts are."""
+    return next((prefix for prefix in _prefixes(name) if prefix in trees), None)
 
 
 def _prefixes(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-
-
-def _is_below(name: str, address: str) -> bool:
-    return name == address or name.startswith(f"{address}.")
 
 
 def no_effect(subject: Subject) -> Iterator[AuditPlace]:
