@@ -106,7 +106,7 @@ class Store:
 
     def times_of(self, key: str) -> Times | None:
         """Return how long a model took; None where that is not known."""
-        return read_times(self.times / f"{key}.json") if self.times is not None else None
+        return read_times(path) if (path := self._times_path(key)) else None
 
     def note_time(self, key: str, machine: str, seconds: float) -> Times:
         """Keep how long a model took in this run, and return it beside how long it took for its baseline."""
@@ -115,9 +115,12 @@ class Store:
         return times
 
     def _keep_times(self, key: str, times: Times) -> None:
-        if self.times is not None:
-            ignored_by_git(self.times)
-            _write(self.times / f"{key}.json", times_text(times))
+        if path := self._times_path(key):
+            ignored_by_git(path.parent)
+            _write(path, times_text(times))
+
+    def _times_path(self, key: str) -> Path | None:
+        return self.times and self.times / f"{key}.json"
 
     def _usable(self, key: str) -> Snapshot | None:
         try:
@@ -126,8 +129,10 @@ class Store:
             return None
 
     def remove(self, key: str) -> None:
-        """Delete a model's baseline, and the activations that were kept of it."""
+        """Delete a model's baseline, and what was kept of it: activations and times."""
         self.path(key).unlink(missing_ok=True)
+        if path := self._times_path(key):
+            path.unlink(missing_ok=True)
         if folder := self.activations_of(key):
             shutil.rmtree(folder, ignore_errors=True)
 

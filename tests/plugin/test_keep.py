@@ -135,12 +135,14 @@ def test_damaged_activations_are_told_and_not_used(project: pytest.Pytester):
     assert any("cannot be used" in note for note in compared(project, gelu=ROUGH)[0]["notes"])
 
 
-def test_activations_are_out_of_gits_sight_and_go_with_their_baseline(project: pytest.Pytester):
+def test_activations_and_times_are_out_of_gits_sight_and_go_with_their_baseline(project: pytest.Pytester):
     store(project)
+    assert [path.name for path in (project.path / ".lens" / "times").rglob("*.json")] == ["net.json"]
     assert (project.path / ".lens" / ".gitignore").read_text() == "*\n"
     (project.path / "zoo" / "models.py").write_text(MODELS.replace('"net": Net, ', ""))
     project.runpytest_inprocess("zoo/net.yaml", "--lens-validate", "--lens-parts=replay", "--lens-update=unused")
     assert not passes(project)
+    assert "net.json" not in [path.name for path in (project.path / ".lens" / "times").rglob("*.json")]
 
 
 def test_a_model_in_a_process_of_its_own_keeps_and_compares_too(project: pytest.Pytester):
