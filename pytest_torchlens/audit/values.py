@@ -19,6 +19,8 @@ _OUTLIER = 1_000.0
 """Times the median of all activations."""
 _NEXT_TO_INFINITE = 1e37
 _DEAD = 0.95
+_CHOOSING = ("gather", "getitem", "indexselect", "maskedselect", "take", "takealongdim")
+"""Kinds that, where a tensor says which, pick elements that may be all alike by chance."""
 _RELUS = ("relu", "relu6", "clampmin", "threshold")
 
 
@@ -46,6 +48,8 @@ def constant(subject: Subject) -> Iterator[AuditPlace]:
         if numbers.minimum == numbers.maximum and not numbers.not_finite
     }
     for op in subject.origins(same):
+        if op.layer_type in _CHOOSING and len(op.parent_layers) > 1:
+            continue
         if op.has_input_ancestor and op.is_output_ancestor and is_floating(op) and num_elements(op) > 1:
             yield place(op, f"all {num_elements(op):,} elements are {subject.numbers[op.label].minimum:g}")
 

@@ -18,7 +18,7 @@ COSTS = ("peak", "flops", "operations", "parameters", "time")
 """What a model costs: sizes, which are compared exactly, and time, which is where it is named alone."""
 DEFAULT = (Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
 """Classes that fail a model where no others are asked for."""
-_FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED))
+_FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED, Change.SLOWER))
 _CONDITION = re.compile(r"(?P<name>[a-z-]+)(?::(?P<value>[^@]*))?(?:@(?P<glob>.+))?")
 
 
@@ -98,6 +98,8 @@ def _is_class(name: str) -> bool:
 def _condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
     names = (*(change.value for change in _FAILING), *LIMITS, *COSTS, "none")
+    if found is not None and found["name"] == Change.SLOWER.value:
+        raise ConditionError(f"{text!r}: say by how much a pass may be slower, as in time:+20%")
     if found is None or found["name"] not in names:
         word = found["name"] if found else text
         raise ConditionError(f"no condition {text!r}: {close(word, names) or 'there are ' + ', '.join(names)}")

@@ -55,15 +55,14 @@ class Store:
 
     @classmethod
     def of(cls, root: Path, folder: Path | None = None, name: str = "") -> Store:
-        """Return the set `name` of a project; the one without a name is the default."""
+        """Return the set `name` of a project; the one without a name is the default.
+
+        What waits for a folder that is not the usual one lies apart: it must not be accepted into another.
+        """
         part = f"{_SET}{name}" if name else "."
-        local = root / LOCAL
-        return cls(
-            (folder or root / FOLDER) / part,
-            local / "pending" / part,
-            local / "activations" / part,
-            local / "times" / part,
-        )
+        given = os.path.relpath(folder or root / FOLDER, root)
+        local, rest = root / LOCAL, Path("." if given == FOLDER else f"{_SET * 2}{file_name(given)}", part)
+        return cls(root / given / part, local / "pending" / rest, local / "activations" / rest, local / "times" / rest)
 
     def __bool__(self) -> bool:
         """Return whether the project has stored this set."""

@@ -17,7 +17,7 @@ _SHOWN = 4
 _LARGEST_GROUPS = 8
 
 
-def told(comparison: Comparison, name: str, key: str) -> str:
+def told(comparison: Comparison, name: str, key: str = "", options: str = "") -> str:
     """Return what differs in a few lines: where it began, how much, how it grows, what to do.
 
     Parameters
@@ -27,7 +27,9 @@ def told(comparison: Comparison, name: str, key: str) -> str:
     name
         What the model is called.
     key
-        Under which its baseline is kept.
+        Under which its baseline is kept; empty where there is nothing to accept.
+    options
+        What ``pytest-lens`` must be told to find it, with a space before each word.
     """
     lines = [f"{name}: {headline(comparison)}"]
     lines += [f"  environment: {'; '.join(comparison.axes)}"] if comparison.axes else []
@@ -38,7 +40,8 @@ def told(comparison: Comparison, name: str, key: str) -> str:
     if comparison.growth:
         lines += ["", "  how it grows:", *(f"    {line}" for line in _growth(comparison).splitlines())]
     lines += [f"  note: {note}" for note in comparison.notes]
-    return "\n".join([*lines, "", *(f"  {line}" for line in _what_to_do(comparison, key))])
+    hints = [f"  {line}" for line in _what_to_do(comparison, key, options)] if key else []
+    return "\n".join([*lines, "", *hints])
 
 
 def headline(comparison: Comparison) -> str:
@@ -87,17 +90,20 @@ def _growth(comparison: Comparison) -> str:
     return tabulate(rows, headers=("operation", "of the largest value", "RMS"), tablefmt="plain", disable_numparse=True)
 
 
-def _what_to_do(comparison: Comparison, key: str) -> Iterator[str]:
+def _what_to_do(comparison: Comparison, key: str, options: str) -> Iterator[str]:
     accepted = comparison.verdict is Change.IDENTICAL or any(note.startswith("stored: ") for note in comparison.notes)
     if accepted or comparison.against:
         return
     if comparison.verdict is not Change.NEW:
-        yield f"to look:   pytest-lens diff {key}"
-    yield f"to accept: pytest-lens accept {key}"
+        yield f"to look:   pytest-lens diff {key}{options}"
+    yield f"to accept: pytest-lens accept {key}{options}"
 
 
-def summary(comparisons: Iterable[tuple[str, Comparison]]) -> list[str]:
-    """Return a few lines on all models of a run: how many of each verdict, and causes that several share."""
+def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") -> list[str]:
+    """Return a few lines on all models of a run: how many of each verdict, and causes that several share.
+
+    `options` is what ``pytest-lens`` must be told to find the baselines, with a space before each word.
+    """
     every = list(comparisons)
     if not every:
         return []
@@ -117,7 +123,8 @@ def summary(comparisons: Iterable[tuple[str, Comparison]]) -> list[str]:
     waiting = sum(not comparison.against for comparison in changed) - stored
     lines += [f"stored: {stored} model{'s' * (stored != 1)}"] if stored else []
     if waiting:
-        lines.append(f"{waiting} wait to be accepted, without running again: pytest-lens accept '*'")
+        waits = "waits" if waiting == 1 else "wait"
+        lines.append(f"{waiting} {waits} to be accepted, without running again: pytest-lens accept '*'{options}")
     return lines
 
 

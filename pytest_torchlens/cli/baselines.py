@@ -16,6 +16,7 @@ from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.words import headline
 from pytest_torchlens.baseline.words import told
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.records import Change
 from pytest_torchlens.records import nearest
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _DESCRIPTIONS = {
     "ls": "Lists baselines, and beside each whether something waits to be accepted.",
     "show": "Shows a baseline: its sizes, where its numbers are from, and its operations.",
     "diff": "Compares two baselines, runs or folders of such; of one name alone, the baseline with what waits. "
-    "Ends with 1 where a condition of --fail holds.",
+    "Ends with 1 where a condition of --fail holds, or a model of the first folder is not in the second.",
     "accept": "Makes what runs obtained the baselines of the models that fit, without running them again.",
     "prune": "Deletes what waits to be accepted.",
 }
@@ -98,16 +99,20 @@ def _diff(options: argparse.Namespace, store: Store) -> int:
     pairs = _pairs(options, store)
     failed = 0
     for name, before, after in pairs:
+        if before is None or after is None:
+            print(f"{name}: only in {options.first if before else options.second}")
+            failed += after is None or conditions.fails(Change.NEW)
+            continue
         times = store.times_of(name) if options.second is None else None
         seconds = (times.baseline, times.last) if times is not None else None
         found = compare(before, after, conditions, baseline=name, seconds=seconds)
         failed += found.fails
-        print(told(found, name, name) if found.findings else f"{name}: {headline(found)}")
+        print(told(found, name) if found.findings else f"{name}: {headline(found)}")
     return int(failed > 0)
 
 
-def _pairs(options: argparse.Namespace, store: Store) -> list[tuple[str, Snapshot, Snapshot]]:
-    """Return what is to be compared: two files or models, the files that two folders share, or what waits."""
+def _pairs(options: argparse.Namespace, store: Store) -> list[tuple[str, Snapshot | None, Snapshot | None]]:
+    """Return what is to be compared: two files or models, the files of two folders (None: not there), or what waits."""
     if options.second is None:
         key = options.first
         if key not in store.waiting():
@@ -117,10 +122,9 @@ def _pairs(options: argparse.Namespace, store: Store) -> list[tuple[str, Snapsho
     if not (first.is_dir() and second.is_dir()):
         return [(f"{options.first} → {options.second}", _one(options.first, store), _one(options.second, store))]
     one, other = (Store(folder, folder) for folder in (first, second))
-    shared = sorted({*one.models()} & {*other.models()})
-    if not shared:
+    if not {*one.models()} & {*other.models()}:
         raise CommandError(f"{first} and {second} have no baseline of the same name")
-    return [(key, read(one.path(key)), read(other.path(key))) for key in shared]
+    return [(key, one.load(key), other.load(key)) for key in sorted({*one.models(), *other.models()})]
 
 
 def _one(name: str, store: Store) -> Snapshot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,21 @@ def policy_of(config: pytest.Config) -> Policy:
     )
 
 
+def command_options(config: pytest.Config) -> str:
+    """Return what ``pytest-lens`` must be told to find the baselines of a run, with a space before each word."""
+    here, root, given = config.invocation_params.dir, config.rootpath, config.getini("lens_baseline_dir")
+    options = {
+        "root": os.path.relpath(root, here) if root != here else "",
+        "dir": os.path.relpath(root / given, here) if given else "",
+        "baseline": config.getoption("lens_baseline") or "",
+    }
+    return "".join(f" {shlex.quote(f'--{name}={value}')}" for name, value in options.items() if value)
+
+
 def _name(name: str | None) -> str:
     if name is None:
         return ""
-    if not name or Path(name).name != name or name.startswith("."):
+    if not name or Path(name).name != name or name.startswith((".", "@")):
         raise pytest.UsageError(f"--lens-baseline: {name!r} is no name of a set; one is a plain word, as torch-2.13")
     return name
 

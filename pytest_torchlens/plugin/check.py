@@ -13,6 +13,7 @@ import pytest
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.words import told
 from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.plugin.baseline_policy import command_options
 from pytest_torchlens.plugin.baseline_policy import policy_of
 from pytest_torchlens.plugin.hooks import HookError
 from pytest_torchlens.plugin.hooks import overruled
@@ -78,9 +79,10 @@ class Check:
             found = overruled(compared, key, self._item.config)
         except (ValueError, ReferenceError, HookError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
-        self._item.add_report_section("call", "lens", told(found, key, key))
+        text = told(found, key, key, command_options(self._item.config))
+        self._item.add_report_section("call", "lens", text)
         if found.fails:
-            pytest.fail(told(found, key, key), pytrace=False)
+            pytest.fail(text, pytrace=False)
         return found
 
     def _key(self, name: str) -> str:

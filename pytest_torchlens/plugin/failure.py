@@ -11,6 +11,7 @@ import pluggy
 
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.words import told
+from pytest_torchlens.plugin.baseline_policy import command_options
 
 if TYPE_CHECKING:
     import pytest
@@ -27,12 +28,13 @@ SHOWN = 3
 """Failures of a part that are told; the report has ten."""
 
 
-def failure_text(report: ModelReport) -> str:
+def failure_text(report: ModelReport, config: pytest.Config) -> str:
     """Return what went wrong in a worker process, or what a validation or comparison found; empty where nothing did."""
     if report.error:
         return _error(report, report.error)
     if report.comparison is not None and report.comparison.fails:
-        return told(report.comparison, f"{report.zoo}:{report.name}", key_of(report.zoo, report.name))
+        name, key = f"{report.zoo}:{report.name}", key_of(report.zoo, report.name)
+        return told(report.comparison, name, key, command_options(config))
     if report.verdict is None or report.verdict:
         return ""
     failed = [part for part in report.verdict.parts if not part.status.ok]

@@ -89,7 +89,7 @@ class ModelItem(pytest.Item):
             self.user_properties.extend(junit_properties(self.report))
         if self._exception:
             raise self._exception
-        if text := failure_text(self.report):
+        if text := failure_text(self.report, self.config):
             pytest.fail(text, pytrace=False)
 
     def _run(self, progress: Progress) -> ModelReport:

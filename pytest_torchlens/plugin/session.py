@@ -285,9 +285,11 @@ class LensSession:
 
     def _tell_of_baselines(self, reporter: pytest.TerminalReporter, models: tuple[ModelReport, ...]) -> None:
         from pytest_torchlens.baseline.words import summary
+        from pytest_torchlens.plugin.baseline_policy import command_options
 
         compared = [(f"{model.zoo}:{model.name}", model.comparison) for model in models if model.comparison]
-        for line in [*summary(compared), *(self._unused.lines() if self._unused else ())]:
+        options = command_options(self.config)
+        for line in [*summary(compared, options), *(self._unused.lines() if self._unused else ())]:
             reporter.write_line(line)
 
     def _tell_of_drawings(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.baseline.store import key_of
+from pytest_torchlens.records import Change
 
 if TYPE_CHECKING:
     from pytest_torchlens.baseline.policy import Policy
@@ -54,7 +55,8 @@ class Unused:
         removed = "unused" in policy.update
         for key in keys if removed else ():
             policy.store.remove(key)
-        return cls(tuple(keys), removed, bool(keys) and policy.strict and not removed, tuple(skipped))
+        unwanted = policy.strict or policy.conditions().fails(Change.UNUSED)
+        return cls(tuple(keys), removed, bool(keys) and unwanted and not removed, tuple(skipped))
 
     def lines(self) -> Iterator[str]:
         """Yield what to say."""
@@ -63,6 +65,6 @@ class Unused:
             rest = "deleted" if self.removed else "--lens-update=unused deletes them"
             yield f"unused baselines, of models that are gone: {names}; {rest}"
         if self.fails:
-            yield "ERROR: the run fails, for --lens-strict allows no unused baselines"
+            yield "ERROR: the run fails, for --lens-strict, or --lens-fail-on=unused, allows no unused baselines"
         if self.skipped:
             yield f"unused baselines were not looked for: {'; '.join(self.skipped)}"

@@ -139,6 +139,13 @@ def large_view(self, x):
     return x.repeat(64, 128).contiguous().reshape(-1)
 
 
+def fills_in_parts(self, x):
+    filled = torch.zeros_like(x)
+    for chosen in (x > 0, x <= 0):
+        filled[chosen] = filled[chosen] + x[chosen]
+    return filled
+
+
 FAULTS = [
     ("not-a-number", nan_bias),
     ("infinite", overflows),
@@ -160,6 +167,7 @@ CLEAN = [
     ("infinite", masked),
     ("constant", lambda self, x: x * 2),
     ("constant", lambda self, x: x + torch.zeros(8)),
+    ("constant", fills_in_parts),
     ("dead-relu", lambda self, x: F.relu(x)),
     ("large-activation", masked_by_type),
     ("large-activation", lambda self, x: x * 100),

@@ -78,7 +78,6 @@ def test_a_wider_layer_costs_more(small):
         ("time:+20%", (0.010, 0.005), Change.IDENTICAL, False),
         ("time:+20%", None, Change.IDENTICAL, False),
         ("", (0.010, 0.013), Change.IDENTICAL, False),  # advisory: told where it is asked for alone
-        ("slower", (0.010, 0.013), Change.IDENTICAL, False),
     ],
 )
 def test_slower_is_told_where_a_condition_names_time(small, conditions, seconds, verdict, fails):

@@ -79,7 +79,21 @@ def test_folders_and_files_are_compared_too(store, snapshots, tmp_path, capsys):
     assert main(["diff", "a", "b"]) == 1
     assert main(["diff", "a/net.json", "b/net.json"]) == 1
     assert main(["diff", "a", "a"]) == 0
-    assert "net: identical; all 11 operations compute the same" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "net: identical; all 11 operations compute the same" in told
+    assert "accept" not in told, "nothing waits"
+
+
+def test_a_model_that_one_folder_lacks_is_told_of(store, snapshots, tmp_path, capsys):
+    for name, models in (("old", "ab"), ("new", "bc")):
+        for model in models:
+            Store(tmp_path / name, tmp_path / "waiting").accept(model, snapshots[0])
+    assert main(["diff", "old", "new"]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert (told[0], told[2]) == ("a: only in old", "c: only in new")
+    (tmp_path / "new" / "a.json").write_text(to_text(snapshots[0]), encoding="utf-8")
+    assert main(["diff", "old", "new"]) == 0
+    assert main(["diff", "old", "new", "--fail=new"]) == 1
 
 
 def test_it_works_without_torch(store, tmp_path):

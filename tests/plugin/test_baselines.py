@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,10 @@ def test_unused_baselines_are_named_and_deleted_only_when_asked(pytester: pytest
     assert result.ret == 0
     result = validate(pytester, "--lens-strict")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["unused*net/c*", "ERROR: the run fails, for --lens-strict allows no unused baselines"])
+    result.stdout.fnmatch_lines(
+        ["unused*net/c*", "ERROR: the run fails, for --lens-strict* allows no unused baselines"]
+    )
+    assert validate(pytester, "--lens-fail-on=structure,unused").ret == pytest.ExitCode.TESTS_FAILED
     assert "net/c.json" in stored(pytester)
     validate(pytester, "--lens-update=unused").stdout.fnmatch_lines(["unused*net/c; deleted"])
     assert stored(pytester) == ["net/a.json", "net/b.json"]
@@ -158,6 +162,31 @@ def test_named_sets_are_kept_apart(pytester: pytest.Pytester, project: Path):
     validate(pytester, "--lens-baseline=torch-2.13").stdout.fnmatch_lines(["baselines: 3 identical"])
 
 
+@pytest.mark.parametrize(("dir_", "name", "here"), [("", "torch 2.13", "."), ("base/lines", "", "zoo")])
+def test_the_command_to_accept_works_as_it_is_told(
+    dir_: str, name: str, here: str, pytester: pytest.Pytester, project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytester.makeini(f"[pytest]\nlens_baseline_dir = {dir_}")
+    monkeypatch.chdir(here)
+    arguments = [str(project / "net.yaml"), "--lens-validate", "--lens-parts=replay", "--lens-strict"]
+    arguments += [f"--lens-baseline={name}"] if name else []
+    said = pytester.runpytest_inprocess(*arguments).stdout.lines
+    hints = [line.partition("pytest-lens ")[2] for line in said if "pytest-lens accept" in line]
+    assert len(hints) == 4, "one a model, and one for all"
+    for hint in hints[:2]:
+        assert main(shlex.split(hint)) == 0
+    assert main(shlex.split(hints[-1])) == 0
+    folder = pytester.path / (dir_ or "lens_baselines") / (f"@{name}" if name else ".")
+    assert sorted(path.name for path in (folder / "net").iterdir()) == ["a.json", "b.json", "c.json"]
+
+
+def test_what_waits_for_one_folder_is_not_accepted_into_another(pytester: pytest.Pytester, project: Path):
+    pytester.makeini("[pytest]\nlens_baseline_dir = elsewhere")
+    validate(pytester)
+    assert main(["accept", "*", "--root", str(pytester.path)]) == 2
+    assert stored(pytester) == []
+
+
 def test_what_fails_can_be_said_in_the_option_and_in_the_zoo_file(pytester: pytest.Pytester, project: Path):
     validate(pytester, "--lens-update=new")
     change(project, eps=1e-3)
@@ -175,6 +204,8 @@ def test_what_fails_can_be_said_in_the_option_and_in_the_zoo_file(pytester: pyte
     [
         ("--lens-update=newer", "*--lens-update: no kind 'newer'*new*"),
         ("--lens-fail-on=own", "*--lens-fail-on: 'own'*own:1e-5*"),
+        ("--lens-fail-on=slower", "*--lens-fail-on: 'slower': say by how much a pass may be slower, as in time:+20%"),
+        ("--lens-baseline=@a", "*--lens-baseline: '@a' is no name of a set*"),
         ("--lens-baseline=a/b", "*--lens-baseline: 'a/b' is no name of a set*"),
     ],
 )
