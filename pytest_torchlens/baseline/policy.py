@@ -15,6 +15,7 @@ from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import ignored_by_git
 from pytest_torchlens.baseline.times import UNTIMED
+from pytest_torchlens.baseline.times import UNTIMED_AGAINST
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 UPDATES = ("new", "changed", "unused", "all")
 KEEPS = ("activations",)
+UNKEPT = "activations were not kept: "
+"""How the note begins that says why not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +109,7 @@ class Policy:
         try:
             self._keep_activations(key, history, snapshot)
         except (OSError, ValueError) as error:
-            return replace(found, notes=(*found.notes, f"activations were not kept: {error}"))
+            return replace(found, notes=(*found.notes, f"{UNKEPT}{error}"))
         return found
 
     def _compared(
@@ -129,10 +132,10 @@ class Policy:
         name = self.against or self._told(self.store.path(key))
         repeat = self._repeat(key, snapshot, history)
         found = compare(stored, snapshot, conditions, baseline=name, repeat=repeat, seconds=seconds)
+        if seconds is None and conditions.cost("time") is not None:
+            found = replace(found, notes=(*found.notes, UNTIMED_AGAINST if self.against else UNTIMED))
         if self.against:
             return replace(found, against=self.against)
-        if seconds is None and conditions.cost("time") is not None:
-            found = replace(found, notes=(*found.notes, UNTIMED))
         return self._settle(key, snapshot, found, "new" if found.verdict is Change.ENVIRONMENT else "changed")
 
     def _seconds(self, key: str, timed: tuple[str, float]) -> tuple[float, float] | None:

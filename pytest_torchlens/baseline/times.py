@@ -12,6 +12,8 @@ from pytest_torchlens.records import to_json
 
 UNTIMED = "times were not compared: none of this machine had been kept; now this run's are"
 """Said where a condition asks for a comparison that cannot be made yet."""
+UNTIMED_AGAINST = "times were not compared: of another interpreter's run none is taken"
+"""Said where it is never made."""
 
 
 @dataclass(frozen=True, kw_only=True)

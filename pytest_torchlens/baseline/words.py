@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tabulate import tabulate
 
 from pytest_torchlens.baseline.times import UNTIMED
+from pytest_torchlens.baseline.times import UNTIMED_AGAINST
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
@@ -116,7 +117,7 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
     axes = dict.fromkeys(axis for _, comparison in every for axis in comparison.axes)
     lines += [f"environment: {'; '.join(axes)}"] if axes else []
     lines += _causes(every)
-    lines += dict.fromkeys(note for _, found in every for note in found.notes if note == UNTIMED)
+    lines += dict.fromkeys(note for _, found in every for note in found.notes if note in (UNTIMED, UNTIMED_AGAINST))
     lines += [f"new: {_names(verdicts[Change.NEW.value])}"] if Change.NEW.value in verdicts else []
     stored = sum(any(note.startswith("stored: ") for note in comparison.notes) for _, comparison in every)
     changed = [comparison for _, comparison in every if comparison.verdict is not Change.IDENTICAL]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_torchlens.plugin.session import LensSession
+    from pytest_torchlens.records import ErrorRecord
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.run import Runner
     from pytest_torchlens.zoo import ModelCase
@@ -95,19 +96,17 @@ class ModelItem(pytest.Item):
     def _run(self, progress: Progress) -> ModelReport:
         """Run it, by the other interpreter before, if it is to be compared with that."""
         runner = self.lens.runner(self.parent.path)  # type: ignore[union-attr] # a ZooFile has a path
-        against = self.lens.against
-        error = against.run(self.case, progress) if against else None
+        if self.lens.against is None:
+            return self._run_once(runner, progress)
+        error = self.lens.against.run(self.case, progress)
         try:
-            report = self._run_apart(runner, progress) if runner else self._run_here(progress)
+            report = self._run_once(runner, progress)
         finally:
-            if against:
-                against.forget(self.case)
-        fails_new = (
-            report.comparison is not None and report.comparison.fails
-        )  # as it must, with nothing to compare with
-        if error is None or (report.outcome is Outcome.FAILED and not fails_new):
-            return report
-        return replace(report, outcome=Outcome.FAILED, stage=error.stage, error=error, comparison=None)
+            self.lens.against.forget(self.case)
+        return _with_error_there(report, error) if error else _with_notes(report, self.lens.against.notes)
+
+    def _run_once(self, runner: Runner | None, progress: Progress) -> ModelReport:
+        return self._run_apart(runner, progress) if runner else self._run_here(progress)
 
     def _run_here(self, progress: Progress) -> ModelReport:
         from pytest_torchlens.run import run_case
@@ -135,3 +134,18 @@ class ModelItem(pytest.Item):
     def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
         """Return the zoo file, its first line (pytest needs one to tell of a skip), and the model's name."""
         return self.path, 0, f"{self.case.zoo}:{self.name}"
+
+
+def _with_error_there(report: ModelReport, error: ErrorRecord) -> ModelReport:
+    """Return the report of a model that the other interpreter could not run, unless it failed here as well."""
+    fails_new = report.comparison is not None and report.comparison.fails  # as it must, with nothing to compare with
+    if report.outcome is Outcome.FAILED and not fails_new:
+        return report
+    return replace(report, outcome=Outcome.FAILED, stage=error.stage, error=error, comparison=None)
+
+
+def _with_notes(report: ModelReport, notes: tuple[str, ...]) -> ModelReport:
+    """Return the report with notes on its comparison, if there is one."""
+    if report.comparison is None:
+        return report
+    return replace(report, comparison=replace(report.comparison, notes=(*report.comparison.notes, *notes)))

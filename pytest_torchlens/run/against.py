@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.baseline.policy import UNKEPT
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import key_of
@@ -40,9 +41,12 @@ class Against:
     ----------
     policy
         How this process compares with what the other stored.
+    notes
+        Why operations of the last model cannot be run again on its inputs; empty where they can.
     """
 
     def __init__(self, python: OtherPython, options: RunOptions, limits: Limits) -> None:
+        self.notes: tuple[str, ...] = ()
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-lens-against-")
         root = Path(self._folder.name)
@@ -62,6 +66,8 @@ class Against:
         except ValueError as error:  # a model that another process cannot build
             return self._error("ValueError", str(error))
         if self._store.path(_key(case)).exists():
+            told = result.report.comparison.notes if result.report.comparison else ()
+            self.notes = tuple(f"{self._python}: {note}" for note in told if note.startswith(UNKEPT))
             return None
         if result.skipped is not None:
             return self._error("Skipped", result.skipped)

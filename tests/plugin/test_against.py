@@ -6,9 +6,11 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_torchlens.run import Against
 from pytest_torchlens.run import OtherPython
 from tests.plugin.kernels import ROUGH
 from tests.plugin.kernels import ZOO
@@ -52,12 +54,14 @@ def against(project: pytest.Pytester, name: object, *arguments: str) -> pytest.R
 
 def test_kernels_of_another_environment_are_told_apart_with_nothing_stored(project: pytest.Pytester):
     """The other process has PyTorch's own kernels: only a conftest of pytest replaces them."""
-    found, result = compared(project, f"--lens-against={sys.executable}", gelu=ROUGH, silu=ROUGH)
+    options = f"--lens-against={sys.executable}", "--lens-fail-on=regression,time:+20%"
+    found, result = compared(project, *options, gelu=ROUGH, silu=ROUGH)
     assert accused(found) == {"/gelu": "local-change", "/silu": "local-change"}
     assert [finding["alone"]["exactness"] for finding in found["findings"]] == ["less exact", "less exact"]
     assert found["against"].startswith(f"{sys.executable} (torch ")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"against {sys.executable} (torch *): 1 local-change"])
+    untimed = "times were not compared: of another interpreter's run none is taken"
+    result.stdout.fnmatch_lines([f"against {sys.executable} (torch *): 1 local-change", untimed])
     assert "accept" not in result.stdout.str()
     assert not (project.path / ".lens").exists()
     assert not (project.path / "lens_baselines").exists()
@@ -73,6 +77,22 @@ def test_a_model_that_the_other_cannot_build_fails_and_says_why(fail_on: str, pr
         "net:here: ImportError in stage 'compare': not run by *python* (torch *): no such library in this environment*"
     )
     result.stdout.fnmatch_lines([said])
+
+
+def test_activations_that_could_not_be_kept_are_told(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Elsewhere the disk may be full; here a file is in the way."""
+
+    class Hindered(Against):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            path = Path(self.policy.activations)
+            path.parent.mkdir(parents=True)
+            path.touch()
+
+    monkeypatch.setattr("pytest_torchlens.run.Against", Hindered)
+    found, _ = compared(project, f"--lens-against={sys.executable}", gelu=ROUGH, silu=ROUGH)
+    assert accused(found) == {"/gelu": "local-change"}
+    assert any("activations were not kept: " in note and "Not a directory" in note for note in found["notes"])
 
 
 def test_the_other_gets_modules_of_the_users_and_none_of_this_python(monkeypatch: pytest.MonkeyPatch):
