@@ -6,6 +6,7 @@ import html
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from tabulate import tabulate
@@ -98,7 +99,8 @@ class Matrix:
     def markdown(self) -> str:
         """Return table and details as Markdown."""
         environments, details = map(_bullets, (self.environments(), self.details().splitlines()))
-        return f"{self.table('github')}\n\n{environments}\n\nWhere differences begin:\n\n{details}\n"
+        escaped = replace(self, rows={key.replace("|", r"\|"): row for key, row in self.rows.items()})
+        return f"{escaped.table('github')}\n\n{environments}\n\nWhere differences begin:\n\n{details}\n"
 
     def page(self) -> str:
         """Return them as a page of its own."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_torchlens.baseline.parsed import read
 from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.text import UNREADABLE
 from pytest_torchlens.baseline.text import to_text
 from pytest_torchlens.baseline.times import Times
 from pytest_torchlens.baseline.times import read_times
@@ -158,7 +159,7 @@ def merged(old: Snapshot | None, new: Snapshot) -> Snapshot:
 def _keys(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*.json") if folder.is_dir() else ():
         key = path.relative_to(folder).with_suffix("").as_posix()
-        if not key.startswith(_SET):
+        if not key.startswith(_SET) and not UNREADABLE.search(key):  # a stranger's file; a terminal obeys its name
             yield key
 
 

@@ -172,6 +172,18 @@ def test_matrix_tells_of_what_is_the_whole_models(snapshots, tmp_path, capsys):
     assert main(["matrix", "a", "b", f"--root={tmp_path}", "--fail=flops:+50%"]) == 1
 
 
+def test_names_of_files_that_a_terminal_or_a_table_would_obey(snapshots, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for folder in "ab":
+        Store(tmp_path / folder, tmp_path / "waiting").accept("net", snapshots[0])
+        for name in ("x|y", "\x1b[31m"):
+            (tmp_path / folder / f"{name}.json").write_text(to_text(snapshots[0]), encoding="utf-8")
+    assert main(["diff", "a", "b"]) == main(["matrix", "a", "b", "--md=m.md"]) == 0
+    assert main(["ls", "--dir=a"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    assert r"| x\|y " in (tmp_path / "m.md").read_text(encoding="utf-8")
+
+
 def test_matrix_of_nothing_is_a_mistake(tmp_path, capsys):
     for name in "ab":
         (tmp_path / name).mkdir()
