@@ -17,7 +17,7 @@ Thing = TypeVar("Thing")
 
 
 class LookupKeyError(KeyError):
-    """A key that names no layer; the message has the nearest valid ones."""
+    """A key that names no layer, or a name that is not tracked; the message has the nearest valid ones."""
 
     def __str__(self) -> str:
         """Return the message itself, not its repr as `KeyError` does."""

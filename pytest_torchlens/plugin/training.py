@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.plugin.settings import report_folder
+from pytest_torchlens.records.near import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,7 @@ BY_MARKER = pytest.StashKey[bool]()
 FIXTURE = "lens_recorder"
 PLUGIN = "lens-recorder"
 LONGEST = 80
+NARROWING = ("layers", "window")
 
 
 def give_recorder(item: pytest.Item) -> None:
@@ -51,7 +53,7 @@ def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:
         for wanted in filter(None, expectations):
             recorder.expect(**wanted)
     except (TypeError, ValueError, ImportError) as error:
-        pytest.fail(f"marker {MARKER}: {error}", pytrace=False)
+        raise pytest.fail.Exception(f"marker {MARKER}: {error}", pytrace=False) from None
     item.stash[RECORDER] = recorder
     if not request.config.pluginmanager.has_plugin(PLUGIN):
         request.config.pluginmanager.register(RecorderCalls(), PLUGIN)
@@ -66,9 +68,11 @@ def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:
 
 def _asked(item: pytest.Item) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return options and expectations from all markers of a test, those nearest to it last."""
+    from pytest_torchlens.recorder.expectations import NAMES
     from pytest_torchlens.recorder.options import RecorderOptions
 
     known = {field.name for field in fields(RecorderOptions)}
+    words = known.union(NAMES, NARROWING)
     options: dict[str, Any] = {}
     expectations = []
     for marker in reversed(list(item.iter_markers(MARKER))):
@@ -76,6 +80,10 @@ def _asked(item: pytest.Item) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             pytest.fail(f"marker {MARKER} takes keywords only, such as no_nan=True", pytrace=False)
         if not marker.kwargs:
             pytest.fail(f"marker {MARKER} expects nothing: say what, such as no_nan=True", pytrace=False)
+        for name in marker.kwargs.keys() - words:
+            pytest.fail(
+                f"marker {MARKER}: there is no expectation or option {name!r}; {nearest(name, words)}", pytrace=False
+            )
         options |= {name: value for name, value in marker.kwargs.items() if name in known}
         expectations.append({name: value for name, value in marker.kwargs.items() if name not in known})
     return options, expectations
@@ -97,7 +105,13 @@ class RecorderCalls:
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[Any]:
         """Run the test, then look at what is expected of the whole training."""
         __tracebackhide__ = True
-        result = yield
+        try:
+            result = yield
+        except BaseException:
+            if recorder := item.stash.get(RECORDER, None):
+                recorder.abandon()
+                _tell(recorder, item)
+            raise
         if recorder := item.stash.get(RECORDER, None):
             _finish(recorder, item)
         return result
@@ -107,18 +121,25 @@ def _finish(recorder: Recorder, item: pytest.Item) -> None:
     from pytest_torchlens.recorder import ExpectationError
     from pytest_torchlens.recorder import RecorderError
 
-    __tracebackhide__ = True
     problem = ""
     try:
         recorder.close()
     except (ExpectationError, RecorderError) as error:
         problem = str(error)
-    if counts := recorder.report.values():
-        written, dropped = sum(one.written for one in counts), sum(one.dropped for one in counts)
-        said = f"recorder: {written:,} frames of {len(counts)} tensors, {dropped:,} dropped"
-        item.add_report_section("call", "lens", f"{said}: {recorder.folder}")
+    _tell(recorder, item)
     if problem:
         pytest.fail(problem, pytrace=False)
+
+
+def _tell(recorder: Recorder, item: pytest.Item) -> None:
+    """Say where the recording is, also of a test that failed at a step."""
+    if not (recorder.folder and recorder.series):
+        return
+    said = ""
+    if counts := recorder.report.values():
+        written, dropped = sum(one.written for one in counts), sum(one.dropped for one in counts)
+        said = f"{written:,} frames of {len(counts)} tensors, {dropped:,} dropped: "
+    item.add_report_section("call", "lens", f"recorder: {said}{recorder.folder}")
 
 
 class TrainingReport:

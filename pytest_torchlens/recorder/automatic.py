@@ -55,6 +55,7 @@ class ModelFinder:
         self._recorder.track_parameters(module, name=name)
 
     def _has_returned(self, module: nn.Module, _: Any, output: Any) -> None:
+        __tracebackhide__ = True
         if module in self._known or not isinstance(output, torch.Tensor) or output.dim() or not output.requires_grad:
             return
         self._recorder.log(loss=output)

@@ -19,6 +19,7 @@ from pytest_torchlens.recorder.ranges import Range
 from pytest_torchlens.recorder.rules import RULES
 from pytest_torchlens.recorder.rules import Found
 from pytest_torchlens.recorder.rules import decrease
+from pytest_torchlens.recorder.rules import text
 from pytest_torchlens.recorder.statistics import NOT_MEASURED
 from pytest_torchlens.records.near import nearest
 
@@ -76,8 +77,8 @@ class Expected:
         return problem or ""
 
     def past(self, name: str) -> str:
-        """Return the last values that were as expected."""
-        return ", ".join(f"{number:.4g}" for number in self._history[name][-3:])
+        """Return the last values that were as expected, where it is about values."""
+        return ", ".join(text(number, self.range) for number in self._history[name][-3:]) if self.range else ""
 
     def missing(self, items: Iterable[Item]) -> str:
         """Return what was never there to be looked at; nothing where there was something."""
@@ -205,7 +206,8 @@ def _silent_units(tensor: torch.Tensor) -> torch.Tensor:
 def _failure(expected: Expected, found: Found, problem: str) -> ExpectationError:
     row = found.row
     wanted = f"{expected.name}={expected.range.text if expected.range else True}"
-    lines = [f"step {row.step}, {found.kind} of {found.layer!r}: {problem}; expected {wanted}"]
+    what = found.kind if found.kind == found.name else f"{found.kind} of {found.layer!r}"
+    lines = [f"step {row.step}, {what}: {problem}; expected {wanted}"]
     if found.shape:
         facts = {"mean": row.mean, "std": row.std, "min": row.min, "max": row.max, "norm": row.norm}
         known = [f"not finite: {row.nans:,} of {row.count:,}"] if row.nans else []

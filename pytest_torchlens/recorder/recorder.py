@@ -10,6 +10,7 @@ from pytest_torchlens.recorder.expectations import Expectations
 from pytest_torchlens.recorder.options import RecorderOptions
 from pytest_torchlens.recorder.process import check_not_beside
 from pytest_torchlens.recorder.recording import Recording
+from pytest_torchlens.recorder.series import ByName
 from pytest_torchlens.recorder.tracker import Tracker
 from pytest_torchlens.recorder.tracking import as_number
 
@@ -149,7 +150,7 @@ class Recorder(Tracker):
     def report(self) -> dict[str, Counts]:
         """How many frames of each item were seen, written, dropped and coalesced; exact once closed."""
         counted = {name: self._recording.output.counts(item) for name, item in self._recording.items.items()}
-        return {name: counts for name, counts in counted.items() if counts}
+        return ByName((name, counts) for name, counts in counted.items() if counts)
 
     @property
     def rows_dropped(self) -> int:

@@ -12,6 +12,7 @@ from pytest_torchlens.recorder.items import Item
 from pytest_torchlens.recorder.optimizers import OptimizerSteps
 from pytest_torchlens.recorder.output import Output
 from pytest_torchlens.recorder.parameters import Parameters
+from pytest_torchlens.recorder.series import ByName
 from pytest_torchlens.recorder.series import Row
 from pytest_torchlens.recorder.series import Series
 from pytest_torchlens.recorder.series import number_row
@@ -21,6 +22,7 @@ from pytest_torchlens.recorder.watch import Watch
 if TYPE_CHECKING:
     import torch
 
+    from pytest_torchlens.recorder.errors import ExpectationError
     from pytest_torchlens.recorder.expectations import Expectations
     from pytest_torchlens.recorder.options import RecorderOptions
     from pytest_torchlens.recorder.readings import Reading
@@ -41,7 +43,7 @@ class Recording:
         self.options = options
         self.expectations = expectations
         self.note = ""
-        self.series: dict[str, Series] = {}
+        self.series: ByName[Series] = ByName()
         self.items: dict[str, Item] = {}
         self.clock = Clock(options)
         self.watch = Watch(options, self.clock, expectations, self._show)
@@ -151,7 +153,14 @@ class Recording:
             row = number_row(number, step)
             self._keep([(item, row)])
             if failure := self.expectations.check_scalar(name, row):
-                raise failure
+                raise self._cause(step) or failure
+
+    def _cause(self, step: int) -> ExpectationError | None:
+        """Return what is not as expected of what was read so far in a step: a layer, for its loss comes of it."""
+        rows = [(reading, reading.row(step)) for reading in self.watch.readings.all]
+        failure = self.expectations.check(rows)
+        self._keep([(one.item, row) for one, row in rows if failure and one.item.name == failure.item])
+        return failure
 
     def _keep(self, rows: list[tuple[Item, Row]]) -> None:
         for item, row in rows:

@@ -81,7 +81,7 @@ def _in_range(words: str, value: Callable[[Row], float]) -> Callable[[Expected, 
         if expected.range and number in expected.range:
             _remember(past, number, expected.window)
             return ""
-        return f"{words} {_text(number, expected.range)}"
+        return f"{words} {text(number, expected.range)}"
 
     return look
 
@@ -141,7 +141,8 @@ def _remember(past: list[float], number: float, window: int) -> None:
     del past[:-window]
 
 
-def _text(number: float, wanted: Range | None) -> str:
+def text(number: float, wanted: Range | None) -> str:
+    """Return a value as its range is written: a share in per cent."""
     return f"{number:.2%}" if wanted and wanted.is_share else f"{number:.4g}"
 
 

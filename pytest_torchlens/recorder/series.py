@@ -7,12 +7,16 @@ from collections import deque
 from dataclasses import dataclass
 from dataclasses import fields
 from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from pytest_torchlens.recorder.statistics import NOT_MEASURED
 from pytest_torchlens.recorder.statistics import Statistics
 from pytest_torchlens.records.near import close
+from pytest_torchlens.records.near import nearest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,3 +84,12 @@ class Series:
         if column not in COLUMNS:
             raise AttributeError(f"a series has no column {column!r}; {close(column, COLUMNS) or ', '.join(COLUMNS)}")
         return np.array([getattr(row, column) for row in self.rows])
+
+
+class ByName(dict[str, T]):
+    """Something of each that is tracked, by its name; for another name the error has the nearest."""
+
+    def __missing__(self, name: str) -> T:
+        from pytest_torchlens.history.lookup import LookupKeyError
+
+        raise LookupKeyError(f"nothing tracked is named {name!r}; {nearest(str(name), self)}")

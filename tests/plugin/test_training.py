@@ -140,7 +140,8 @@ def test_by_a_fixture(tracked, number, request):
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
-        ("no_nam=True", "marker lens_expect: there is no expectation 'no_nam'; did you mean 'no_nan'*"),
+        ("no_nam=True", "marker lens_expect: there is no expectation or option 'no_nam'; did you mean 'no_nan'*"),
+        ("no_nan=True, evry=3", "marker lens_expect: there is no expectation or option 'evry'; did you mean 'every'*"),
         ("grad_norm=3", "marker lens_expect: grad_norm=3 is no range*"),
         ("every=0", "marker lens_expect: every=0: give a whole number*"),
         ("no_nan=True, size=5", "marker lens_expect: size=5: give width and height*"),
@@ -157,6 +158,37 @@ def test_a_wrong_marker_is_said(pytester: pytest.Pytester, marker: str, message:
     result = run(pytester, f"@pytest.mark.lens_expect({marker})\ndef test_it(): pass\n")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("During handling of*")
+
+
+def test_a_failure_names_the_layer_that_a_nan_comes_of_and_says_where_the_recording_is(pytester: pytest.Pytester):
+    result = run(
+        pytester,
+        """
+@pytest.mark.lens_expect(no_nan=True, every=1, videos=False, page=False)
+def test_nan():
+    model = Net()
+    train(model, steps=2)
+    with torch.no_grad():
+        model.fc.weight[0, 0] = float("nan")
+    train(model, steps=2)
+
+@pytest.mark.lens_expect(loss_decreases=True, videos=False, page=False)
+def test_still():
+    train(Net(), lr=0.0)
+""",
+        "--lens-report=report",
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*ExpectationError: step 2, output of 'Net.fc': 3 of 24 values are NaN*",
+            "recorder: *test_nan-*",
+            "loss: of 12*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*automatic.py*")
+    result.stdout.no_fnmatch_line("All traceback entries are hidden*")
 
 
 def test_a_marker_that_needs_a_package_that_is_missing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):

@@ -114,8 +114,35 @@ def test_a_loss_that_is_nan():
     recorder = Recorder()
     recorder.expect(no_nan=True)
     recorder.step(loss=1.0)
-    with pytest.raises(ExpectationError, match="step 1, loss of 'loss': 1 of 1 values are NaN"):
+    with pytest.raises(ExpectationError, match="step 1, loss: 1 of 1 values are NaN"):
         recorder.step(loss=math.nan)
+
+
+def test_a_layer_is_named_before_the_loss_that_comes_of_it():
+    model = small_model()
+    with Recorder(every=1) as recorder:
+        recorder.track_layers(model)
+        recorder.expect(no_nan=True)
+        loss = model(torch.full((3, 4), math.nan)).sum()
+        with pytest.raises(ExpectationError, match="step 0, output of '0': 24 of 24 values are NaN"):
+            recorder.log(loss=loss)
+    assert recorder.series["0"].nans.tolist() == [24]
+
+
+def test_values_before_are_those_that_are_judged():
+    model = small_model()
+    recorder = Recorder()
+    recorder.track_layers(model)
+    recorder.expect(dead_units="<5%", window=2)
+    for bias in (100.0, -100.0):
+        with torch.no_grad():
+            model[0].bias.fill_(bias)
+        model(torch.ones(3, 4))
+        recorder.step()
+    model(torch.ones(3, 4))
+    with pytest.raises(ExpectationError, match=r"dead units 100.00%.*\n.*\n  before: 0.00%, 0.00%$"):
+        recorder.step()
+    recorder.abandon()
 
 
 @pytest.mark.parametrize(("expected", "fails"), [(True, False), (">5%", False), (">90%", True)])

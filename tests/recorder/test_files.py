@@ -90,6 +90,19 @@ def test_the_page_holds_all_and_asks_for_nothing(folder: Path):
     assert "default-src &#39;none&#39;" in page
 
 
+def test_a_curve_of_one_step_is_a_line_and_of_several_calls_in_it_too(tmp_path: Path):
+    model = small_model()
+    with Recorder(tmp_path, videos=False) as recorder:
+        recorder.track_layers(model)
+        for _ in range(2):
+            model(torch.ones(3, 4))
+        recorder.step(loss=1.0)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    lines = re.findall(r'class="line" d="M(\S+) .* L(\S+) [^L]*"', page)
+    assert len(lines) == 5
+    assert set(lines) == {("0.0", "300.0")}
+
+
 def test_event_files_hold_the_scalars(folder: Path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

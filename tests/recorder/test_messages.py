@@ -16,6 +16,7 @@ from pytest_torchlens.recorder import Recorder
 from pytest_torchlens.recorder import RecorderError
 from tests.recorder import callbacks
 from tests.recorder.training import small_model
+from tests.recorder.training import train
 
 NO_WHOLE_NUMBERS = (0, -1, 2.5, True, "5", None, [3], 10**30)
 
@@ -272,3 +273,14 @@ def callback(name, step, values): pass
 with Recorder("out", every=1) as recorder:
     recorder.track_tensor("ones", torch.ones(2), callback=callback)
 """
+
+
+def test_a_name_that_is_not_tracked_is_told_the_nearest(tmp_path: Path):
+    model = small_model()
+    with Recorder(tmp_path, page=False) as recorder:
+        recorder.track_parameters(model)
+        train(model, 1, recorder)
+    for found in (recorder.series, recorder.report):
+        with pytest.raises(KeyError, match=r"^nothing tracked is named '0.wieght'; did you mean '.*0.weight'"):
+            found["0.wieght"]
+        assert "0.wieght" not in found

@@ -107,17 +107,19 @@ def _curve(title: str, points: Sequence[Point], column: str, around: str = "") -
     ]
     if not known:
         return None
+    known = known * 2 if len(known) == 1 else known  # a line across: of a single point nothing would be seen
     lows, highs = [value - more for _, value, more in known], [value + more for _, value, more in known]
     low, high = min(lows), max(highs)
     is_log = not around and low > 0 and high / low > SPAN
     steps = [step for step, _, _ in known]
+    places = steps if steps[-1] > steps[0] else range(len(steps))
 
     def path(values: Sequence[float], start: str = "M", *, backwards: bool = False) -> str:
-        places = [
-            f"{_share(step, steps[0], steps[-1]) * WIDTH:.1f} {HEIGHT - _height(value, low, high, is_log) * HEIGHT:.1f}"
-            for step, value in zip(steps, values, strict=True)
+        corners = [
+            f"{_share(at, places[0], places[-1]) * WIDTH:.1f} {HEIGHT - _height(value, low, high, is_log) * HEIGHT:.1f}"
+            for at, value in zip(places, values, strict=True)
         ]
-        return start + " L".join(reversed(places) if backwards else places)
+        return start + " L".join(reversed(corners) if backwards else corners)
 
     band = path(highs) + path(lows, " L", backwards=True) + " Z" if around else ""
     line = path([value for _, value, _ in known])
