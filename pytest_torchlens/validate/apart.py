@@ -27,11 +27,23 @@ def unnoticed() -> Iterator[None]:
     """
     generators = Generators()
     try:
-        with _no_saved_tensor_hooks(), _no_modes(), warnings.catch_warnings(), torch._C.DisableTorchFunction():
-            warnings.simplefilter("ignore")
+        with _no_saved_tensor_hooks(), _no_modes(), _no_warnings(), torch._C.DisableTorchFunction():
             yield
     finally:
         generators.restore()
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Ignore them by a filter that nobody is told of: after `catch_warnings`, what is given once is given once more."""
+    filters = warnings.filters
+    assert isinstance(filters, list)  # noqa: S101 - for the type checker
+    former = filters[:]
+    filters.insert(0, ("ignore", None, Warning, None, 0))
+    try:
+        yield
+    finally:
+        filters[:] = former
 
 
 @contextlib.contextmanager

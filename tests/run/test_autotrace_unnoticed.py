@@ -100,6 +100,21 @@ def test_warnings_are_given_once():
     assert traced(test)[0] == test() == 1
 
 
+def test_warnings_that_are_given_once_are_not_given_again():
+    def warns(x):
+        warnings.warn("mine", stacklevel=1)
+        return x + 1
+
+    def test():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for _ in range(3):
+                Function(warns)(X)
+        return [str(warning.message) for warning in caught]
+
+    assert traced(test, every=True)[0] == test() == ["mine"]
+
+
 def test_compiled_modules_are_left_alone():
     def test():
         torch.compiler.reset()
