@@ -129,10 +129,17 @@ class Selection:
     def _choose(self, path: Path, *, every: bool = False) -> Choice:
         choice = self.choices.get(path)
         if choice is None:
-            choice = self.choices[path] = Choice(load_zoo(path), self._nodeid(path))
+            choice = self.choices[path] = Choice(self._load(path), self._nodeid(path))
         if every:
             choice.names.update(choice.zoo.names)
         return choice
+
+    def _load(self, path: Path) -> Zoo:
+        """Read a zoo file; a second one of the same name would overwrite the first one's baselines and pages."""
+        for other in self.choices:
+            if other.stem == path.stem and not other.samefile(path):
+                raise ZooError(f"{other} and {path} are both the zoo {path.stem!r}: rename one of the files")
+        return load_zoo(path)
 
     def _nodeid(self, path: Path) -> str:
         if path.parent == shipped_folder():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 pytestmark = pytest.mark.usefixtures("tiny_zoo")
@@ -89,6 +91,16 @@ def test_a_zoo_file_may_lie_anywhere(pytester: pytest.Pytester, tiny_zoo):
     pytester.makeini("[pytest]\nlens_zoo_paths = elsewhere")
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:linear", "--co", "-q")
     assert collected(result) == ["elsewhere/tiny.yaml::linear"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["model_zoo_configs", "other/tiny.yaml"], ["--lens-zoo=tiny", "other/tiny.yaml"]]
+)
+def test_two_zoo_files_of_one_name_are_a_usage_error(arguments: list[str], pytester: pytest.Pytester, tiny_zoo):
+    shutil.copytree(pytester.path / "model_zoo_configs", pytester.path / "other")
+    result = pytester.runpytest_inprocess(*arguments, "--co", "-q")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *tiny.yaml and *tiny.yaml are both the zoo 'tiny': rename one of the files"])
 
 
 def test_yaml_of_others_is_left_alone(pytester: pytest.Pytester):
