@@ -20,8 +20,22 @@ _ORDER = list(Severity)
 
 def audit(subject: Subject) -> tuple[AuditFinding, ...]:
     """Return what a model does not keep of the rules, what matters most first."""
-    found = [finding for rule in RULES if (finding := _finding(rule, subject))]
+    found = [finding for rule in RULES if (finding := _guarded(rule, subject))]
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
+
+
+def _guarded(rule: Rule, subject: Subject) -> AuditFinding | None:
+    """Return a finding; a rule that fails on a model of a kind it never met is one too, and no error of the model's."""
+    try:
+        return _finding(rule, subject)
+    except Exception as error:  # noqa: BLE001
+        return AuditFinding(
+            rule=rule.name,
+            severity=Severity.LOW,
+            title=f"Not judged: {rule.title}",
+            meaning=f"Judging this rule failed: {type(error).__name__}: {error}. Of the model it says nothing.",
+            advice="Report it to pytest-torchlens, with the model if you can.",
+        )
 
 
 def _finding(rule: Rule, subject: Subject) -> AuditFinding | None:

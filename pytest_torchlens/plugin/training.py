@@ -37,7 +37,7 @@ def give_recorder(item: pytest.Item) -> None:
     if FIXTURE not in item._fixtureinfo.name2fixturedefs:
         item.stash[BY_MARKER] = True
     if FIXTURE not in item.fixturenames:
-        item.fixturenames.append(FIXTURE)
+        item.fixturenames = [*item.fixturenames, FIXTURE]  # the list is that of all parameter sets of the function
 
 
 def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:

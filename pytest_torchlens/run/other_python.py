@@ -109,10 +109,18 @@ def _facts(executable: str) -> dict[str, Any]:
     command = [executable, "-c", _PROBE, *_NEEDED]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
-        return dict(json.loads(run.stdout))
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it does not answer as one does"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = getattr(error, "strerror", None) or f"it did not answer within {_SECONDS} s"
         raise OtherPythonError(f"{executable} is no Python interpreter that runs: {why}") from None
+    try:
+        return dict(json.loads(_last_line(run.stdout)))  # a sitecustomize of theirs may have printed before
+    except (TypeError, ValueError):
+        why = _last_line(run.stderr) or "it does not answer as one does"
+        raise OtherPythonError(f"{executable} is no Python interpreter that runs: {why}") from None
+
+
+def _last_line(text: str) -> str:
+    return next(reversed(text.strip().splitlines()), "")
 
 
 def _is_users(path: str) -> bool:

@@ -338,3 +338,13 @@ def test_the_documentation_names_every_rule():
     for severity in Severity:
         (row,) = (line for line in text.splitlines() if line.startswith(f"| {severity.value} |"))
         assert set(re.findall(r"`([\w-]+)`", row)) == {rule.name for rule in RULES if rule.severity is severity}
+
+
+def test_a_rule_that_fails_is_said_and_costs_no_other(monkeypatch):
+    def broken(subject):
+        raise KeyError("conv_1")
+
+    monkeypatch.setattr("pytest_torchlens.audit.RULES", (dataclasses.replace(RULES[0], find=broken), *RULES[1:]))
+    found = findings(Lambda(lambda self, x: x, spare=nn.Linear(8, 8)))
+    assert found[RULES[0].name].meaning == "Judging this rule failed: KeyError: 'conv_1'. Of the model it says nothing."
+    assert len(found) > 1

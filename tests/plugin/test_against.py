@@ -124,6 +124,27 @@ def test_an_environment_without_what_is_needed_is_a_usage_error(project: pytest.
     )
 
 
+def _script(folder: Path, text: str) -> Path:
+    script = folder / "python"
+    script.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the interpreter is a shell script")
+def test_an_interpreter_that_says_something_of_its_own_first_is_heard(tmp_path: Path):
+    talkative = _script(tmp_path, f'echo "modules loaded"\nexec {sys.executable} "$@"')
+    assert OtherPython.find(str(talkative), tmp_path).torch == OtherPython.find(sys.executable, tmp_path).torch
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the interpreter is a shell script")
+def test_what_an_interpreter_last_said_is_why_it_does_not_run(tmp_path: Path, project: pytest.Pytester):
+    _script(tmp_path, "echo 'starting' >&2; echo 'libpython is gone' >&2; exit 1")
+    result = against(project, str(tmp_path / "python"))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*python is no Python interpreter that runs: libpython is gone"])
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

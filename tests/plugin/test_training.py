@@ -79,6 +79,21 @@ def test_left_as_found():
     result.stdout.no_fnmatch_line("*recording.py*")
 
 
+def test_a_marker_of_one_parameter_set_gives_no_other_a_recorder(pytester: pytest.Pytester):
+    result = run(
+        pytester,
+        """
+MARKED = pytest.param(True, marks=pytest.mark.lens_expect(no_nan=True))
+
+@pytest.mark.parametrize("marked", [MARKED, False])
+def test_recorder(marked, request):
+    train(Net())
+    assert ("lens_recorder" in request.node.fixturenames) == marked
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
 def test_the_marker_finds_model_and_loss_by_itself(pytester: pytest.Pytester):
     result = run(
         pytester,
