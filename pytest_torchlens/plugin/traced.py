@@ -109,7 +109,7 @@ class Traced:
         tests = self._tests.values()
         calls = sum(test.calls for test in tests)
         if not calls:
-            yield "no test called a model"
+            yield "no test called a model in its own thread and process"
             return
         known = sum(test.known for test in tests)
         yield f"{_many(calls, 'outermost module call')} in {_many(len(tests), 'test')}" + (

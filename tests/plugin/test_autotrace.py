@@ -275,7 +275,20 @@ def test_collecting_alone_runs_nothing(pytester: pytest.Pytester, write):
 def test_tests_that_call_no_model(pytester: pytest.Pytester):
     pytester.makepyfile("def test_it(): pass")
     result = pytester.runpytest_inprocess("--lens-validate")
-    result.stdout.fnmatch_lines(["no test called a model"])
+    result.stdout.fnmatch_lines(["no test called a model in its own thread and process"])
+
+
+def test_calls_in_another_thread_are_not_heard_of_and_nobody_says_that_there_was_none(pytester: pytest.Pytester, write):
+    write("""
+from concurrent.futures import ThreadPoolExecutor
+
+def test_it():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(Hidden(), X).result()
+""")
+    result = pytester.runpytest_inprocess("--lens-validate")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["no test called a model in its own thread and process"])
 
 
 def test_a_run_of_zoos_alone_says_nothing_of_tests(pytester: pytest.Pytester, tiny_zoo):
