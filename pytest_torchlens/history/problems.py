@@ -122,6 +122,8 @@ def _tensor_problems(op: Operation) -> Iterator[str]:
     expected = math.prod(sizes) * dtype.itemsize if is_dense and isinstance(dtype, torch.dtype) else op.tensor_fsize
     if op.tensor_fsize != expected or expected < 0:
         yield f"{op.label} has {op.tensor_fsize} bytes, and {expected} by its shape and dtype"
+    if len(op.parent_param_addresses) != len(op.parent_param_shapes):
+        yield f"{op.label} has {len(op.parent_param_shapes)} shapes for its parameters {op.parent_param_addresses}"
 
 
 def _key_problems(operations: tuple[Operation, ...]) -> Iterator[str]:

@@ -311,6 +311,17 @@ def test_any_part_may_be_wrong(folder, tmp_path_factory, data):
         return
 
 
+def test_each_parameter_of_an_operation_has_a_shape(folder, tmp_path):
+    content = json.loads((folder / "history.json").read_text(encoding="utf-8"))
+    next(op for op in content["history"]["operations"] if op.get("parent_param_addresses"))[
+        "parent_param_addresses"
+    ] = []
+    shutil.copy(folder / "activations-00000.safetensors", tmp_path)
+    (tmp_path / "history.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(tl.HistoryFileError, match="shapes for its parameters"):
+        tl.load(tmp_path)
+
+
 def use_all(loaded):
     """Ask for everything that can be asked for."""
     assert str(loaded)
