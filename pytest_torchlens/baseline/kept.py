@@ -122,9 +122,7 @@ class _Keeping:
                     self._add(name, player.at(source.value.slot))
             for number, call in enumerate(recording.calls):
                 self._add_arguments(player, call)
-                returned = player.run(call, player.arguments(call))
-                outputs = player.outputs(call, returned)
-                player.fill_memory(number, outputs)
+                returned, outputs = player.play(number, call, player.arguments(call))
                 for value, output in zip(call.outputs, outputs, strict=True):
                     self._add(self._names.get(id(value), ""), output)
                 player.store(number, call, returned)

@@ -59,9 +59,7 @@ class Rerun:
     def _play(self, player: Player, number: int, call: Call) -> None:
         reads = [(path, value_of(read)) for path, read in reversed([*edges_in(call)])]
         places = {storage_key(player.at(value.slot)): (path, value) for path, value in reads}
-        returned = player.run(call, player.arguments(call))
-        outputs = player.outputs(call, returned)
-        player.fill_memory(number, outputs)
+        returned, outputs = player.play(number, call, player.arguments(call))
         for value, output in zip(call.outputs, outputs, strict=True):
             alias, base = places.get(storage_key(output) or -1, ("", None))
             self._aliases[id(value)] = alias

@@ -40,9 +40,7 @@ def played(recording: Recording, begin: Callable[[], object] = lambda: None) -> 
             try:
                 arguments = player.arguments(call)
                 begin()
-                returned = player.run(call, arguments)
-                outputs = player.outputs(call, returned)
-                player.fill_memory(number, outputs)
+                returned, outputs = player.play(number, call, arguments)
                 yield Played(number, call, tensors(arguments), outputs)
                 del arguments, outputs
                 player.store(number, call, returned)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 import pytest
-import torch
 
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
@@ -49,8 +48,7 @@ class HookedCase(ModelCase):
 
     def make_inputs(self, model: nn.Module) -> Inputs:
         """Return the inputs that a hook makes, else those of the settings."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
+        with self.seeded():
             made = self.config.hook.pytest_lens_make_inputs(config=self.config, case=self, model=model)
         return super().make_inputs(model) if made is None else inputs_of(made)
 

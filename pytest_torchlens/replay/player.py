@@ -123,7 +123,16 @@ class Player:
         args, kwargs = arguments
         return tensors(call.info.func(*args, **kwargs))
 
-    def fill_memory(self, number: int, outputs: tuple[torch.Tensor, ...]) -> None:
+    def play(
+        self, number: int, call: Call, arguments: Arguments
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        """Run call `number`; return what it returned, to be stored, and the tensors that stand for its outputs."""
+        returned = self.run(call, arguments)
+        outputs = self.outputs(call, returned)
+        self._fill_memory(number, outputs)
+        return returned, outputs
+
+    def _fill_memory(self, number: int, outputs: tuple[torch.Tensor, ...]) -> None:
         """Give uninitialised memory that call `number` returned the contents that it had when recorded."""
         for output, contents in zip(outputs, self.recording.uninitialised.get(number, ()), strict=False):
             overwrite(output, contents)

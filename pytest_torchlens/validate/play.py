@@ -109,9 +109,7 @@ class Replay:
             originals = originals_of(player, call) if doubtful or in_doubt else {}
             if call.info.draws and call.random is None:  # what draws without a recorded state is to draw other numbers
                 torch.manual_seed(_ELSEWHERE)
-            returned = player.run(call, player.arguments(call))
-            outputs = player.outputs(call, returned)
-            player.fill_memory(number, outputs)
+            returned, outputs = player.play(number, call, player.arguments(call))
             self._check.writes(number, call, player, returned)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
             self._check.raised(number, error)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +60,7 @@ class ModelCase:
         The caller's random generator is left as it was found.
         """
         settings = self.settings
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
+        with self.seeded():
             model = self.provider.build(self.name, settings.kwargs, pretrained=settings.weights == "pretrained")
         if settings.weights == "random":
             fill_model(model, settings.seed)
@@ -74,9 +75,15 @@ class ModelCase:
             spec = self.provider.default_input(model, self.settings.kwargs)
         if isinstance(spec, TensorSpec):
             spec = [spec]
+        with self.seeded():
+            return inputs_of(self._made(spec, "", model))
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Seed torch's generators as the settings say; the caller's are left as they were found."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
-            return inputs_of(self._made(spec, "", model))
+            yield
 
     def _made(self, spec: InputSpec, name: str, model: nn.Module) -> Any:
         """Return `spec` with a value in place of each specification, named by its place: ``"0.1"``."""

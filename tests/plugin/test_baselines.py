@@ -10,6 +10,8 @@ import pytest
 from pytest_torchlens.baseline.parsed import read
 from pytest_torchlens.cli import main
 
+pytestmark = pytest.mark.usefixtures("no_ci")
+
 MODELS = """
 import json, os, pathlib, torch
 from torch import nn
@@ -38,11 +40,6 @@ provider: "python:models.py:zoo"
 defaults:
   input: {shape: [2, 4]}
 """
-
-
-@pytest.fixture(autouse=True)
-def no_ci(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
 
 
 @pytest.fixture

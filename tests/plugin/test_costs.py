@@ -9,6 +9,8 @@ import pytest
 
 from pytest_torchlens.cli import main
 
+pytestmark = pytest.mark.usefixtures("no_ci")
+
 MODELS = """
 import torch
 from torch import nn
@@ -39,11 +41,6 @@ def test_net(lens_trace, lens_check):
     torch.manual_seed(0)
     lens_check(lens_trace(torch.nn.Linear(2, 2), torch.ones(1, 2)))
 """
-
-
-@pytest.fixture(autouse=True)
-def no_ci(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
 
 
 @pytest.fixture

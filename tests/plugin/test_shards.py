@@ -6,6 +6,8 @@ import pytest
 
 from pytest_torchlens.cli import main
 
+pytestmark = pytest.mark.usefixtures("no_ci")
+
 MODELS = """
 import torch
 from torch import nn
@@ -19,11 +21,6 @@ defaults:
   input: {shape: [2, 4]}
 """
 SHARDS = ("--deselect=net.yaml::b", "--deselect=net.yaml::c"), ("--deselect=net.yaml::a",)
-
-
-@pytest.fixture(autouse=True)
-def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
 
 
 def validate(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
