@@ -1,4 +1,4 @@
-"""A zoo of models of a few numbers each, for tests that run pytest in pytest."""
+"""What tests share: a machine that is nobody's CI, and a zoo of models of a few numbers each for pytest in pytest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 MODELS = '''
@@ -65,6 +66,15 @@ provider: "python:models.py:zoo"
 defaults:
   input: {shape: [2, 4]}
 """
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_ci() -> Iterator[None]:
+    """Let runs behave as on a developer's machine wherever the suite runs; tests of CI set what they need."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture

@@ -12,12 +12,6 @@ import pytest_torchlens.report.pages
 import pytest_torchlens.run  # noqa: F401
 
 
-@pytest.fixture
-def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run behave as on a developer's machine, where baselines that are new pass."""
-    monkeypatch.delenv("CI", raising=False)
-
-
 @pytest.fixture(autouse=True)
 def lean(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out plugins that import some hundred modules at the end of each run, or change or warn of something.

@@ -43,7 +43,6 @@ def zoo():
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return make_project(pytester)
 

@@ -10,8 +10,6 @@ import pytest
 from pytest_torchlens.baseline.parsed import read
 from pytest_torchlens.cli import main
 
-pytestmark = pytest.mark.usefixtures("no_ci")
-
 MODELS = """
 import json, os, pathlib, torch
 from torch import nn

@@ -16,8 +16,7 @@ from tests.plugin.kernels import make_project
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.delenv("CI", raising=False)
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return make_project(pytester)
 
 

@@ -9,12 +9,6 @@ import pytest
 pytestmark = pytest.mark.usefixtures("tiny_zoo")
 
 
-@pytest.fixture(autouse=True)
-def no_ci(monkeypatch: pytest.MonkeyPatch):
-    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def test_markdown_and_json(pytester: pytest.Pytester):
     pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,linear", "--lens-report-md=out/run.md", "--lens-json=run.json")
     text = (pytester.path / "out" / "run.md").read_text(encoding="utf-8")

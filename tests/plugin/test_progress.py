@@ -15,7 +15,6 @@ def on_a_terminal(pytester: pytest.Pytester, *arguments: str) -> str:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "pytest", *arguments]
     environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
-    environment.pop("CI", None)
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=pytester.path, env=environment):
         os.close(theirs)
         text = b""

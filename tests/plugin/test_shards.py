@@ -6,8 +6,6 @@ import pytest
 
 from pytest_torchlens.cli import main
 
-pytestmark = pytest.mark.usefixtures("no_ci")
-
 MODELS = """
 import torch
 from torch import nn
