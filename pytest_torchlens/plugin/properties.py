@@ -22,7 +22,9 @@ def junit_properties(report: ModelReport) -> list[tuple[str, str]]:
     if comparison := report.comparison:
         found["baseline"] = comparison.verdict.value
     if cost := report.measurements:
-        found.update(peak_bytes=cost.peak_bytes, flops=cost.modules[0].flops if cost.modules else 0)
+        found["peak_bytes"] = cost.peak_bytes
+    if report.flops is not None:
+        found["flops"] = report.flops
     if report.forward_ms is not None:
         found["forward_ms"] = f"{report.forward_ms:.3f}"
     if report.graph:

@@ -91,6 +91,8 @@ class ModelReport:
     """What validation found; null where it was not asked for."""
     comparison: Comparison | None = None
     """What differs from the stored baseline; null where nothing was compared."""
+    flops: int | None = None
+    """Floating-point operations of the forward pass; null where nothing counted them."""
     measurements: Measurements | None = None
     """What it cost; null where that was not measured."""
     statistics: ActivationStatistics | None = None

@@ -66,8 +66,8 @@ def row_of(report: ModelReport, environment: Environment) -> dict[str, str]:
         }
     if report.forward_ms is not None:
         row["forward_ms"] = f"{report.forward_ms:.2f}"
-    if report.measurements is not None:
-        row["flops"] = str(report.measurements.flops)
+    if report.flops is not None:
+        row["flops"] = str(report.flops)
     if verdict := report.verdict:
         row["edges"] = str(verdict.edges_checked)
         if report.forward_ms:

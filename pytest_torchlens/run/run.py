@@ -206,6 +206,7 @@ class _Job:
             reason = f"not compared with its baseline, for it cannot be replayed: {type(error).__name__}: {error}"
             self.found["notes"] = (*self.found.get("notes", ()), reason)
             return
+        self.found["flops"] = snapshot.totals.get("flops")
         key, fail_on = key_of(self.case.zoo, self.case.name), self.case.settings.fail_on
         timed = machine_of(environment), self.fastest
         comparison = baseline.check(key, snapshot, fail_on, history=validation.history, timed=timed)
@@ -221,6 +222,8 @@ class _Job:
             self.attempt("statistics", model, lambda given: activation_statistics(model, given, seed))
         if self.options.folder or (graphs and graphs.needs_measurements):
             self.attempt("measurements", model, partial(_measured, model, history))
+            cost = self.found.get("measurements")
+            self.found["flops"] = cost.flops if cost and cost.operation_flops else self.found.get("flops")
 
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
         """Find a part of the report by further passes; a model that cannot make them has done what was asked for."""

@@ -93,6 +93,7 @@ def test_junit_has_a_few_properties_of_each_model(pytester: pytest.Pytester):
     assert '<property name="lens.status" value="passed"' in text
     assert '<property name="lens.ops" value="3"' in text
     assert '<property name="lens.params" value="23"' in text
+    assert '<property name="lens.flops" value="72"' in text
     pytester.makeini("[pytest]\nlens_junit_properties = false")
     pytester.runpytest_inprocess(*arguments)
     assert "<property" not in pytester.path.joinpath("junit.xml").read_text()

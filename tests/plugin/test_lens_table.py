@@ -20,6 +20,7 @@ def test_a_row_a_model(pytester: pytest.Pytester):
     assert list(found) == ["drifts", "mlp", "raises"]
     mlp = found["mlp"]
     assert (mlp["zoo"], mlp["params"], mlp["operations"], mlp["verdict"]) == ("tiny", "23", "3", "passed")
+    assert mlp["flops"] == str(2 * 2 * 4 * 3 + 2 * 2 * 3 * 2)
     assert mlp["inputs"] == "input: float32[2, 4]"
     assert float(mlp["forward_ms"]) > 0
     assert float(mlp["validate_ratio"]) > 1
@@ -35,7 +36,7 @@ def test_a_row_a_model(pytester: pytest.Pytester):
 def test_rows_of_earlier_runs_stay_until_replaced(pytester: pytest.Pytester):
     pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,linear", "--lens-table=results/tiny.csv")
     assert rows(pytester)["mlp"]["verdict"] == "passed"
-    assert rows(pytester)["mlp"]["edges"] == ""
+    assert (rows(pytester)["mlp"]["edges"], rows(pytester)["mlp"]["flops"]) == ("", "")
     pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-validate", "--lens-table=results/tiny.csv")
     assert list(rows(pytester)) == ["linear", "mlp"]
     assert rows(pytester)["mlp"]["edges"]
