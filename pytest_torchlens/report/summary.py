@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ADVICE = {
     Stage.BUILD: "build the model alone, with the arguments its zoo gives it; its own traceback tells the line",
-    Stage.INPUTS: "give this model its inputs in the zoo's configuration",
+    Stage.INPUTS: "say what its inputs are under 'input' in its zoo file",
     Stage.FORWARD: "the model raised by itself, before anything was recorded: check its inputs and its versions",
     Stage.RECORD: "the plain forward pass worked, so recording is at fault: please report it with the traceback",
     Stage.VALIDATE: "the recording worked, so validation is at fault: please report it with the traceback",
@@ -28,6 +28,7 @@ _ADVICE = {
     Stage.COMPARE: "check that the baseline is whole, or make it anew",
 }
 _ADVICE_BY_TYPE = {
+    "ZooError": "correct the zoo file where the message says",
     "TimeLimit": "if it may take longer, say so: 'timeout' in the zoo file, or --lens-timeout",
     "MemoryLimit": "if it may have more, say so: 'memory' in the zoo file, or --lens-memory",
     "Crash": "what it wrote last stands in pytest's section of its process; --lens-no-isolate runs it under a debugger",

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from pytest_torchlens.zoo.arguments import refused_argument
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
 from pytest_torchlens.zoo.inputs import FromFunction
@@ -61,7 +62,7 @@ class ModelCase:
         """
         settings = self.settings
         with self.seeded():
-            model = self.provider.build(self.name, settings.kwargs, pretrained=settings.weights == "pretrained")
+            model = self._constructed()
         if settings.weights == "random":
             fill_model(model, settings.seed)
         if settings.dtype:
@@ -77,6 +78,15 @@ class ModelCase:
             spec = [spec]
         with self.seeded():
             return inputs_of(self._made(spec, "", model))
+
+    def _constructed(self) -> nn.Module:
+        kwargs = self.settings.kwargs
+        try:
+            return self.provider.build(self.name, kwargs, pretrained=self.settings.weights == "pretrained")
+        except TypeError as error:
+            if refused := refused_argument(error, self.name, kwargs, self.file):
+                raise refused from error
+            raise
 
     @contextmanager
     def seeded(self) -> Iterator[None]:

@@ -40,7 +40,7 @@ class FromFunction:
 
     def make(self, model: Any) -> Any:
         """Call the function."""
-        return self.function(model) if inspect.signature(self.function).parameters else self.function()
+        return self.function(model) if _takes(self.function, model) else self.function()
 
 
 def parse_input(value: Any, parent: LinedDict, key: str) -> InputSpec:
@@ -68,9 +68,22 @@ def _may_be_argument(value: Any) -> bool:
 
 def _from_function(text: str, parent: LinedDict, key: str) -> FromFunction:
     try:
-        return FromFunction(text, named_function(text, parent.path.parent))
+        function = named_function(text, parent.path.parent)
     except ZooError as error:
         raise parent.error(key, str(error)) from error.__cause__
+    if not _takes(function, None) and not _takes(function):
+        signature = f"{function.__name__}{inspect.signature(function)}"
+        raise parent.error(key, f"{text} is called with the model, or with nothing, and {signature} needs more")
+    return FromFunction(text, function)
+
+
+def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _tensor(raw: LinedDict, parent: LinedDict, key: str) -> TensorSpec:

@@ -68,7 +68,8 @@ class _Builders:
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
         if pretrained:
             raise ZooError(f"{self._text}: load pretrained weights in the function, and say 'weights: init'")
-        model = self._builders[name](**kwargs)
+        builder = self._builders[name]
+        model = builder(**kwargs)
         if not hasattr(model, "named_parameters"):
             raise ZooError(
                 f"{self._text}: the builder of {name!r} returns {type(model).__name__}, not a torch.nn.Module"

@@ -19,12 +19,27 @@ from torch import nn
 def zoo():
     return {"small": lambda: nn.Sequential(nn.Linear(2, 1), nn.Dropout())}
 
+def built(width=1, depth=1):
+    return nn.Linear(width, depth)
+
+def slips(width):
+    return nn.Linear(width, out=1)
+
+def sizes():
+    return {"small": built, "other": built, "slips": slips}
+
 def pair(model):
     assert not model.training
     return torch.rand(1, 2), {"n": torch.arange(3)}
 
 def scale():
     return torch.ones(1)
+
+def pair_of(a, b):
+    return a
+
+def sized(*, width=2):
+    return torch.ones(width)
 
 class Own:
     def names(self):
@@ -93,6 +108,45 @@ def test_a_function_makes_one_of_the_inputs(tmp_path: Path):
     assert kwargs["x"].shape == (2,)
 
 
+def test_a_function_with_options_alone_is_called_with_nothing(tmp_path: Path):
+    case = load(tmp_path, HEAD + "defaults: {input: 'models.py:sized'}").case("small")
+    assert case.make_inputs(case.build()).args[0].shape == (2,)
+
+
+REFUSED = """
+defaults: {kwargs: {widht: 3}}
+rules:
+  - {match: sm*, kwargs: {depth: 2}}
+  - match: [small, other]
+    kwargs:
+      depth: 1
+      widht: 4
+  - {match: other, kwargs: {widht: 5}}
+"""
+
+
+def test_an_argument_that_a_constructor_refuses_is_named_with_its_line(tmp_path: Path):
+    case = load(tmp_path, 'provider: "python:models.py:sizes"' + REFUSED).case("small")
+    with pytest.raises(ZooError) as caught:
+        case.build()
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'mine.yaml'}:8: 'kwargs' of model 'small': built() got an unexpected")
+    assert message.endswith("argument 'widht': did you mean 'width'?")
+
+
+def test_an_argument_that_a_library_refuses_is_named(tmp_path: Path):
+    pytest.importorskip("torchvision")
+    text = "provider: torchvision\ndefaults: {kwargs: {num_class: 3}}"
+    with pytest.raises(ZooError, match=r"mine.yaml:2: 'kwargs' of model 'alexnet': .*did you mean 'num_classes'"):
+        load(tmp_path, text).case("alexnet").build()
+
+
+def test_what_a_constructor_itself_does_wrong_is_its_own_error(tmp_path: Path):
+    case = load(tmp_path, 'provider: "python:models.py:sizes"\ndefaults: {kwargs: {width: 1}}').case("slips")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'out'"):
+        case.build()
+
+
 def test_a_function_may_return_a_provider(tmp_path: Path):
     zoo = load(tmp_path, 'provider: "python:models.py:Own"')
     assert zoo.names == ("one", "two")
@@ -125,6 +179,10 @@ def test_rules_about_no_model_are_told(tmp_path: Path):
         ("marks: [a b]", r"mine.yaml:3: 'marks' is the name of a pytest mark"),
         ("input: nowhere.py:make", r"mine.yaml:3: there is no file .*nowhere.py"),
         ("input: {x: 'models.py:paar'}", r"mine.yaml:3: models.py has no function 'paar': did you mean 'pair'"),
+        (
+            "input: models.py:pair_of",
+            r"mine.yaml:3: .* called with the model, or with nothing, and pair_of\(a, b\) needs",
+        ),
         ("input: some words", r"mine.yaml:3: expected \{shape"),
     ],
 )
