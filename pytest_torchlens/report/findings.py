@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.records import Severity
+from pytest_torchlens.records import Stage
 from pytest_torchlens.report.inline import row_id
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ class Told:
     def num_more(self) -> int:
         """Places that are not named."""
         return self.finding.num_places - len(self.places)
+
+
+def was_audited(report: ModelReport) -> bool:
+    """Whether the audit came to its end: it needs a record, and comes after all drawings."""
+    return report.history is not None and report.stage is not Stage.DRAW
 
 
 def told(report: ModelReport) -> list[Told]:

@@ -127,7 +127,7 @@ def _read(file: Path, kind: type[T]) -> T:
     try:
         text = file.read_text(encoding="utf-8")
         if kind is RunReport:
-            _check_schema(file, json.loads(text))
+            _check_run(file, json.loads(text))
         return from_json(text, kind)
     except FileNotFoundError:
         raise RunFolderError(f"{file} is not there; name a folder that pytest --lens-report=DIR has written") from None
@@ -137,9 +137,11 @@ def _read(file: Path, kind: type[T]) -> T:
         raise RunFolderError(f"{file} is no record of a run, or is damaged ({error}); write the report anew") from None
 
 
-def _check_schema(file: Path, content: object) -> None:
+def _check_run(file: Path, content: object) -> None:
     schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         raise RunFolderError(
             f"{file} has schema {schema}, and this version reads {SCHEMA}: install a newer pytest-torchlens"
         )
+    if isinstance(content, dict) and "models" not in content:
+        raise ValueError("it has no 'models'")

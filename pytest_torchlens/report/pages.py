@@ -22,6 +22,7 @@ from pytest_torchlens.report.costs import Costs
 from pytest_torchlens.report.details import details
 from pytest_torchlens.report.findings import severities
 from pytest_torchlens.report.findings import told
+from pytest_torchlens.report.findings import was_audited
 from pytest_torchlens.report.findings import weight
 from pytest_torchlens.report.layers import layers
 from pytest_torchlens.report.layers import module_tree
@@ -90,6 +91,7 @@ class Pages:
             run=self.run,
             report=report,
             trouble=summary.trouble(report),
+            audited=was_audited(report),
             findings=told(report),
             severities=severities([report]),
             views=views,

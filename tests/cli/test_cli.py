@@ -115,6 +115,7 @@ def test_drawings_that_are_gone_are_made_anew(tmp_path):
         ("{", r"report.json is no record of a run, or is damaged \(.*\); write the report anew"),
         ("[]", r"damaged \(RunReport: expected dict, found list\)"),
         ('{"models": 3}', r"damaged \(RunReport.models: expected list, found int\)"),
+        ('{"schema": 1}', r"damaged \(it has no 'models'\)"),
         ("[" * 100_000, "is no record of a run, or is damaged"),
         (json.dumps({"schema": 99, "new": 1}), r"has schema 99, and this version reads 1: install a newer"),
     ],

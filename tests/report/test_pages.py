@@ -17,6 +17,7 @@ from pytest_torchlens.records import Finding
 from pytest_torchlens.records import Growth
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Severity
+from pytest_torchlens.records import Stage
 from pytest_torchlens.report import page_path
 from pytest_torchlens.report import pages
 from pytest_torchlens.report import save_drawing
@@ -93,7 +94,14 @@ def test_a_page_tells_of_findings_with_their_places(tmp_path):
     ):
         assert text in page.words
     assert "row-conv2d_2_4" in page.values("a", "data-node")
-    assert "Audit" not in model_page(passed(), tmp_path).words
+
+
+def test_a_page_tells_that_the_audit_found_nothing_only_where_it_looked(tmp_path):
+    nothing = "Nothing in this pass looks like a mistake"
+    assert nothing in model_page(passed(), tmp_path).text
+    assert nothing not in model_page(audited(), tmp_path).text
+    for unaudited in (replace(passed(), stage=Stage.DRAW), raised()):
+        assert "audit" not in model_page(unaudited, tmp_path).ids
 
 
 def test_the_index_counts_findings_where_there_are_some():
