@@ -23,7 +23,7 @@ HEAD = """# What whole zoos came to
 
 Made by `python docs/make_zoo_page.py` from the tables beside this page. A row is a model that was built with random
 weights, called, recorded and validated in all five parts, in a worker process, in one thread; rows are measured and
-none is guessed. A model without a row was not reached yet: the count says how many.
+none is guessed.
 
 - **time ratio**: validating it, in plain forward passes measured just before in the same process. The machine was busy,
   so the milliseconds of a forward pass are upper bounds.
@@ -32,6 +32,10 @@ none is guessed. A model without a row was not reached yet: the count says how m
 - **passed**: the traced run changed nothing, the graph replayed bit for bit, every edge mattered or has a named reason,
   the metadata agree, and the dispatcher ran nothing unrecorded.
 """
+NOTES = {
+    "timm": "The smallest model of each family, at the input size that its configuration names. ",
+    "timm_smallest": "Every model at the smallest input that it takes: the graph is that of its usual size. ",
+}
 Row = dict[str, str]
 
 
@@ -53,7 +57,7 @@ def _zoo(name: str, rows: list[Row]) -> Iterator[str]:
     verdicts = Counter(row["verdict"] for row in rows)
     said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
     versions = ", ".join(sorted({f"torch {row['torch']}, {row['library']}, Python {row['python']}" for row in rows}))
-    yield f"## {name}\n\n{len(rows)} of {len(zoo.names)} models: {said}. {versions}."
+    yield f"## {name}\n\n{NOTES.get(name, '')}{len(rows)} of {len(zoo.names)} models: {said}. {versions}."
     yield f"All rows: [{name}.csv]({name}.csv).\n"
     if (drawn := FOLDER / "drawn" / f"{name}.csv").exists():
         yield from _drawn(_rows(drawn), len(zoo.names))
