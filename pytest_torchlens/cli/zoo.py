@@ -75,15 +75,12 @@ def run_probe(options: argparse.Namespace) -> int:
 
 
 def _zoo_file(zoo: Zoo, probes: list[Any]) -> str:
-    import yaml
-
     from pytest_torchlens.zoo.lines import read_yaml
+    from pytest_torchlens.zoo.lines import to_yaml
     from pytest_torchlens.zoo.probe import rules
 
     provider = str(read_yaml(zoo.path)["provider"])
-    return yaml.safe_dump(
-        {"provider": provider, "rules": rules(probes, zoo)}, sort_keys=False, width=110, default_flow_style=None
-    )
+    return to_yaml({"provider": provider, "rules": rules(probes, zoo)})
 
 
 def _load(name: str) -> Zoo:

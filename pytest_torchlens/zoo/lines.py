@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -58,8 +59,17 @@ def read_yaml(path: Path) -> LinedDict:
     return data
 
 
+def to_yaml(data: Any) -> str:
+    """Return text of which `read_yaml` makes the same data."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=110, default_flow_style=None)
+
+
 class _Loader(yaml.SafeLoader):
     path: Path
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> LinedDict:
@@ -87,3 +97,9 @@ def _refuse_twice(loader: _Loader, node: yaml.MappingNode) -> None:
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Dumper.add_representer(LinedDict, yaml.SafeDumper.represent_dict)
+
+_WITH_EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+"""A number to YAML 1.2; PyYAML follows 1.1, to which ``1e-3`` and ``1.5e3`` are words."""
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _WITH_EXPONENT, list("-+.0123456789"))
