@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pytest_torchlens.plugin.unused import Unused
     from pytest_torchlens.records import Environment
     from pytest_torchlens.records import ModelReport
-    from pytest_torchlens.report import ResultTable
     from pytest_torchlens.run import Against
     from pytest_torchlens.run import Isolation
     from pytest_torchlens.run import Runner
@@ -59,8 +58,9 @@ class LensSession:
         resumed = Said(Outcome.PASSED, "in the run that was resumed")
         self._said: dict[str, Said] = dict.fromkeys(self.sweep.done, resumed)
         self._report: RunReport | None = None
+        self._table = None if self.is_worker else self.options.sweep.open_table()
         self._tabulated: set[str] = set()
-        self._trouble = ""
+        self._troubles: list[str] = []
         self._isolation: Isolation | None = None
         self._unused: Unused | None = None
 
@@ -190,15 +190,11 @@ class LensSession:
     def _tabulate(self, nodeid: str) -> None:
         if self._table and nodeid not in self._tabulated:
             self._tabulated.add(nodeid)
-            self._table.add(self._model_report(nodeid))
-
-    @cached_property
-    def _table(self) -> ResultTable | None:
-        """The file of results, where one is asked for."""
-        from pytest_torchlens.report import ResultTable
-
-        path = self.options.sweep.table
-        return ResultTable(path, self._environment) if path else None
+            try:
+                self._table.add(self._model_report(nodeid), self._environment)
+            except OSError as error:  # a full disk, say: the models go on
+                self._table = None
+                self._troubles.append(f"the table could not be written: {error}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -255,9 +251,9 @@ class LensSession:
                 write_site(report, self._model_reports(), self.options.report)
             write_files(report, self.options.ci)
         except Exception as error:  # noqa: BLE001 - hours of audits must not end in an internal error
-            self._trouble = f"the report could not be written: {type(error).__name__}: {error}"
-            if session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._troubles.append(f"the report could not be written: {type(error).__name__}: {error}")
+        if self._troubles and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print one table, and where the report is."""
@@ -273,9 +269,9 @@ class LensSession:
         terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only))
         for report in self._model_reports() if terminalreporter.verbosity > 0 else ():
             terminalreporter.write_line(verbose_text(report, terminalreporter.verbosity, ascii=ascii_only))
-        if self._trouble:
-            terminalreporter.write_line(self._trouble, red=True)
-        elif self.options.report:
+        for trouble in self._troubles:
+            terminalreporter.write_line(trouble, red=True)
+        if self.options.report and not self._troubles:
             terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
         self._tell_of_baselines(terminalreporter, self._report.models)
         if self.options.graphs:

@@ -74,6 +74,7 @@ class LensOptions:
         if not option.collectonly:
             _check_writable("--lens-report", options.report)
             _check_writable("--lens-graph", options.graphs.folder if options.graphs else None)
+            _check_writable("--lens-table", options.sweep.table.parent if options.sweep.table else None)
         return options
 
 

@@ -14,6 +14,7 @@ from pytest_torchlens.plugin.sweep_options import SIZES
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_torchlens.report import ResultTable
     from pytest_torchlens.run import Limits
 
 
@@ -63,6 +64,24 @@ class SweepOptions:
         from pytest_torchlens.run import memory_share
 
         return Limits(self.timeout, self.memory or memory_share())
+
+    def open_table(self) -> ResultTable | None:
+        """Return the file of results; None where none is asked for.
+
+        Raises
+        ------
+        pytest.UsageError
+            If it is the file of something else.
+        """
+        if self.table is None:
+            return None
+        from pytest_torchlens.report import ResultTable
+        from pytest_torchlens.report import TableError
+
+        try:
+            return ResultTable(self.table)
+        except TableError as error:
+            raise pytest.UsageError(f"--lens-table: {error}") from None
 
 
 def _seconds(text: str) -> float:

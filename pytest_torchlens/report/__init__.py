@@ -12,6 +12,7 @@ from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.schema import SCHEMA_FILE
 from pytest_torchlens.report.site import write_site
 from pytest_torchlens.report.table import ResultTable
+from pytest_torchlens.report.table import TableError
 from pytest_torchlens.report.terminal import terminal_table
 from pytest_torchlens.report.verbose import verbose_text
 
@@ -21,6 +22,7 @@ __all__ = [
     "RunFolder",
     "RunFolderError",
     "SCHEMA_FILE",
+    "TableError",
     "github_annotations",
     "markdown",
     "page_path",

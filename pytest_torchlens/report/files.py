@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def write_file(path: Path, content: str | bytes) -> Path:
-    """Write a file, with the folders above it, such that no reader ever sees half of it.
+    """Write a file, with the folders above it, such that no reader ever sees half of it; a link stays one.
 
     Raises
     ------
     OSError
         If that cannot be done; a file that was there before is then unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{os.getpid()}.part")
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    if path.exists() and not path.is_file():  # a device, as /dev/null, takes what comes; a folder refuses
+        path.write_bytes(data)
+        return path
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{os.getpid()}.part")
     try:
-        part.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
-        part.replace(path)
+        part.write_bytes(data)
+        part.replace(target)
     finally:
         part.unlink(missing_ok=True)
     return path

@@ -10,9 +10,12 @@ from pytest_torchlens.report.files import write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import TypeAlias
 
     from pytest_torchlens.records import Environment
     from pytest_torchlens.records import ModelReport
+
+    Rows: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
 COLUMNS = (
     "zoo model inputs weights params operations layers edges flops forward_ms validate_ratio seconds verdict reason "
@@ -23,25 +26,88 @@ LONGEST = 200
 """Characters of a reason."""
 
 
+class TableError(Exception):
+    """A file that is no table of results; the message says why, and what to do."""
+
+
 class ResultTable:
-    """A CSV file that is whole after each row; a model's new row takes the place of its old one."""
+    """A CSV file that is whole after each row; a model's new row takes the place of its old one.
 
-    def __init__(self, path: Path, environment: Environment) -> None:
+    Columns that are none of ours stay, with what stands in them, also in the row of a model that is run again.
+
+    Parameters
+    ----------
+    path
+        Where; made when it is first written to.
+
+    Raises
+    ------
+    TableError
+        If something else is there.
+    """
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._environment = environment
-        self._rows: dict[tuple[str, str], dict[str, str]] = {}
-        if path.exists():
-            with path.open(encoding="utf-8", newline="") as file:
-                self._rows = {(row["zoo"], row["model"]): row for row in csv.DictReader(file)}
+        try:
+            self._columns, self._rows = _read(path)
+        except UnicodeDecodeError:
+            raise _not_ours(path, "is no text in UTF-8") from None
+        except csv.Error as error:
+            raise _not_ours(path, f"is no CSV file ({error})") from None
+        except OSError as error:
+            raise TableError(f"{path} cannot be read ({error.strerror}): name another file") from None
 
-    def add(self, report: ModelReport) -> None:
-        """Put a model's row in, and write the file."""
-        self._rows[report.zoo, report.name] = row_of(report, self._environment)
+    def add(self, report: ModelReport, environment: Environment) -> None:
+        """Put a model's row in, and write the file.
+
+        Raises
+        ------
+        OSError
+            If that cannot be done; the file is then as it was.
+        """
+        key = (report.zoo, report.name)
+        own = {column: text for column, text in self._rows.get(key, {}).items() if column not in COLUMNS}
+        self._rows[key] = own | row_of(report, environment)
         text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, restval="", extrasaction="ignore", lineterminator="\n")
+        writer = csv.DictWriter(text, self._columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(self._rows[key] for key in sorted(self._rows))
         write_file(self._path, text.getvalue())
+
+
+def _read(path: Path) -> tuple[list[str], Rows]:
+    """Return the columns of a table, those of ours that it lacks last, and its rows; ours and none without a file."""
+    if path.exists() and not path.is_file():
+        raise TableError(f"{path} is {'a folder' if path.is_dir() else 'no plain file'}: name a file")
+    try:
+        file = path.open(encoding="utf-8-sig", newline="")  # Excel marks UTF-8 so
+    except FileNotFoundError:
+        return COLUMNS, {}
+    with file:
+        lines = csv.reader(file, strict=True)
+        columns = next(lines, COLUMNS)
+        if why := _why_not_ours(columns):
+            raise _not_ours(path, why)
+        rows: Rows = {}
+        for cells in filter(None, lines):
+            row = dict(zip(columns, cells, strict=False))
+            key = (row.get("zoo", ""), row.get("model", ""))
+            if len(cells) > len(columns) or key in rows:
+                why = "more cells than there are columns" if len(cells) > len(columns) else f"{':'.join(key)} again"
+                raise TableError(f"{path}:{lines.line_num}: the row has {why}: correct it, or name another file")
+            rows[key] = row
+    return list(dict.fromkeys([*columns, *COLUMNS])), rows
+
+
+def _why_not_ours(columns: list[str]) -> str:
+    if missing := [name for name in COLUMNS[:2] if name not in columns]:
+        return f"has no column {' and no column '.join(map(repr, missing))}, but {', '.join(columns)[:LONGEST]}"
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    return "" if twice is None else f"has the column {twice!r} twice"
+
+
+def _not_ours(path: Path, why: str) -> TableError:
+    return TableError(f"{path} {why}, so it is no table of results and stays as it is: name another file")
 
 
 def row_of(report: ModelReport, environment: Environment) -> dict[str, str]:
