@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
 from pytest_torchlens.zoo import Settings
+from pytest_torchlens.zoo import ZooError
 from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.lines import read_yaml
 from pytest_torchlens.zoo.lines import to_yaml
@@ -52,6 +54,7 @@ def test_the_tolerance_and_range_that_the_docs_show(tmp_path: Path):
 
 def test_pyyaml_itself_stays_as_it_is():
     assert yaml.safe_load("1e-3") == "1e-3"
+    assert isinstance(yaml.safe_load("2026-11-01"), datetime.date)
 
 
 def test_what_is_written_is_read_as_the_same(tmp_path: Path):
@@ -60,3 +63,39 @@ def test_what_is_written_is_read_as_the_same(tmp_path: Path):
     first = read_yaml(path)
     path.write_text(to_yaml(first))
     assert read_yaml(path) == first
+
+
+def test_a_day_is_text(tmp_path: Path):
+    assert settings(tmp_path, "skip: 2026-02-30").skip == "2026-02-30"
+    assert settings(tmp_path, "kwargs: {day: 2026-11-01}").kwargs == {"day": "2026-11-01"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('seed: !!int "abc"', "'abc' is no int"),
+        ("kwargs: {a: 0x_}", "'0x_' is no int"),
+        ("skip: !!timestamp now", "'now' is no timestamp"),
+        ("skip: !!bool maybe", "'maybe' is no bool"),
+        ("kwargs: !!map text", "'text' is no map"),
+        ("kwargs: !!map [1]", "a list or mapping is no map"),
+        (
+            "input: {shape: {{ n }}}",
+            r"a key is a word, not a mapping: if '\{\{ ... \}\}' is of a template, fill that in",
+        ),
+        ("? [a, b]", r"a key is a word, not \['a', 'b'\]"),
+        ("kwargs: {<<: {1: 2}}", "a key is a word, not 1"),
+        ("kwargs: {<<: {[a]: 2}}", r"a key is a word, not \['a'\]"),
+        ("skip: a\x01b", r"'\\x01' is no character that YAML allows"),
+        ("kwargs: &a {b: *a}", "found unconstructable recursive node"),
+        ("skip: a\n---\nskip: b", "expected a single document in the stream, but found another document"),
+    ],
+)
+def test_yaml_that_cannot_be_read_is_told_with_its_line(tmp_path: Path, line: str, message: str):
+    with pytest.raises(ZooError, match=rf"mine.yaml:[345]: {message}"):
+        settings(tmp_path, line)
+
+
+def test_what_is_nested_too_deep_is_told(tmp_path: Path):
+    with pytest.raises(ZooError, match=r"mine.yaml: lists and mappings are nested too deep"):
+        settings(tmp_path, f"kwargs: {{a: {'[' * 3000}")
