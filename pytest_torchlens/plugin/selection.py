@@ -20,6 +20,7 @@ from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.catalog import find_zoo_file
 from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.catalog import zoo_files
+from pytest_torchlens.zoo.globs import parted
 
 
 def registered_zoos(config: pytest.Config) -> list[Path]:
@@ -89,8 +90,8 @@ class Selection:
         config = self._config
         path = find_zoo_file(name.strip(), zoo_folders(config), registered_zoos(config))
         choice = self._choose(path)
-        for pattern in patterns.split(",") if patterns.strip() else ["*"]:
-            choice.names.update(choice.zoo.select(pattern.strip()))
+        for pattern in parted(patterns, choice.zoo.names) if patterns.strip() else ["*"]:
+            choice.names.update(choice.zoo.select(pattern))
         if config.args_source is not config.ArgsSource.ARGS:
             config.args, config.args_source = [], config.ArgsSource.ARGS
         config.args = self._with_file(config.args, path)

@@ -1,11 +1,41 @@
-"""Few globs for many names."""
+"""What a glob means among names that may look like globs, and few globs for many names."""
 
 from __future__ import annotations
 
+import glob as literal
 from collections.abc import Collection
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 _END = "\n"
+
+
+def fits(name: str, glob: str, names: Collection[str]) -> bool:
+    """Tell whether a glob means one of `names`; where it is the exact name of one, it means no other.
+
+    Examples
+    --------
+    >>> [name for name in ("net", "net[v2]", "net2") if fits(name, "net[v2]", {"net", "net[v2]", "net2"})]
+    ['net[v2]']
+    """
+    return name == glob if glob in names else fnmatchcase(name, glob)
+
+
+def parted(text: str, names: Collection[str]) -> Iterator[str]:
+    """Yield the globs of a list with commas; a name that holds commas itself stays whole.
+
+    Examples
+    --------
+    >>> list(parted("x,y, a*", {"x", "x,y", "abc"}))
+    ['x,y', 'a*']
+    """
+    parts = text.split(",")
+    longest = 1 + max((name.count(",") for name in names), default=0)
+    while parts:
+        counts = range(min(longest, len(parts)), 1, -1)
+        count = next((count for count in counts if ",".join(parts[:count]).strip() in names), 1)
+        yield ",".join(parts[:count]).strip()
+        parts = parts[count:]
 
 
 def covering_globs(group: Collection[str], names: Collection[str]) -> list[str]:
@@ -19,9 +49,13 @@ def covering_globs(group: Collection[str], names: Collection[str]) -> list[str]:
     others = set(names) - set(group)
     found: dict[str, None] = {}
     for name in sorted(group):
-        fits = next(prefix for prefix in _prefixes(name) if not any(other.startswith(prefix) for other in others))
-        alone = sum(other.startswith(fits) for other in group) == 1
-        found[name if alone or fits.endswith(_END) else f"{fits}*"] = None
+        prefix = next(
+            prefix
+            for prefix in _prefixes(name)
+            if f"{prefix}*" not in names and not any(other.startswith(prefix) for other in others)
+        )
+        alone = sum(other.startswith(prefix) for other in group) == 1
+        found[name if alone or prefix.endswith(_END) else f"{literal.escape(prefix)}*"] = None
     return list(found)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.case import ModelCase
 from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.globs import fits
 from pytest_torchlens.zoo.lines import LinedDict
 from pytest_torchlens.zoo.lines import check_keys
 from pytest_torchlens.zoo.lines import read_yaml
@@ -23,16 +23,12 @@ from pytest_torchlens.zoo.schema import parse_settings
 
 @dataclass(frozen=True)
 class Rule:
-    """Settings of the models whose name fits one of the globs."""
+    """Settings of the models that the globs mean."""
 
     globs: tuple[str, ...]
     settings: dict[str, Any]
     where: str = ""
     """File and line."""
-
-    def fits(self, name: str) -> bool:
-        """Whether the rule speaks of the model `name`."""
-        return any(fnmatchcase(name, glob) for glob in self.globs)
 
 
 @dataclass(frozen=True)
@@ -54,6 +50,10 @@ class Zoo:
         """All models, sorted."""
         return tuple(sorted(set(self.provider.names())))
 
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.names)
+
     def exactly(self, name: str) -> str:
         """Return `name` if there is a model of that name.
 
@@ -66,6 +66,10 @@ class Zoo:
             raise ZooError(f"zoo {self.name!r} has no model {name!r}: {nearest(name, self.names)}")
         return name
 
+    def fitting(self, glob: str) -> list[str]:
+        """Return the models that a glob means, sorted: the one of that very name, else all that fit."""
+        return [name for name in self.names if fits(name, glob, self._known)]
+
     def select(self, pattern: str) -> list[str]:
         """Return the names that fit a glob, or the one of that name.
 
@@ -76,24 +80,24 @@ class Zoo:
         """
         if not any(sign in pattern for sign in "*?["):
             return [self.exactly(pattern)]
-        if found := [name for name in self.names if fnmatchcase(name, pattern)]:
+        if found := self.fitting(pattern):
             return found
-        raise ZooError(f"no model of zoo {self.name!r} fits {pattern!r}; it has {len(self.names)} models")
+        raise ZooError(self.unfit(pattern))
+
+    def unfit(self, glob: str) -> str:
+        """Return the message for a glob that fits no model: a slip of the pen, most likely."""
+        return f"no model of zoo {self.name!r} fits {glob!r}: {nearest(glob, self.names)}"
 
     def idle_globs(self) -> list[str]:
-        """Return a message for each glob of a rule that fits no model: a slip of the pen, most likely."""
-        return [
-            f"{rule.where}: no model of zoo {self.name!r} fits {glob!r}: {nearest(glob, self.names)}"
-            for rule in self.rules
-            for glob in rule.globs
-            if not any(fnmatchcase(name, glob) for name in self.names)
-        ]
+        """Return a message for each glob of a rule that fits no model."""
+        pairs = [(rule, glob) for rule in self.rules for glob in rule.globs]
+        return [f"{rule.where}: {self.unfit(glob)}" for rule, glob in pairs if not self.fitting(glob)]
 
     def case(self, name: str) -> ModelCase:
         """Return the model `name` with the settings that the file gives it; nothing is built yet."""
         merged: dict[str, Any] = {}
         for rule in self.rules:
-            if rule.fits(name):
+            if any(fits(name, glob, self._known) for glob in rule.globs):
                 kwargs = {**merged.get("kwargs", {}), **rule.settings.get("kwargs", {})}
                 merged = {**merged, **rule.settings, "kwargs": kwargs}
         return ModelCase(file=self.path, zoo=self.name, name=name, settings=Settings(**merged), provider=self.provider)

@@ -113,6 +113,9 @@ def test_what_is_wrong_is_named(capsys, arguments: list[str], message: str):
         (["resnet18", "resnet34"], ["resnest"], ["resnet*"]),
         (["abc", "abd"], ["ax"], ["ab*"]),
         (["a"], [], ["a"]),
+        (["net[v2]_a", "net[v2]_b"], ["net[v3]", "net2_a"], ["net[[]v2]*"]),
+        (["a_b", "a_c", "a_*"], ["b"], ["a*"]),
+        (["a_b", "a_*"], ["ab"], ["a_*", "a_b"]),
     ],
 )
 def test_globs_cover_a_group_and_nothing_else(group: list[str], others: list[str], expected: list[str]):

@@ -137,7 +137,7 @@ def test_a_rootdir_elsewhere(pytester: pytest.Pytester, tmp_path):
     [
         ("tinny:mlp", "*unknown zoo 'tinny': did you mean 'tiny'?"),
         ("tiny:mpl", "*zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
-        ("tiny:q*", "*no model of zoo 'tiny' fits 'q[*]'; it has 8 models"),
+        ("tiny:q*", "*no model of zoo 'tiny' fits 'q[*]': 8 are known, for example broken, dies, drifts"),
         ("tiny:mlp,", "*zoo 'tiny' has no model ''*"),
     ],
 )
@@ -213,3 +213,48 @@ def test_a_device_that_is_not_there(pytester: pytest.Pytester, name: str, said: 
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", f"--lens-device={name}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {said.replace('[', '[[]')}"])
+
+
+ODD = """
+from torch import nn
+
+def zoo():
+    names = ["net", "net2", "net[v2]", "net[v2]_b", "a*", "abc", "x,y", "x", "y", "y,z", "q?", "qq", "k:v"]
+    return {name: lambda: nn.Linear(4, 2) for name in names}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ("net[v2]", ["net[v2]"]),
+        ("net[[]v2]*", ["net[v2]", "net[v2]_b"]),
+        ("net[12]", ["net2"]),
+        ("a*", ["a*"]),
+        ("[a]*", ["a*", "abc"]),
+        ("q?", ["q?"]),
+        ("x,y", ["x,y"]),
+        ("y,x", ["x", "y"]),
+        ("x, x,y, y,z,net?", ["net2", "x", "x,y", "y,z"]),
+        ("k:v", ["k:v"]),
+    ],
+)
+def test_an_exact_name_wins_over_the_glob_and_the_list_that_it_looks_like(
+    pytester: pytest.Pytester, tiny_zoo, asked: str, names: list[str]
+):
+    tiny_zoo.with_name("models.py").write_text(ODD)
+    result = pytester.runpytest_inprocess(f"--lens-zoo=tiny:{asked}", "--co", "-q")
+    assert collected(result) == [f"{FILE}::{name}" for name in names]
+
+
+def test_such_a_model_runs_in_a_worker_and_has_a_page(pytester: pytest.Pytester, tiny_zoo):
+    tiny_zoo.with_name("models.py").write_text(ODD)
+    asked = ["--lens-zoo=tiny:net[v2],a*,x,y", "--lens-isolate", "--lens-validate", "--lens-report=report"]
+    pytester.runpytest_inprocess(*asked).assert_outcomes(passed=3)
+    assert len(list((pytester.path / "report" / "models" / "tiny").glob("*.html"))) == 3
+
+
+def test_near_names_of_such_are_given(pytester: pytest.Pytester, tiny_zoo):
+    tiny_zoo.with_name("models.py").write_text(ODD)
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:net[v3]")
+    result.stderr.fnmatch_lines(["*no model of zoo 'tiny' fits 'net[[]v3]': did you mean 'net[[]v2]' or *"])

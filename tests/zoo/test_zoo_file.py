@@ -48,6 +48,26 @@ rules:
     assert (large.weights, large.skip) == ("random", None)
 
 
+def test_a_rule_of_an_exact_name_is_about_no_other(tmp_path: Path):
+    text = """
+rules:
+  - {match: "a*", seed: 1}
+  - {match: "net[v2]", seed: 2}
+  - {match: "x,y", seed: 3}
+  - {match: "[a]?c", kwargs: {width: 3}}
+  - {match: "net[w3]"}
+"""
+    odd = "from torch import nn\ndef zoo():\n    return dict.fromkeys(['a*', 'abc', 'net[v2]', 'netv', 'x,y'], nn.ReLU)"
+    (tmp_path / "odd.py").write_text(odd)
+    zoo = load(tmp_path, f'provider: "python:odd.py:zoo"{text}')
+    seeds = {name: zoo.case(name).settings.seed for name in zoo.names}
+    assert seeds == {"a*": 1, "abc": 0, "net[v2]": 2, "netv": 0, "x,y": 3}
+    assert zoo.case("abc").settings.kwargs == {"width": 3}
+    assert zoo.select("net[v2]") == ["net[v2]"]
+    (idle,) = zoo.idle_globs()
+    assert idle.startswith(f"{tmp_path / 'mine.yaml'}:7: no model of zoo 'mine' fits 'net[w3]': did you mean 'net[v2]'")
+
+
 def test_inputs_of_every_form(tmp_path: Path):
     text = HEAD + "defaults:\n  input: "
     one = "{shape: [1, 2], dtype: int64, range: [5, 7]}"
