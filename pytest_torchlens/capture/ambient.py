@@ -28,6 +28,13 @@ class Setting(NamedTuple):
     get: Callable[[], Any]
     set: Callable[[Any], object]
 
+    def value(self) -> Any:
+        """Return what is in force; None where PyTorch refuses to tell."""
+        try:
+            return self.get()
+        except RuntimeError:  # set by PyTorch's new names, which the old ones then refuse to tell
+            return None
+
 
 def _set_deterministic(on: bool) -> None:
     torch.use_deterministic_algorithms(on, warn_only=_C._get_deterministic_algorithms_warn_only())
@@ -37,7 +44,7 @@ def _set_warn_only(warn: bool) -> None:
     torch.use_deterministic_algorithms(_deterministic(), warn_only=warn)
 
 
-_SETTINGS = (
+SETTINGS = (
     Setting("default dtype", _dtype, torch.set_default_dtype),
     Setting("threads", _threads, torch.set_num_threads),
     Setting("deterministic algorithms", _deterministic, _set_deterministic),
@@ -57,14 +64,7 @@ _SETTINGS = (
 def current() -> Key:
     """Return the settings in force: gradients, inference mode, autocast, default device, then those of the process."""
     autocast = _autocast() if _any_autocast() else None
-    return (_grad(), _inference(), autocast, _device.CURRENT_DEVICE, *(_value(setting) for setting in _SETTINGS))
-
-
-def _value(setting: Setting) -> Any:
-    try:
-        return setting.get()
-    except RuntimeError:  # set by PyTorch's new names, which the old ones then refuse to tell
-        return None
+    return (_grad(), _inference(), autocast, _device.CURRENT_DEVICE, *(setting.value() for setting in SETTINGS))
 
 
 def _autocast() -> tuple[Any, ...]:
@@ -78,13 +78,14 @@ def _autocast() -> tuple[Any, ...]:
 def in_words(key: Key) -> dict[str, str]:
     """Return settings by name, as text: ``{"default dtype": "float32", "threads": "4", ...}``."""
     grad, inference, autocast, device, *rest = key
-    casts = ", ".join(f"{kind} {_word(dtype)}" for kind, dtype, _ in autocast or ())
-    words = {"gradients": _word(grad), "inference mode": _word(inference), "autocast": casts or "off"}
+    casts = ", ".join(f"{kind} {word(dtype)}" for kind, dtype, _ in autocast or ())
+    words = {"gradients": word(grad), "inference mode": word(inference), "autocast": casts or "off"}
     words |= {"default device": str(device or "cpu")}
-    return words | {setting.name: _word(value) for setting, value in zip(_SETTINGS, rest, strict=True)}
+    return words | {setting.name: word(value) for setting, value in zip(SETTINGS, rest, strict=True)}
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
+    """Return a setting's value as a person says it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "unknown" if value is None else str(value).removeprefix("torch.")
@@ -135,6 +136,6 @@ def restored(key: Key) -> Iterator[None]:
 
 
 def _set_all(values: Any) -> None:
-    for setting, value in zip(_SETTINGS, values, strict=True):
-        if value is not None and value != _value(setting):
+    for setting, value in zip(SETTINGS, values, strict=True):
+        if value is not None and value != setting.value():
             setting.set(value)

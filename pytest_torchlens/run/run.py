@@ -37,6 +37,7 @@ from pytest_torchlens.run.device import wait_for
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.errors import error_record
+from pytest_torchlens.run.left_as_found import left_as_found
 from pytest_torchlens.run.snapshot import snapshot_of
 from pytest_torchlens.run.statistics import activation_statistics
 from pytest_torchlens.validate import Validation
@@ -105,19 +106,21 @@ def run_case(
     -------
     CaseResult
         The report, and the exception where one was raised, `SystemExit` included.  Ctrl-C and a test runner's skip
-        pass through.
+        pass through.  Settings of the process are left as they were found; what the model changed is a note.
     """
     if options.device:
         case = replace(case, settings=replace(case.settings, device=options.device))
     job = _Job(case, options, progress)
     start = time.perf_counter()
     exception: BaseException | None = None
-    try:
-        with listening(None):  # what it calls is no call of a test's
-            job.run()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything
-        exception = error
-        job.found.update(outcome=Outcome.FAILED, stage=job.stage, error=error_record(job.stage, error))
+    with left_as_found() as changes:
+        try:
+            with listening(None):  # what it calls is no call of a test's
+                job.run()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything
+            exception = error
+            job.found.update(outcome=Outcome.FAILED, stage=job.stage, error=error_record(job.stage, error))
+    job.found["notes"] = (*job.found.get("notes", ()), *changes)
     seconds = time.perf_counter() - start
     report = ModelReport(zoo=case.zoo, name=case.name, seconds=seconds, **job.found)
     return CaseResult(report, exception)
