@@ -12,6 +12,7 @@ from pytest_torchlens.cli.errors import CommandError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_torchlens.zoo import ModelCase
     from pytest_torchlens.zoo import Zoo
 
 FOLDER = "model_zoo_configs"
@@ -133,11 +134,20 @@ def _models(zoo: Zoo, glob: str) -> Iterator[dict[str, str]]:
         reasons = {"skip": settings.skip, "xfail": settings.xfail}
         yield {
             "model": name,
-            "family": case.family.rpartition(".")[2],
+            "family": _family(case).rpartition(".")[2],
             "size": settings.size,
             "input": _in_words(settings.input),
             "note": "; ".join(f"{key}: {reason}" for key, reason in reasons.items() if reason),
         }
+
+
+def _family(case: ModelCase) -> str:
+    from pytest_torchlens.zoo import ZooError
+
+    try:
+        return case.family
+    except ZooError as error:
+        raise CommandError(str(error)) from None
 
 
 def _in_words(spec: Any) -> str:

@@ -5,33 +5,32 @@ from __future__ import annotations
 import inspect
 import re
 import traceback
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 from typing import Any
 
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
-from pytest_torchlens.zoo.lines import LinedDict
-from pytest_torchlens.zoo.lines import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Mapping
 
 _REFUSED = re.compile(r"(?P<callee>\S+?)(\.__init__)?\(\) got an unexpected keyword argument '(?P<name>\w+)'")
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def refused_argument(error: TypeError, model: str, kwargs: dict[str, Any], file: Path | None) -> ZooError | None:
+def refused_argument(
+    error: TypeError, model: str, kwargs: dict[str, Any], places: Mapping[str, str]
+) -> ZooError | None:
     """Return an error that points at the line of the argument which a constructor refused; None if none of ours was."""
     found = _REFUSED.search(str(error))
     if found is None or found["name"] not in kwargs:
         return None
     name = found["name"]
+    place = f"{places[name]}: " if name in places else ""
     known = _parameters(_callee(error, found["callee"]))
     hint = f": {nearest(name, known)}" if known else ""
-    return ZooError(f"{_place(file, model, name)}'kwargs' of model {model!r}: {error}{hint}")
+    return ZooError(f"{place}'kwargs' of model {model!r}: {error}{hint}")
 
 
 def _callee(error: TypeError, qualified_name: str) -> Callable[..., Any] | None:
@@ -45,24 +44,3 @@ def _parameters(callee: Callable[..., Any] | None) -> list[str]:
     if callee is None:
         return []
     return [name for name, parameter in inspect.signature(callee).parameters.items() if parameter.kind in _BY_KEYWORD]
-
-
-def _place(file: Path | None, model: str, argument: str) -> str:
-    """Return the file and line that give a model an argument, the last that do so; empty where no file does."""
-    if file is None:
-        return ""
-    for given in reversed(list(_given(read_yaml(file), model))):
-        if argument in given:
-            return f"{given.path}:{given.lines[argument]}: "
-    return ""
-
-
-def _given(raw: LinedDict, model: str) -> Iterator[LinedDict]:
-    """Yield the arguments that defaults and rules give a model."""
-    rules = [rule for rule in raw.get("rules") or () if _fits(rule["match"], model)]
-    for block in (raw.get("defaults") or {}, *rules):
-        yield block.get("kwargs") or LinedDict()
-
-
-def _fits(globs: str | list[str], model: str) -> bool:
-    return any(fnmatchcase(model, glob) for glob in ([globs] if isinstance(globs, str) else globs))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from typing import NamedTuple
@@ -14,6 +16,7 @@ import torch
 from torch import nn
 
 from pytest_torchlens.zoo.arguments import refused_argument
+from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
 from pytest_torchlens.zoo.inputs import FromFunction
@@ -47,12 +50,15 @@ class ModelCase:
     """The zoo file that a worker process reads again; None for a case made by hand, which has no worker."""
     settings: Settings
     provider: Provider
+    places: Mapping[str, str] = field(default_factory=dict)
+    """File and line of the zoo file that give each of the constructor's arguments, as far as it does."""
 
     @property
     def family(self) -> str:
         """The name of its kind: what the provider says, else the letters that its name begins with."""
         if tell := getattr(self.provider, "family", None):
-            return str(tell(self.name))
+            with self._naming_the_file():
+                return str(tell(self.name))
         return re.match(r"[^\W\d_]*", self.name)[0]  # type: ignore[index] # matches at least nothing
 
     def build(self) -> nn.Module:
@@ -73,7 +79,8 @@ class ModelCase:
         """Return the inputs, made anew and the same at each call."""
         spec = self.settings.input
         if spec is None:
-            spec = self.provider.default_input(model, self.settings.kwargs)
+            with self._naming_the_file():
+                spec = self.provider.default_input(model, self.settings.kwargs)
         if isinstance(spec, TensorSpec):
             spec = [spec]
         with self.seeded():
@@ -82,11 +89,20 @@ class ModelCase:
     def _constructed(self) -> nn.Module:
         kwargs = self.settings.kwargs
         try:
-            return self.provider.build(self.name, kwargs, pretrained=self.settings.weights == "pretrained")
+            with self._naming_the_file():
+                return self.provider.build(self.name, kwargs, pretrained=self.settings.weights == "pretrained")
         except TypeError as error:
-            if refused := refused_argument(error, self.name, kwargs, self.file):
+            if refused := refused_argument(error, self.name, kwargs, self.places):
                 raise refused from error
             raise
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        """Name the zoo file in what the provider says of it."""
+        try:
+            yield
+        except ZooError as error:
+            raise ZooError(f"{self.file}: {error}" if self.file else str(error)) from error.__cause__
 
     @contextmanager
     def seeded(self) -> Iterator[None]:

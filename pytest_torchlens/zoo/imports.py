@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -11,6 +13,7 @@ from typing import cast
 
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.errors import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +29,8 @@ def named_function(path: str, folder: Path) -> Callable[..., Any]:
         If there is no such function, or its module raises when it is loaded.
     """
     where, _, name = path.rpartition(":")
-    try:
+    with told(f"cannot load {where}:"):
         module = _load(where, folder)
-    except ZooError:
-        raise
-    except Exception as error:
-        raise ZooError(f"cannot load {where}: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -45,9 +44,25 @@ def _load(where: str, folder: Path) -> ModuleType:
     path = folder / where
     if not path.is_file():
         raise ZooError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    return _run(path.absolute())
+
+
+def _run(path: Path) -> ModuleType:
+    """Run a file as a module that ``sys.modules`` has too, which dataclasses and pickle look into."""
+    name = _free_name(path)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ZooError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
+
+
+def _free_name(path: Path) -> str:
+    """Return a name that no other file has: a module of the user's may be called as the file is, as may other zoos'."""
+    names = (f"zoo_file_{path.stem}" + (f"_{number}" if number > 1 else "") for number in itertools.count(1))
+    return next(name for name in names if getattr(sys.modules.get(name), "__file__", str(path)) == str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class Rule:
     settings: dict[str, Any]
     where: str = ""
     """File and line."""
+    places: dict[str, str] = field(default_factory=dict)
+    """File and line of each of the constructor's arguments."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,16 @@ class Zoo:
     def case(self, name: str) -> ModelCase:
         """Return the model `name` with the settings that the file gives it; nothing is built yet."""
         merged: dict[str, Any] = {}
+        places: dict[str, str] = {}
         for rule in self.rules:
             if any(fits(name, glob, self._known) for glob in rule.globs):
                 kwargs = {**merged.get("kwargs", {}), **rule.settings.get("kwargs", {})}
                 merged = {**merged, **rule.settings, "kwargs": kwargs}
-        return ModelCase(file=self.path, zoo=self.name, name=name, settings=Settings(**merged), provider=self.provider)
+                places |= rule.places
+        settings = Settings(**merged)
+        return ModelCase(
+            file=self.path, zoo=self.name, name=name, settings=settings, provider=self.provider, places=places
+        )
 
 
 def load_zoo(path: Path) -> Zoo:
@@ -118,7 +126,7 @@ def load_zoo(path: Path) -> Zoo:
         lack = f"not {raw['provider']!r}" if "provider" in raw else "and is missing"
         message = f"'provider' says where the models come from, for example 'provider: timm', {lack}"
         raise raw.error("provider", message)
-    rules = [Rule(("*",), parse_settings(_mapping(raw, "defaults")))] if raw.get("defaults") else []
+    rules = [] if raw.get("defaults") is None else [_as_rule(("*",), _mapping(raw, "defaults"))]
     rules += [_rule(item, raw) for item in _list(raw, "rules")]
     try:
         return Zoo(path, find_provider(raw["provider"], path.parent), tuple(rules))
@@ -136,7 +144,13 @@ def _rule(item: Any, parent: LinedDict) -> Rule:
         raise item.error("match", "a rule needs 'match': a glob of model names, or a list of such")
     settings = LinedDict((key, value) for key, value in item.items() if key != "match")
     settings.path, settings.line, settings.lines = item.path, item.line, item.lines
-    return Rule(tuple(globs), parse_settings(settings), f"{item.path}:{item.line}")
+    return _as_rule(tuple(globs), settings)
+
+
+def _as_rule(globs: tuple[str, ...], raw: LinedDict) -> Rule:
+    settings = parse_settings(raw)
+    places = {name: f"{raw.path}:{line}" for name, line in raw["kwargs"].lines.items()} if "kwargs" in raw else {}
+    return Rule(globs, settings, f"{raw.path}:{raw.line}", places)
 
 
 def _mapping(raw: LinedDict, key: str) -> LinedDict:
@@ -147,7 +161,7 @@ def _mapping(raw: LinedDict, key: str) -> LinedDict:
 
 
 def _list(raw: LinedDict, key: str) -> list[Any]:
-    items = raw.get(key) or []
+    items = [] if raw.get(key) is None else raw[key]
     if not isinstance(items, list):
         raise raw.error(key, f"{key!r} is a list, each item with 'match', not {items!r}")
     return items

@@ -134,6 +134,14 @@ def test_an_argument_that_a_constructor_refuses_is_named_with_its_line(tmp_path:
     assert message.endswith("argument 'widht': did you mean 'width'?")
 
 
+@pytest.mark.parametrize("text", ["rules: [{seed: 1}]", "a: [", ""])
+def test_a_refused_argument_is_named_with_its_line_though_the_file_was_changed(tmp_path: Path, text: str):
+    case = load(tmp_path, 'provider: "python:models.py:sizes"' + REFUSED).case("other")
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ZooError, match=r"mine.yaml:9: 'kwargs' of model 'other': .* did you mean 'width'\?"):
+        case.build()
+
+
 def test_an_argument_that_a_library_refuses_is_named(tmp_path: Path):
     pytest.importorskip("torchvision")
     text = "provider: torchvision\ndefaults: {kwargs: {num_class: 3}}"

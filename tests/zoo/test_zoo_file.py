@@ -141,7 +141,7 @@ def test_names_and_globs(tmp_path: Path):
         ("a: [1", r"mine.yaml:\d: .*expected"),
         (HEAD + "rule: []", r"mine.yaml:2: unknown key 'rule': did you mean 'rules'"),
         (HEAD + "defaults: {}\ndefaults: {}", r"mine.yaml:3: key 'defaults' stands here a second time"),
-        (HEAD + "defaults: []\nrules: 3", r"mine.yaml:3: 'rules' is a list"),
+        (HEAD + "defaults: {}\nrules: 3", r"mine.yaml:3: 'rules' is a list"),
         (HEAD + "defaults: 3", r"mine.yaml:2: 'defaults' is a mapping"),
         (HEAD + "rules:\n  - input: {shape: [1]}", r"mine.yaml:3: a rule needs 'match'"),
         (HEAD + "rules:\n  - mach: a\n    seed: 1", r"mine.yaml:3: unknown key 'mach': did you mean 'match'"),
