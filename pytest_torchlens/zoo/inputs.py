@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.imports import named_function
@@ -16,6 +18,10 @@ from pytest_torchlens.zoo.lines import check_keys
 
 FLOATS = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
+DRAWN = torch.finfo(torch.float32)
+"""Values of every dtype are drawn as float32."""
+MOST_NUMBERS = 2**59
+"""In a tensor, whose bytes PyTorch counts with 63 bits; a complex128 has 16."""
 
 InputSpec = Any
 """A `TensorSpec`, a `FromFunction`, or a list or dict of such."""
@@ -93,18 +99,37 @@ def _tensor(raw: LinedDict, parent: LinedDict, key: str) -> TensorSpec:
     shape = raw["shape"]
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         raise raw.error("shape", f"'shape' is a list of sizes, not {shape!r}")
+    if math.prod(max(1, size) for size in shape) > MOST_NUMBERS:
+        raise raw.error("shape", f"'shape' is more than a tensor can have: {shape!r}")
     dtype = raw.get("dtype", "float32")
     if dtype not in FLOATS + INTEGERS:
         raise raw.error("dtype", f"unknown dtype {dtype!r}: {nearest(str(dtype), FLOATS + INTEGERS)}")
     if dtype == "bool" and "range" in raw:
         raise raw.error("range", "a tensor of dtype bool has no 'range': its values are False and True alike")
-    low, high = _range(raw, 1 if dtype in FLOATS else 2)
+    low, high = _range(raw, dtype) if "range" in raw else (0.0, 1.0 if dtype in FLOATS else 2.0)
     return TensorSpec(tuple(shape), dtype, low, high)
 
 
-def _range(raw: LinedDict, default_high: int) -> tuple[float, float]:
-    bounds = raw.get("range", [0, default_high])
+def _range(raw: LinedDict, dtype: str) -> tuple[float, float]:
+    bounds = raw["range"]
     match bounds:
-        case [int() | float() as low, int() | float() as high] if -math.inf < low < high < math.inf:
-            return float(low), float(high)
-    raise raw.error("range", f"'range' is [low, high] with low < high, not {bounds!r}")
+        case [low, high] if {type(low), type(high)} <= {int, float} and -math.inf < low < high < math.inf:
+            pass
+        case _:
+            raise raw.error("range", f"'range' is [low, high] with low < high, not {bounds!r}")
+    least, most = _extent(dtype)
+    if low < least or high > most + (dtype in INTEGERS) or high - low > DRAWN.max:
+        raise raw.error("range", f"'range' {bounds!r} does not fit dtype {dtype}, which holds {least} to {most}")
+    first = math.ceil(low) if dtype in INTEGERS else low
+    if first >= high:
+        raise raw.error("range", f"'range' {bounds!r} holds no whole number, and dtype {dtype} no other")
+    return float(first), float(high)
+
+
+def _extent(dtype: str) -> tuple[float, float]:
+    """Return the least and the greatest number that an input of a dtype may have."""
+    kind = getattr(torch, dtype)
+    if dtype in INTEGERS:
+        return torch.iinfo(kind).min, torch.iinfo(kind).max
+    most = min(torch.finfo(kind).max, DRAWN.max)
+    return -most, most

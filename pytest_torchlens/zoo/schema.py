@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from dataclasses import field
@@ -100,8 +101,8 @@ def _kwargs(raw: LinedDict, key: str) -> dict[str, Any]:
 
 
 def _seed(raw: LinedDict, key: str) -> int:
-    if type(raw[key]) is not int or raw[key] < 0:
-        raise _wrong(raw, key, "a whole number from 0")
+    if type(raw[key]) is not int or not 0 <= raw[key] < 2**64:
+        raise _wrong(raw, key, "a whole number from 0, of 64 bits at most")
     return int(raw[key])
 
 
@@ -124,7 +125,7 @@ def _tolerance(raw: LinedDict, key: str) -> Tolerance | None:
         raise _wrong(raw, key, "a mapping {rtol: ..., atol: ...}")
     check_keys(value, ("rtol", "atol"))
     for name in ("rtol", "atol"):
-        if type(value.get(name)) not in (int, float) or not value[name] >= 0:
+        if type(value.get(name)) not in (int, float) or not 0 <= value[name] < math.inf:
             raise value.error(name, f"'tolerance' needs {name!r}, a number from 0; both are needed")
     return Tolerance(float(value["rtol"]), float(value["atol"]))
 

@@ -178,6 +178,7 @@ def test_rules_about_no_model_are_told(tmp_path: Path):
         ("tolerance: 0.1", r"mine.yaml:3: 'tolerance' is a mapping \{rtol"),
         ("tolerance: {rtol: 1}", r"mine.yaml:3: 'tolerance' needs 'atol'"),
         ("tolerance: {rtol: 1, atol: -1}", r"mine.yaml:3: 'tolerance' needs 'atol', a number from 0"),
+        ("tolerance: {rtol: .inf, atol: 0}", r"mine.yaml:3: 'tolerance' needs 'rtol', a number from 0"),
         ("tolerance: {rtl: 1}", r"mine.yaml:3: unknown key 'rtl': did you mean 'rtol'"),
         ("timeout: 0", r"mine.yaml:3: 'timeout' is a number of seconds above 0"),
         ("timeout: yes", r"mine.yaml:3: 'timeout' is a number of seconds"),

@@ -91,6 +91,20 @@ def test_inputs_of_every_form(tmp_path: Path):
     assert kwargs["more"]["mask"].dtype is torch.bool
 
 
+def test_values_lie_in_the_range_up_to_the_ends_of_the_dtype(tmp_path: Path):
+    text = HEAD + "defaults: {input: {shape: [2000], dtype: "
+    case = load(tmp_path, text + "uint8, range: [0, 256]}, seed: 18446744073709551615}").case("small")
+    values = case.make_inputs(case.build()).args[0]
+    assert values.dtype is torch.uint8
+    assert (values.min(), values.max()) == (0, 255)
+    case = load(tmp_path, text + "int64, range: [0.5, 3]}}").case("small")
+    assert set(case.make_inputs(case.build()).args[0].tolist()) == {1, 2}
+
+
+def test_empty_defaults_and_rules_are_none(tmp_path: Path):
+    assert load(tmp_path, HEAD + "defaults:\nrules:\n").case("small").settings.seed == 0
+
+
 def test_inputs_are_the_same_at_each_call_and_made_anew(tmp_path: Path):
     case = load(tmp_path, HEAD + "defaults: {input: {shape: [8]}}").case("small")
     model = case.build()
@@ -155,9 +169,29 @@ def test_names_and_globs(tmp_path: Path):
             HEAD + "defaults:\n  input: {shape: [1], dtype: bool, range: [0, 1]}",
             r"mine.yaml:3: a tensor of dtype bool has no 'range'",
         ),
+        *(
+            (f"{HEAD}defaults:\n  input: {{shape: [1], dtype: {dtype}, range: {bounds}}}", f"mine.yaml:3: {message}")
+            for dtype, bounds, message in [
+                ("float32", "[true, 5]", r"'range' is \[low, high\] with low < high, not \[True, 5\]"),
+                ("float32", "[0, .inf]", r"'range' is \[low, high\] with low < high"),
+                ("uint8", "[0, 257]", r"'range' \[0, 257\] does not fit dtype uint8, which holds 0 to 255"),
+                ("int8", "[-129, 0]", r"'range' \[-129, 0\] does not fit dtype int8, which holds -128 to 127"),
+                ("float16", "[0, 1e5]", r"'range' \[0, 100000.0\] does not fit dtype float16, which holds -65504.0 to"),
+                ("float64", "[0, 1e300]", r"'range' \[0, 1e\+300\] does not fit dtype float64"),
+                ("float32", "[-3e38, 3e38]", "'range' .* does not fit dtype float32"),
+                ("int64", f"[0, {10**400}]", "'range' .* does not fit dtype int64"),
+                ("int64", "[0.2, 0.8]", r"'range' \[0.2, 0.8\] holds no whole number, and dtype int64 no other"),
+            ]
+        ),
+        (HEAD + "defaults:\n  input: {shape: [0, 99999999999999999999]}", "mine.yaml:3: 'shape' is more than a tensor"),
         (HEAD + "defaults:\n  input: 3", r"mine.yaml:3: expected \{shape"),
         (HEAD + "defaults:\n  weights: no", r"mine.yaml:3: 'weights' is one of random, init, pretrained"),
         (HEAD + "defaults:\n  seed: -1", r"mine.yaml:3: 'seed' is a whole number"),
+        (HEAD + f"defaults:\n  seed: {2**64}", r"mine.yaml:3: 'seed' is a whole number from 0, of 64 bits at most"),
+        (HEAD + "defaults: 0", r"mine.yaml:2: 'defaults' is a mapping of settings, not 0"),
+        (HEAD + "defaults: []", r"mine.yaml:2: 'defaults' is a mapping of settings, not \[\]"),
+        (HEAD + "rules: false", r"mine.yaml:2: 'rules' is a list, each item with 'match', not False"),
+        (HEAD + "rules: {}", r"mine.yaml:2: 'rules' is a list, each item with 'match', not \{\}"),
         (HEAD + "defaults:\n  skip: true", r"mine.yaml:3: 'skip' is the reason"),
         (HEAD + "defaults:\n  kwargs: [1]", r"mine.yaml:3: 'kwargs' is a mapping"),
         (HEAD + "defaults:\n  no: 1", r"mine.yaml:3: a key is a word, not False"),
