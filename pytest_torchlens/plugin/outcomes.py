@@ -14,6 +14,9 @@ from pytest_torchlens.records import Stage
 if TYPE_CHECKING:
     import pytest
 
+_STRICT = "[XPASS(strict)] "
+"""What pytest begins with where a failure was expected and nothing failed."""
+
 
 @dataclass(frozen=True)
 class Said:
@@ -27,7 +30,8 @@ def outcome_of(report: pytest.TestReport) -> Said | None:
     """Return what a report of one phase says of its item; None where it says nothing new."""
     excused = getattr(report, "wasxfail", None)
     if report.failed:
-        return Said(Outcome.FAILED, report.longreprtext)
+        crash = getattr(report.longrepr, "reprcrash", None)
+        return Said(Outcome.FAILED, crash.message if crash else report.longreprtext)
     if report.skipped:
         return Said(Outcome.SKIPPED, _skip_reason(report)) if excused is None else Said(Outcome.XFAILED, excused)
     if report.when != "call":
@@ -42,10 +46,22 @@ def _skip_reason(report: pytest.TestReport) -> str:
 
 
 def with_outcome(report: ModelReport, said: Said) -> ModelReport:
-    """Return the report of a model with pytest's outcome and the reason, where one was given, as a note."""
+    """Return the report of a model with pytest's outcome and the reason, where one was given, as a note.
+
+    Where pytest fails a model that did well by itself, the reason is its error.
+    """
+    if said.outcome is Outcome.FAILED and report.outcome is Outcome.PASSED and report.error is None:
+        report = replace(report, error=_error_of(said.reason))
     excused = said.outcome in (Outcome.SKIPPED, Outcome.XFAILED, Outcome.XPASSED)
     notes = (*report.notes, f"{said.outcome.value}: {said.reason}") if excused else report.notes
     return replace(report, outcome=said.outcome, notes=notes)
+
+
+def _error_of(reason: str) -> ErrorRecord:
+    if not reason.startswith(_STRICT):
+        return ErrorRecord(stage=Stage.DONE, type="Failed", message=reason.strip())
+    named = "it passed, although an expected failure is named: " + reason.removeprefix(_STRICT)
+    return ErrorRecord(stage=Stage.DONE, type="UnexpectedPass", message=named.rstrip(": "))
 
 
 def without_report(nodeid: str, zoo: str, said: Said) -> ModelReport:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Final
 
-from pytest_torchlens.report.summary import failed_at
+from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import trouble
 
@@ -37,7 +37,7 @@ def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[st
         if found is None:
             continue
         place = _place(found.where, root) or {"file": model.nodeid.partition("::")[0]}
-        title = f"lens: {model.zoo}:{model.name} failed in {failed_at(model)}"
+        title = f"lens: {model.zoo}:{model.name} failed {failed_how(model)}"
         said = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice)))
         properties = ",".join(f"{key}={_escaped(value, _PROPERTY)}" for key, value in {**place, "title": title}.items())
         yield f"::error {properties}::{_escaped(said, _TEXT)}"

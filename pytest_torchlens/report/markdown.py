@@ -16,7 +16,7 @@ from pytest_torchlens.records import byte_size
 from pytest_torchlens.report.findings import line
 from pytest_torchlens.report.findings import severities
 from pytest_torchlens.report.summary import counts
-from pytest_torchlens.report.summary import failed_at
+from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import status
 from pytest_torchlens.report.summary import trouble
@@ -73,7 +73,7 @@ def _failure(model: ModelReport) -> Iterator[str]:
     found = trouble(model)
     if found is None:
         return
-    yield f"- ❌ **{_text(_name(model))}** in {_text(failed_at(model))}: {_text(found.what)}"
+    yield f"- ❌ **{_text(_name(model))}** {_text(failed_how(model))}: {_text(found.what)}"
     told = {"where": found.where, "cause": found.cause, "what to do": found.advice}
     yield from (f"  - {word}: {_text(text)}" for word, text in told.items() if text)
 

@@ -61,6 +61,7 @@ class Pages:
         self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shortened}
         self.jinja.filters |= {"mark": _mark, "tail": short_place, "duration": duration, "magnitude": magnitude}
         self.jinja.globals |= {"counted": counted, "status": summary.status, "failed_at": summary.failed_at}
+        self.jinja.globals["failed_how"] = summary.failed_how
         self.jinja.globals |= assets()
 
     def index(self, *, has_training: bool = False) -> str:

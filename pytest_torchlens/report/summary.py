@@ -26,8 +26,10 @@ _ADVICE = {
     Stage.VALIDATE: "the recording worked, so validation is at fault: please report it with the traceback",
     Stage.DRAW: "all but the drawing is in the report",
     Stage.COMPARE: "check that the baseline is whole, or make it anew",
+    Stage.DONE: "the model did well: a hook of a plugin or of a conftest.py, or a limit of theirs, failed it",
 }
 _ADVICE_BY_TYPE = {
+    "UnexpectedPass": "where it is mended, take the 'xfail' out of its zoo file (or of the conftest.py that sets it)",
     "ZooError": "correct the zoo file where the message says",
     "TimeLimit": "if it may take longer, say so: 'timeout' in the zoo file, or --lens-timeout",
     "MemoryLimit": "if it may have more, say so: 'memory' in the zoo file, or --lens-memory",
@@ -67,7 +69,9 @@ def counts(models: Iterable[ModelReport]) -> dict[str, int]:
 
 
 def failed_at(report: ModelReport) -> str:
-    """Return where a failed model failed: ``"forward"``, ``"replay at conv2d_2_4"``."""
+    """Return where a failed model failed: ``"forward"``, ``"replay at conv2d_2_4"``, ``"unexpected pass"``."""
+    if report.error is not None and report.error.stage is Stage.DONE:
+        return "unexpected pass" if report.error.type == "UnexpectedPass" else "pytest"
     if report.error is not None or report.verdict is None:
         return report.stage.value
     if report.comparison is not None and (first := report.comparison.first) is not None and first.operation:
@@ -79,10 +83,19 @@ def failed_at(report: ModelReport) -> str:
     return f"{part.name} at {operation}" if operation else part.name
 
 
+def failed_how(report: ModelReport) -> str:
+    """Return what goes on after "failed": ``"in forward"``, ``"by an unexpected pass"``."""
+    place = failed_at(report)
+    return f"by an {place}" if place == "unexpected pass" else f"in {place}"
+
+
 def trouble(report: ModelReport) -> Trouble | None:
     """Return what to tell about a failed model; None where nothing failed."""
-    if not is_bad(report):
-        return None
+    return explained(report) if is_bad(report) else None
+
+
+def explained(report: ModelReport) -> Trouble:
+    """Return what to tell about a model that failed, be it that this was expected."""
     if report.error is not None:
         return _of_error(report.error)
     if report.comparison is not None and report.comparison.fails:
@@ -106,7 +119,8 @@ def _of_failure(failure: Failure) -> Trouble:
 
 
 def _of_error(error: ErrorRecord) -> Trouble:
-    what = f"{error.type}: {error.message}" if error.message else error.type
+    said_by_pytest = error.stage is Stage.DONE
+    what = ": ".join(filter(None, ("" if said_by_pytest else error.type, error.message))) or error.type
     advice = _ADVICE_BY_TYPE.get(error.type) or _ADVICE.get(error.stage, "")
     where = "" if error.type == "BaselineError" else _last_frame(error.traceback)
     return Trouble(what=what, where=where, advice=advice)

@@ -6,7 +6,10 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.records import Outcome
 from pytest_torchlens.report.files import write_file
+from pytest_torchlens.report.summary import explained
+from pytest_torchlens.report.summary import failed_how
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,15 +150,21 @@ def _library(zoo: str, environment: Environment) -> str:
 
 
 def _verdict(report: ModelReport) -> str:
-    """Return the verdict's word, or how far a model without one came."""
-    if report.verdict is not None:
+    """Return the verdict's word where the item passed, else that of its outcome, and how it failed."""
+    if report.outcome is Outcome.PASSED and report.verdict is not None:
         return report.verdict.status.value
-    return f"{report.outcome.value} in {report.stage.value}" if report.error else report.outcome.value
+    word: str = report.outcome.value
+    return f"{word} {failed_how(report)}" if _failed_beside_validation(report) else word
 
 
 def _reason(report: ModelReport) -> str:
-    if report.error:
-        return f"{report.error.type}: {report.error.message}"
-    if report.verdict is not None and not report.verdict:
-        return report.verdict.words
-    return "; ".join(report.notes)
+    if _failed_beside_validation(report):
+        return explained(report).what
+    verdict = report.verdict
+    return "; ".join(report.notes) if verdict is None or verdict else verdict.words
+
+
+def _failed_beside_validation(report: ModelReport) -> bool:
+    holds = report.verdict is None or bool(report.verdict)
+    failed = report.outcome in (Outcome.FAILED, Outcome.XFAILED)
+    return failed and holds and (report.error is not None or report.comparison is not None)

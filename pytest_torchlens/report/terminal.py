@@ -15,6 +15,7 @@ from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Status
 from pytest_torchlens.report.summary import failed_at
+from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import status
 from pytest_torchlens.report.summary import trouble
@@ -116,7 +117,7 @@ class _Writer:
         found = trouble(report)
         if found is None:
             return ""
-        lines = [f"\n{_name(report)} FAILED in {failed_at(report)}: {self._line(found.what)}"]
+        lines = [f"\n{_name(report)} FAILED {failed_how(report)}: {self._line(found.what)}"]
         told = {"where": found.where, "values": found.values, "cause": found.cause, "to do": found.advice}
         lines += [f"  {word}: {self._line(text)}" for word, text in told.items() if text]
         return "\n".join(lines)
