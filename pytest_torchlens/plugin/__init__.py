@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from pytest_torchlens.plugin.arguments import with_reason
 from pytest_torchlens.plugin.autotrace_options import MARKER_HELP
 from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
@@ -20,7 +23,7 @@ from pytest_torchlens.plugin.options import add_options
 from pytest_torchlens.plugin.options import is_wanted
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Generator
 
 __all__ = [
     "lens_check",
@@ -33,6 +36,7 @@ __all__ = [
     "pytest_addhooks",
     "pytest_addoption",
     "pytest_assertrepr_compare",
+    "pytest_collection",
     "pytest_collection_finish",
     "pytest_configure",
     "pytest_generate_tests",
@@ -91,6 +95,15 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_torchlens.plugin.training import TrainingReport
 
         config.pluginmanager.register(TrainingReport(config), "lens-training")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Say of a YAML file that nobody collected why we did not."""
+    try:
+        return (yield)
+    except pytest.UsageError as error:
+        raise pytest.UsageError(*map(with_reason, error.args)) from error.__cause__
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -47,5 +47,13 @@ def _is_a_zoo(path: Path) -> bool:
     if not path.is_file():
         return False
     text = path.read_text(encoding="utf-8", errors="replace")
-    keys = set(re.findall(r"^(\w+)\s*:", text, re.MULTILINE))
+    keys = set(re.findall(r"^[\"']?(\w+)[\"']?\s*:", text, re.MULTILINE))
     return "provider" in keys or (len(keys) <= len(ZOO_KEYS) and bool(keys & ZOO_KEYS))
+
+
+def with_reason(message: str) -> str:
+    """Return what pytest says of an argument that it did not find, and of a YAML file why we did not take it."""
+    found = re.match(r"(?:not found: |found no collectors for )(.+\.ya?ml)(?:::.*)?$", message, re.MULTILINE)
+    if found is None or not Path(found[1]).is_file():
+        return message
+    return f"{message}\n(it is no zoo file of pytest-torchlens: it has no key 'provider')"

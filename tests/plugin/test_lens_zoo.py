@@ -110,6 +110,52 @@ def test_yaml_of_others_is_left_alone(pytester: pytest.Pytester):
     result.stderr.fnmatch_lines(["*not found: *other.yaml"])
 
 
+@pytest.mark.parametrize("text", ["", "birds", "# provider: timm", "- provider"])
+@pytest.mark.parametrize("argument", ["empty.yaml", "empty.yaml::mlp"])
+def test_a_yaml_file_that_nobody_collects_is_told_why(pytester: pytest.Pytester, text: str, argument: str):
+    pytester.path.joinpath("empty.yaml").write_text(text)
+    result = pytester.runpytest_inprocess(argument)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [f"ERROR: *{argument}", "(it is no zoo file of pytest-torchlens: it has no key 'provider')"]
+    )
+
+
+@pytest.mark.parametrize("argument", ["nowhere.yaml", "nowhere.py"])
+def test_a_file_that_is_not_there_is_pytests_own_error(pytester: pytest.Pytester, argument: str):
+    result = pytester.runpytest_inprocess(argument)
+    result.stderr.fnmatch_lines([f"ERROR: *{argument}"])
+    result.stderr.no_fnmatch_line("*zoo file*")
+
+
+def test_an_empty_yaml_file_of_another_plugin_is_its_own(pytester: pytest.Pytester):
+    pytester.makeconftest(
+        """
+        import pytest
+
+        class Steps(pytest.File):
+            def collect(self):
+                yield Step.from_parent(self, name="step")
+
+        class Step(pytest.Item):
+            def runtest(self):
+                pass
+
+        def pytest_collect_file(file_path, parent):
+            if file_path.suffix == ".yaml":
+                return Steps.from_parent(parent, path=file_path)
+        """
+    )
+    pytester.path.joinpath("empty.yaml").write_text("")
+    pytester.runpytest_inprocess("empty.yaml").assert_outcomes(passed=1)
+
+
+def test_a_quoted_key_is_one(pytester: pytest.Pytester):
+    pytester.path.joinpath("mine.yaml").write_text('"provider": tim\n')
+    result = pytester.runpytest_inprocess("mine.yaml")
+    result.stderr.fnmatch_lines(["ERROR: *mine.yaml:1: unknown provider 'tim': did you mean 'timm'?"])
+
+
 def test_the_shipped_zoo_needs_no_file_in_the_project(pytester: pytest.Pytester):
     nodeid = "model_zoo_configs/torchvision.yaml::alexnet"
     by_option = pytester.runpytest_inprocess("--lens-zoo=torchvision:alexnet", "--co", "-q")
