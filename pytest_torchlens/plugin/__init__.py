@@ -61,6 +61,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from pytest_torchlens.plugin.zoo_marker import parametrize
 
         parametrize(metafunc)
+    elif any(mark.name == "lens_zoo" for mark in metafunc.definition.own_markers):  # its own; a class has other tests
+        from pytest_torchlens.plugin.zoo_marker import refuse_unasked
+
+        refuse_unasked(metafunc)
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import NoReturn
 
 import pytest
 
 from pytest_torchlens.plugin.arguments import zoo_folders
 from pytest_torchlens.plugin.hooks import hooked
 from pytest_torchlens.plugin.selection import registered_zoos
+from pytest_torchlens.plugin.zoo_mark import ZooMark
+from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
 from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.catalog import find_zoo_file
+from pytest_torchlens.zoo.catalog import zoo_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from torch import nn
 
@@ -40,18 +44,28 @@ class LensModel:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Give a test that asks for ``lens_model`` the models of its marks; one that has no mark is told how to."""
+    """Give a test that asks for ``lens_model`` the models of its marks, each once."""
     marks = list(metafunc.definition.iter_markers("lens_zoo"))
     if not marks:
-        pytest.fail(f"{metafunc.definition.nodeid}: lens_model needs @pytest.mark.lens_zoo('ZOO', …)", pytrace=False)
+        _refuse(metafunc, "lens_model needs @pytest.mark.lens_zoo('ZOO', …)")
     try:
-        cases = [case for mark in marks for case in _chosen(metafunc.config, *mark.args, **mark.kwargs)]
-    except (ZooError, TypeError, ValueError) as error:
-        said = str(error).removeprefix("_chosen() ")
-        pytest.fail(f"{metafunc.definition.nodeid}: lens_zoo: {said}", pytrace=False)
+        chosen = [case for mark in marks for case in _chosen(metafunc.config, ZooMark.of(mark))]
+    except ValueError as error:
+        _refuse(metafunc, f"lens_zoo: {error}")
+    cases = {(case.zoo, case.name): case for case in chosen}.values()
     several = len({case.zoo for case in cases}) > 1
     parameters = [pytest.param(case, marks=_marks(case), id=_id(case, several)) for case in cases]
     metafunc.parametrize("lens_model", parameters, indirect=True)
+
+
+def refuse_unasked(metafunc: pytest.Metafunc) -> None:
+    """Fail a test whose mark does nothing."""
+    name = metafunc.definition.name
+    _refuse(metafunc, f"lens_zoo: the test does not ask for the models that it names: def {name}(lens_model)")
+
+
+def _refuse(metafunc: pytest.Metafunc, why: str) -> NoReturn:
+    raise pytest.fail.Exception(f"{metafunc.definition.nodeid}: {why}", pytrace=False) from None
 
 
 def loaned(case: ModelCase) -> Iterator[LensModel]:
@@ -80,31 +94,35 @@ def _marks(case: ModelCase) -> list[pytest.MarkDecorator]:
     return found
 
 
-def _chosen(
-    config: pytest.Config,
-    zoo: str,
-    *,
-    include: str | list[str] | tuple[str, ...] = "*",
-    exclude: str | list[str] | tuple[str, ...] = (),
-    limit: int | None = None,
-) -> list[ModelCase]:
-    """Return the models that a mark's arguments name, sorted."""
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise ValueError(f"limit is {limit!r}, not a number of models from 1")
-    found = _zoo(config, zoo)
-    wanted = {name for glob in _globs(include) for name in found.select(glob)}
-    names = sorted(name for name in wanted if not any(fnmatchcase(name, glob) for glob in _globs(exclude)))
+def _chosen(config: pytest.Config, mark: ZooMark) -> list[ModelCase]:
+    """Return the models that a mark names, sorted."""
+    found = _zoo(config, mark.zoo)
+    names = sorted(_named(found, "include", mark.include) - _named(found, "exclude", mark.exclude))
     if not names:
-        raise ValueError(f"exclude={exclude!r} leaves no model of zoo {zoo!r}")
-    return [hooked(found.case(name), config) for name in names[:limit]]
+        raise ValueError(f"exclude leaves no model of zoo {found.name!r}: {', '.join(map(repr, mark.exclude))}")
+    return [hooked(found.case(name), config) for name in names[: mark.limit]]
 
 
-def _globs(value: str | list[str] | tuple[str, ...]) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
+def _named(zoo: Zoo, argument: str, globs: tuple[str, ...]) -> set[str]:
+    try:
+        return {name for glob in globs for name in zoo.select(glob)}
+    except ZooError as error:
+        raise ValueError(f"{argument}: {error}") from None
 
 
-def _zoo(config: pytest.Config, name: str) -> Zoo:
+def _zoo(config: pytest.Config, name: object) -> Zoo:
     zoos = config.stash.setdefault(ZOOS, {})
+    if not isinstance(name, str):
+        known = nearest(str(name), zoo_names(*_places(config)))
+        raise ValueError(f"{'it names no zoo' if name is None else f'zoo is {name!r}, not the name of one'}: {known}")
     if name not in zoos:
-        zoos[name] = load_zoo(find_zoo_file(name, zoo_folders(config), registered_zoos(config)))
+        zoo, colon, models = name.partition(":")
+        path = find_zoo_file(zoo, *_places(config))
+        if colon:
+            raise ValueError(f"no zoo is called {name!r}: say lens_zoo({zoo!r}, include={models.split(',')!r})")
+        zoos[name] = load_zoo(path)
     return zoos[name]
+
+
+def _places(config: pytest.Config) -> tuple[tuple[Path, ...], list[Path]]:
+    return zoo_folders(config), registered_zoos(config)

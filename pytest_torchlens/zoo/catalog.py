@@ -9,6 +9,7 @@ from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from collections.abc import Iterable
 
 ENDINGS = (".yaml", ".yml")
@@ -33,7 +34,7 @@ def zoo_files(folders: Iterable[Path]) -> list[Path]:
     ]
 
 
-def find_zoo_file(name: str, folders: Iterable[Path], registered: Iterable[Path] = ()) -> Path:
+def find_zoo_file(name: str, folders: Collection[Path], registered: Collection[Path] = ()) -> Path:
     """Return the file of the zoo called `name`: the first in `folders`, else a registered one, or the one that ships.
 
     Raises
@@ -41,8 +42,16 @@ def find_zoo_file(name: str, folders: Iterable[Path], registered: Iterable[Path]
     ZooError
         If there is none; the nearest names are given.
     """
-    files = [*zoo_files(folders), *registered, *zoo_files([shipped_folder()])]
-    for path in files:
+    for path in _known(folders, registered):
         if path.stem == name:
             return path
-    raise ZooError(f"unknown zoo {name!r}: {nearest(name, {path.stem for path in files})}")
+    raise ZooError(f"unknown zoo {name!r}: {nearest(name, zoo_names(folders, registered))}")
+
+
+def zoo_names(folders: Collection[Path], registered: Collection[Path] = ()) -> set[str]:
+    """Return the names of all zoos that `find_zoo_file` knows."""
+    return {path.stem for path in _known(folders, registered)}
+
+
+def _known(folders: Collection[Path], registered: Collection[Path]) -> list[Path]:
+    return [*zoo_files(folders), *registered, *zoo_files([shipped_folder()])]

@@ -39,7 +39,7 @@ def test_nothing_is_built_to_collect(pytester: pytest.Pytester, tiny_zoo):
     )
     result = pytester.runpytest_inprocess("--co", "-q")
     ids = [line.partition("::")[2] for line in result.outlines if "::" in line]
-    assert sorted(ids) == ["test_it[broken0]", "test_it[broken1]", "test_it[dies]"]
+    assert sorted(ids) == ["test_it[broken]", "test_it[dies]"]  # each once
 
 
 def test_reasons_of_the_zoo_file_hold(pytester: pytest.Pytester, tiny_zoo):
@@ -58,24 +58,79 @@ def test_reasons_of_the_zoo_file_hold(pytester: pytest.Pytester, tiny_zoo):
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        ("", "*test_it.py::test_it: lens_model needs @pytest.mark.lens_zoo*"),
-        ("@pytest.mark.lens_zoo('tinny')", "*lens_zoo: unknown zoo 'tinny': did you mean 'tiny'?"),
-        (
-            "@pytest.mark.lens_zoo('tiny', include='mpl')",
-            "*lens_zoo: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?",
-        ),
-        ("@pytest.mark.lens_zoo('tiny', exclude='*')", "*lens_zoo: exclude='[*]' leaves no model of zoo 'tiny'"),
-        ("@pytest.mark.lens_zoo('tiny', limit=0)", "*lens_zoo: limit is 0, not a number of models from 1"),
-        ("@pytest.mark.lens_zoo('tiny', match='a')", "*lens_zoo: got an unexpected keyword argument 'match'"),
-        ("@pytest.mark.lens_zoo()", "*lens_zoo: missing 1 required positional argument: 'zoo'"),
+        ("", "lens_model needs @pytest.mark.lens_zoo*"),
+        ("()", "lens_zoo: it names no zoo: * are known, for example *"),
+        ("(3)", "lens_zoo: zoo is 3, not the name of one: * are known, for example *"),
+        ("(['tiny'])", "lens_zoo: zoo is [[]'tiny'], not the name of one: did you mean 'tiny'?"),
+        ("('tinny')", "lens_zoo: unknown zoo 'tinny': did you mean 'tiny'?"),
+        ("('tiny:mlp')", "lens_zoo: no zoo is called 'tiny:mlp': say lens_zoo('tiny', include=[[]'mlp'])"),
+        ("('tinny:mlp')", "lens_zoo: unknown zoo 'tinny': did you mean 'tiny'?"),
+        ("('tiny', 'mlp')", "lens_zoo: 'mlp' stands without a name: say include='mlp'"),
+        ("('tiny', zoo='timm')", "lens_zoo: zoo is given twice, 'tiny' and 'timm': a mark is about one"),
+        ("('tiny', inlcude='a')", "lens_zoo: it takes no 'inlcude': did you mean 'include'?"),
+        ("('tiny', match='a')", "lens_zoo: it takes no 'match': known are exclude, include, limit, zoo"),
+        ("('tiny', include=5)", "lens_zoo: include is 5; it takes a model's name or a glob, *"),
+        ("('tiny', include=[5])", "lens_zoo: include is [[]5]; it takes a model's name or a glob, *"),
+        ("('tiny', exclude=None)", "lens_zoo: exclude is None; it takes a model's name or a glob, *"),
+        ("('tiny', include=[])", "lens_zoo: include is [[]] and names no model: leave it out for all models"),
+        ("('tiny', include='mpl')", "lens_zoo: include: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
+        ("('tiny', exclude='mpl')", "lens_zoo: exclude: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
+        ("('tiny', exclude=['mpl*'])", "lens_zoo: exclude: no model of zoo 'tiny' fits 'mpl[*]': *"),
+        ("('tiny', exclude='*')", "lens_zoo: exclude leaves no model of zoo 'tiny': '[*]'"),
+        ("('tiny', limit=0)", "lens_zoo: limit is 0, not a number of models from 1"),
+        ("('tiny', limit=True)", "lens_zoo: limit is True, not a number of models from 1"),
+        ("('tiny', limit='2')", "lens_zoo: limit is '2', not a number of models from 1"),
     ],
 )
 def test_what_is_wrong_is_said_at_collection(pytester: pytest.Pytester, tiny_zoo, mark: str, message: str):
-    pytester.makepyfile(test_it=f"import pytest\n{mark}\ndef test_it(lens_model): pass")
+    decorator = f"@pytest.mark.lens_zoo{mark}\n" if mark else ""
+    pytester.makepyfile(test_it=f"import pytest\n{decorator}def test_it(lens_model): pass")
     result = pytester.runpytest_inprocess()
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines([message])
-    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.fnmatch_lines([f"test_it.py::test_it: {message}"])
+    for words in ("*Traceback*", "*During handling*", "*zoo_mark*.py*"):
+        result.stdout.no_fnmatch_line(words)
+
+
+def test_marks_that_overlap_run_each_model_once(pytester: pytest.Pytester, tiny_zoo):
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.lens_zoo('tiny', include='mlp')\nclass TestIt:\n"
+        "    @pytest.mark.lens_zoo('tiny', include={'mlp*', 'linear'}, exclude='*_tanh')\n"
+        "    def test_it(self, lens_model): pass\n"
+        "    def test_that_asks_for_none(self): pass"
+    )
+    result = pytester.runpytest_inprocess("-v")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*::test_it[[]linear] PASSED*", "*::test_it[[]mlp] PASSED*", "*_none PASSED*"])
+
+
+def test_an_exact_name_wins_over_the_glob_that_it_looks_like(pytester: pytest.Pytester, tiny_zoo):
+    tiny_zoo.with_name("models.py").write_text(
+        "from torch import nn\ndef zoo(): return dict.fromkeys(['a*', 'ab', 'a[b]'], lambda: nn.Linear(4, 2))"
+    )
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.lens_zoo('tiny', include=['a*', 'a[b]'])\ndef test_in(lens_model): pass\n"
+        "@pytest.mark.lens_zoo('tiny', exclude='a*')\ndef test_out(lens_model): pass"
+    )
+    result = pytester.runpytest_inprocess("--co", "-q")
+    ids = [line.partition("::")[2] for line in result.outlines if "::" in line]
+    assert sorted(ids) == ["test_in[a*]", "test_in[a[b]]", "test_out[a[b]]", "test_out[ab]"]
+
+
+def test_a_mark_of_a_test_that_asks_for_no_model_is_told(pytester: pytest.Pytester, tiny_zoo):
+    pytester.makepyfile(test_it="import pytest\n@pytest.mark.lens_zoo('tiny')\ndef test_it(): pass")
+    result = pytester.runpytest_inprocess()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    told = "lens_zoo: the test does not ask for the models that it names: def test_it(lens_model)"
+    result.stdout.fnmatch_lines([f"test_it.py::test_it: {told}"])
+
+
+def test_a_fixture_may_ask_for_the_models(pytester: pytest.Pytester, tiny_zoo):
+    pytester.makepyfile(
+        "import pytest\n@pytest.fixture\ndef net(lens_model): return lens_model.model\n"
+        "@pytest.mark.lens_zoo('tiny', include='mlp')\ndef test_it(net): assert len(net) == 3"
+    )
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)
 
 
 BIRDS = """
