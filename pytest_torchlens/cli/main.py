@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
 from collections.abc import Sequence
+from typing import Any
 
 from pytest_torchlens.cli import baselines
 from pytest_torchlens.cli import matrix
@@ -28,9 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     for command in COMMANDS:
         command.add(commands)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    parser.check_command(given, commands.choices)
-    options = parser.parse_args(given)
+    options = parser.parse_args(arguments)
     try:
         return int(options.run_command(options))
     except CommandError as error:
@@ -39,8 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    def check_command(self, given: Sequence[str], known: Collection[str]) -> None:
-        """Say which command a wrong one is most like; argparse lists them all."""
-        word = next((word for word in given if not word.startswith("-")), "")
-        if word and word not in known and (hint := close(word, known)):
-            self.error(f"{word!r} is no command; {hint}")
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Say which command a wrong one is most like, at any depth; argparse lists them all."""
+        known = action.choices if isinstance(action, argparse._SubParsersAction) else None
+        if known and value not in known and (hint := close(value, known)):
+            self.error(f"{value!r} is no command; {hint}")
+        super()._check_value(action, value)

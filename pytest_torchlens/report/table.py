@@ -24,7 +24,8 @@ COLUMNS = (
     "zoo model inputs weights params operations layers edges flops forward_ms validate_ratio seconds verdict reason "
     "torch library python"
 ).split()
-"""``validate_ratio`` is the time of validating in plain forward passes, ``seconds`` the wall time of the whole item."""
+"""``validate_ratio`` is the time of validating in plain forward passes (empty where one took less than 0.005 ms),
+``seconds`` the wall time of the whole item."""
 LONGEST = 200
 """Characters of a reason."""
 
@@ -139,7 +140,7 @@ def row_of(report: ModelReport, environment: Environment) -> dict[str, str]:
         row["flops"] = str(report.flops)
     if verdict := report.verdict:
         row["edges"] = str(verdict.edges_checked)
-        if report.forward_ms:
+        if report.forward_ms and float(row["forward_ms"]):  # what shows as 0.00 is nothing to divide by
             row["validate_ratio"] = f"{verdict.seconds * 1e3 / report.forward_ms:.1f}"
     return row
 

@@ -133,6 +133,8 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys, content, message):
     ("arguments", "message"),
     [
         (["reprot", "x"], "'reprot' is no command; did you mean 'report'?"),
+        (["zoo", "lst"], "'lst' is no command; did you mean 'list'?"),
+        (["zoo", "quux"], "invalid choice: 'quux'"),
         ([], "the following arguments are required: COMMAND"),
         (["merge", "a"], "the following arguments are required: --out"),
     ],
