@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_torchlens.plugin.items import ModelItem
-from pytest_torchlens.zoo import ZooError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -70,10 +69,7 @@ class Schedule:
     def _chosen(self, models: list[ModelItem]) -> list[ModelItem]:
         found = [item for item in models if item.case.settings.size in self._sweep.sizes]
         if self._sweep.sample:
-            try:
-                found = sample(found, *self._sweep.sample)
-            except ZooError as error:  # of a provider that was asked for a model's family
-                raise pytest.UsageError(str(error)) from error.__cause__
+            found = sample(found, *self._sweep.sample)
         found = sorted(found, key=self._rank)[: self._sweep.limit]
         return [item for item in found if item.nodeid not in self._done]
 

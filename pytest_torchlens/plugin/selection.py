@@ -84,6 +84,15 @@ class Selection:
         """Zoo of each model by node id, in the order of collection."""
         return {nodeid: choice.zoo.name for choice in self.choices.values() for nodeid in choice.nodeids()}
 
+    def check_families(self) -> None:
+        """Refuse models whose family their provider fails to tell: a worker of xdist, which sorts them, is too late."""
+        try:
+            for choice in self.choices.values():
+                for name in sorted(choice.names):
+                    _ = choice.zoo.case(name).family
+        except ZooError as error:
+            raise pytest.UsageError(str(error)) from error.__cause__
+
     def _read_option(self, text: str) -> None:
         """Take one value of ``--lens-zoo``; if the user named no path, its file is all that is collected."""
         name, _, patterns = text.partition(":")

@@ -36,6 +36,8 @@ class Sweep:
     def __init__(self, config: pytest.Config, options: SweepOptions, selection: Selection, run: RunOptions) -> None:
         told: dict[str, Any] | None = getattr(config, "workerinput", {}).get("lens")
         if told is None:
+            if options.sample:
+                selection.check_families()
             marks = stamps(selection, run)
             gathered = _resumed(config, marks) if options.resume else Gathered(new_folder(config), marks)
             done = [nodeid for nodeid in marks if gathered.has_passed(nodeid)]

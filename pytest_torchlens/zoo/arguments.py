@@ -41,6 +41,8 @@ def _callee(error: TypeError, qualified_name: str) -> Callable[..., Any] | None:
 
 
 def _parameters(callee: Callable[..., Any] | None) -> list[str]:
-    if callee is None:
-        return []
-    return [name for name, parameter in inspect.signature(callee).parameters.items() if parameter.kind in _BY_KEYWORD]
+    try:
+        known = inspect.signature(callee).parameters if callee else {}
+    except (TypeError, ValueError):  # of a builtin that does not tell
+        known = {}
+    return [name for name, parameter in known.items() if parameter.kind in _BY_KEYWORD]

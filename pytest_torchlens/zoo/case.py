@@ -57,8 +57,10 @@ class ModelCase:
     def family(self) -> str:
         """The name of its kind: what the provider says, else the letters that its name begins with."""
         if tell := getattr(self.provider, "family", None):
-            with self._naming_the_file():
+            try:
                 return str(tell(self.name))
+            except ZooError as error:
+                raise self._with_file(error) from error.__cause__
         return re.match(r"[^\W\d_]*", self.name)[0]  # type: ignore[index] # matches at least nothing
 
     def build(self) -> nn.Module:
@@ -79,30 +81,32 @@ class ModelCase:
         """Return the inputs, made anew and the same at each call."""
         spec = self.settings.input
         if spec is None:
-            with self._naming_the_file():
-                spec = self.provider.default_input(model, self.settings.kwargs)
+            spec = self._default_input(model)
         if isinstance(spec, TensorSpec):
             spec = [spec]
         with self.seeded():
             return inputs_of(self._made(spec, "", model))
 
+    def _default_input(self, model: nn.Module) -> InputSpec:
+        try:
+            return self.provider.default_input(model, self.settings.kwargs)
+        except ZooError as error:
+            raise self._with_file(error) from error.__cause__
+
     def _constructed(self) -> nn.Module:
         kwargs = self.settings.kwargs
         try:
-            with self._naming_the_file():
-                return self.provider.build(self.name, kwargs, pretrained=self.settings.weights == "pretrained")
+            return self.provider.build(self.name, kwargs, pretrained=self.settings.weights == "pretrained")
+        except ZooError as error:
+            raise self._with_file(error) from error.__cause__
         except TypeError as error:
             if refused := refused_argument(error, self.name, kwargs, self.places):
                 raise refused from error
             raise
 
-    @contextmanager
-    def _naming_the_file(self) -> Iterator[None]:
-        """Name the zoo file in what the provider says of it."""
-        try:
-            yield
-        except ZooError as error:
-            raise ZooError(f"{self.file}: {error}" if self.file else str(error)) from error.__cause__
+    def _with_file(self, error: ZooError) -> ZooError:
+        """Return what the provider says, with the zoo file that it is about."""
+        return ZooError(f"{self.file}: {error}") if self.file else error
 
     @contextmanager
     def seeded(self) -> Iterator[None]:

@@ -77,8 +77,12 @@ def _from_function(text: str, parent: LinedDict, key: str) -> FromFunction:
         function = named_function(text, parent.path.parent)
     except ZooError as error:
         raise parent.error(key, str(error)) from error.__cause__
-    if not _takes(function, None) and not _takes(function):
-        signature = f"{function.__name__}{inspect.signature(function)}"
+    try:
+        fits = _takes(function, None) or _takes(function)
+    except ValueError:
+        raise parent.error(key, f"{text} does not tell what it takes: name a function written in Python") from None
+    if not fits:
+        signature = f"{text.rpartition(':')[2]}{inspect.signature(function)}"
         raise parent.error(key, f"{text} is called with the model, or with nothing, and {signature} needs more")
     return FromFunction(text, function)
 

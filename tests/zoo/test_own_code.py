@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import io
 import sys
 from pathlib import Path
@@ -182,11 +183,11 @@ def test_no_internal_error_ends_the_run(pytester: pytest.Pytester, capsys: pytes
     pytester.makepyfile(models=f"{PROVIDER}\nzoo = Birds")
     pytester.path.joinpath("birds.yaml").write_text("provider: python:models.py:zoo\ndefaults: {input: {shape: [2]}}")
     pytester.runpytest_inprocess("birds.yaml").assert_outcomes(passed=2)
-    result = pytester.runpytest_inprocess("birds.yaml", "--lens-sample=1")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["ERROR: *birds.yaml: python:models.py:zoo: family('robin') raises RuntimeError: no network"]
-    )
+    for more in ([], ["-n2"]) if importlib.util.find_spec("xdist") else ([],):
+        result = pytester.runpytest_inprocess("birds.yaml", "--lens-sample=1", *more)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        said = "ERROR: *birds.yaml: python:models.py:zoo: family('robin') raises RuntimeError: no network"
+        result.stderr.fnmatch_lines([said])
     capsys.readouterr()
     assert main(["zoo", "list", "birds.yaml"]) == 2
     assert "raises RuntimeError: no network" in capsys.readouterr().err

@@ -38,6 +38,9 @@ def scale():
 def pair_of(a, b):
     return a
 
+import functools
+partly = functools.partial(lambda a, b, c: a, 1)
+
 def sized(*, width=2):
     return torch.ones(width)
 
@@ -191,6 +194,15 @@ def test_rules_about_no_model_are_told(tmp_path: Path):
         (
             "input: models.py:pair_of",
             r"mine.yaml:3: .* called with the model, or with nothing, and pair_of\(a, b\) needs",
+        ),
+        (
+            "input: torch:rand",
+            r"mine.yaml:3: torch:rand does not tell what it takes: name a function written in Python",
+        ),
+        ("input: functools:partial", r"mine.yaml:3: functools:partial "),
+        (
+            "input: models.py:partly",
+            r"mine.yaml:3: models.py:partly is called with .* nothing, and partly\(b, c\) needs",
         ),
         ("input: some words", r"mine.yaml:3: expected \{shape"),
     ],
