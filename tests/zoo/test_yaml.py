@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,4 +99,4 @@ def test_yaml_that_cannot_be_read_is_told_with_its_line(tmp_path: Path, line: st
 
 def test_what_is_nested_too_deep_is_told(tmp_path: Path):
     with pytest.raises(ZooError, match=r"mine.yaml: lists and mappings are nested too deep"):
-        settings(tmp_path, f"kwargs: {{a: {'[' * 3000}")
+        settings(tmp_path, f"kwargs: {{a: {'[' * sys.getrecursionlimit()}")
