@@ -31,7 +31,7 @@ def outcome_of(report: pytest.TestReport) -> Said | None:
     excused = getattr(report, "wasxfail", None)
     if report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)
-        return Said(Outcome.FAILED, crash.message if crash else report.longreprtext)
+        return Said(Outcome.FAILED, crash.message if crash else str(report.longrepr))
     if report.skipped:
         return Said(Outcome.SKIPPED, _skip_reason(report)) if excused is None else Said(Outcome.XFAILED, excused)
     if report.when != "call":

@@ -52,6 +52,13 @@ def test_an_unexpected_pass(pytester: pytest.Pytester, mended, monkeypatch: pyte
     assert REASON in page(pytester, "report.json")
 
 
+def test_an_unexpected_pass_in_a_worker_of_xdist(pytester: pytest.Pytester, mended):
+    pytest.importorskip("xdist")
+    result = pytester.runpytest_subprocess("--lens-zoo=tiny:mlp", "--lens-table=t.csv", "-n1")
+    result.stdout.fnmatch_lines([f"tiny:mlp FAILED by an unexpected pass: {REASON}"])
+    assert row(pytester, "mlp")["reason"] == REASON
+
+
 def test_expected_failures_are_told_as_such(pytester: pytest.Pytester, mended):
     pytester.runpytest_inprocess("--lens-zoo=tiny:raises,drifts", *ASKED).assert_outcomes(xfailed=2)
     raises, drifts = row(pytester, "raises"), row(pytester, "drifts")
