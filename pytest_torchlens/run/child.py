@@ -1,6 +1,7 @@
-"""The worker process: runs one model after another, as it is told on standard input.
+"""The worker process: runs one model after another, as it is told.
 
-Jobs and answers are lines of JSON.  Whatever a model prints goes to standard error, a file of the parent's.
+Jobs and answers are lines of JSON, on two pipes that begin as standard input and output.  Whatever a model prints goes
+to standard error, a file of the parent's; a model that reads finds nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ from pathlib import Path
 from typing import IO
 from typing import Any
 
+from pytest_torchlens.run.job import ANSWERS
+from pytest_torchlens.run.job import JOBS
+
 
 def main() -> None:
     """Answer jobs until the parent closes the input, or is gone."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    for own, place in ((0, JOBS), (1, ANSWERS)):
+        os.dup2(own, place, inheritable=False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    answers = os.fdopen(ANSWERS, "w", encoding="utf-8")
     faulthandler.enable()
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1)
@@ -72,8 +79,11 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
 
 def _read(lines: queue.SimpleQueue[str]) -> None:
     """Hand on each line; when there are no more the parent is gone, and nobody waits for what is being run."""
-    for line in sys.stdin:
-        lines.put(line)
+    with os.fdopen(JOBS, encoding="utf-8") as jobs:
+        for line in jobs:
+            lines.put(line)
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():  # what models forked as well
+        os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 

@@ -69,13 +69,14 @@ class Isolation:
     def run(self, case: ModelCase, progress: Callable[[Stage], None]) -> IsolatedResult:
         """Run one model through all stages, up to the first that fails.
 
-        One that dies in a worker that ran others before is run again in a new one: they may be why.
+        One that dies in a worker that ran others before, or was not even begun there, is run again in a new one: they
+        may be why.
         """
         worn = self._worker is not None
         try:
             return self._attempt(case, progress)
         except NoAnswerError as error:
-            if not worn or error.kind == "TimeLimit":
+            if not worn or (error.kind == "TimeLimit" and error.begun):
                 return _obituary(case, error)
         try:
             return self._attempt(case, progress)

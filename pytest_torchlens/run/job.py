@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo import ModelCase
     from pytest_torchlens.zoo import Zoo
 
-
+JOBS, ANSWERS = 198, 199
+"""File descriptors of a worker's two pipes, where few models look."""
 _TUPLES = ("update", "fail_on", "keep")
 
 

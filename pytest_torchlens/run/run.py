@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from pytest_torchlens.run.device import wait_for
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.errors import error_record
+from pytest_torchlens.run.forks import end_if_forked
+from pytest_torchlens.run.forks import forks_end
 from pytest_torchlens.run.left_as_found import left_as_found
 from pytest_torchlens.run.snapshot import snapshot_of
 from pytest_torchlens.run.statistics import activation_statistics
@@ -115,7 +118,7 @@ def run_case(
     exception: BaseException | None = None
     with left_as_found() as changes:
         try:
-            with listening(None):  # what it calls is no call of a test's
+            with listening(None), forks_end():  # what it calls is no call of a test's
                 job.run()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything
             exception = error
@@ -137,6 +140,7 @@ class _Job:
         self.stage = Stage.BUILD
         self.found: dict[str, Any] = {"weights": case.settings.weights}
         self.fastest = 0.0
+        self.process = os.getpid()
 
     def run(self) -> None:
         with torch.set_grad_enabled(self.case.settings.mode == "train"):
@@ -162,12 +166,14 @@ class _Job:
         self.found["findings"] = audit(Subject(history, *known, ModelFacts.of(model)))
 
     def enter(self, stage: Stage) -> None:
+        end_if_forked(self.process, 0)  # one that the model never ended
         self.stage = stage
         self.progress(stage)
 
     def forward(self, model: nn.Module, inputs: Inputs) -> None:
         """Time plain passes; what raises here is the model's own, with nothing of ours near it."""
         output = model(*inputs.args, **inputs.kwargs)
+        end_if_forked(self.process, 0)
         self.found["outputs"] = describe(output)
         wait_for(self.device)
         times: list[float] = []
@@ -178,6 +184,7 @@ class _Job:
             model(*inputs.args, **inputs.kwargs)
             wait_for(self.device)
             times.append(time.perf_counter() - start)
+            end_if_forked(self.process, 0)
         self.fastest = min(times)
         self.found.update(forward_ms=statistics.median(times) * 1e3, forward_runs=len(times))
 

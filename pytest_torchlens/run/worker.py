@@ -26,6 +26,7 @@ import torch
 
 from pytest_torchlens.records import Stage
 from pytest_torchlens.run.errors import is_noise
+from pytest_torchlens.run.job import ANSWERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,8 @@ START = 300.0
 """Seconds for importing the libraries and reading the zoo file, before a model's own time begins."""
 GRACE = 1.0
 """Seconds in which a worker writes down where it is, before it is ended."""
+SHOWN = 80
+"""Characters that are shown of a line which no worker wrote."""
 COMMAND = [sys.executable, "-m", "pytest_torchlens.run.child"]
 
 
@@ -56,12 +59,14 @@ def memory_share() -> int:
 class NoAnswerError(Exception):
     """A worker that gave no answer: it crashed, was ended, or was stopped at a limit."""
 
-    def __init__(self, kind: str, stage: Stage, message: str, output: str) -> None:
+    def __init__(self, kind: str, stage: Stage, message: str, output: str, *, begun: bool) -> None:
         super().__init__(message)
         self.kind = kind
-        """``"TimeLimit"``, ``"MemoryLimit"`` or ``"Crash"``."""
+        """``"TimeLimit"``, ``"MemoryLimit"``, ``"StrayOutput"`` or ``"Crash"``."""
         self.stage = stage
         self.output = output
+        self.begun = begun
+        """Whether the worker came to the model at all."""
 
 
 class Worker:
@@ -82,6 +87,7 @@ class Worker:
             stderr=self._stderr,
             text=True,
             encoding="utf-8",
+            errors="backslashreplace",
             start_new_session=True,
         )
         self._stdin = cast("IO[str]", self._process.stdin)
@@ -89,6 +95,12 @@ class Worker:
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._begin = 0
         """Where the output of the present model begins."""
+        self._begun = False
+        """Whether the present model has begun."""
+        self._silent = False
+        """Whether no more messages can come."""
+        self._zoos: set[str] = set()
+        """Zoo files that it has read."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self._send({"path": None if command else sys.path, "threads": torch.get_num_threads()})
@@ -101,16 +113,17 @@ class Worker:
         NoAnswerError
             If there is none.
         """
-        self._begin = self._end()
+        self._begin, self._begun = self._end(), False
         self._send(job)
-        stage, deadline, started = Stage.BUILD, time.monotonic() + START, False
+        stage, deadline = Stage.BUILD, time.monotonic() + (limits.seconds if job["zoo"] in self._zoos else START)
         while True:
             message = self._next(limits, stage, deadline)
             if "answer" in message:
                 return dict(message["answer"])
-            if not started:
-                deadline, started = time.monotonic() + limits.seconds, True
-            stage = Stage(message["stage"])
+            if not self._begun:
+                deadline, self._begun = time.monotonic() + limits.seconds, True
+                self._zoos.add(job["zoo"])
+            stage = self._stage(message, stage)
             progress(stage)
 
     def output(self) -> str:
@@ -127,15 +140,22 @@ class Worker:
         return held
 
     def close(self) -> None:
-        """End the process and its children, whatever they do."""
+        """End the process and all that it started, whatever they do."""
+        self._kill()
+        self._process.wait()
+        self._reader.join(GRACE)
+        for file in (self._stdin, self._stderr, *(() if self._reader.is_alive() else (self._stdout,))):
+            with contextlib.suppress(OSError):  # what was not sent any more
+                file.close()
+
+    def _kill(self) -> None:
+        """Kill the process, its children, and what they left behind: its session is its own."""
         for process in self._family():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        self._process.wait()
-        self._reader.join()
-        for file in (self._stdin, self._stdout, self._stderr):
-            with contextlib.suppress(OSError):  # what was not sent any more
-                file.close()
+        if hasattr(os, "killpg") and self._process.returncode is None:  # else another may have its number
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _family(self) -> list[psutil.Process]:
         try:
@@ -152,7 +172,7 @@ class Worker:
 
     def _read(self) -> None:
         for line in self._stdout:
-            self._messages.put(json.loads(line))
+            self._messages.put(_message(line))
         self._messages.put(None)
 
     def _next(self, limits: Limits, stage: Stage, deadline: float) -> dict[str, Any]:
@@ -161,12 +181,30 @@ class Worker:
             with contextlib.suppress(queue.Empty):
                 if message := self._messages.get(timeout=POLL):
                     return message
-                raise self._crash(stage)
+                self._silent = True
+            if self._has_ended():
+                self._kill()  # what it forked may hold the pipe
+                if self._silent:
+                    raise self._crash(stage)
             if time.monotonic() > deadline:
                 raise self._too_long(limits, stage)
             if (held := self.memory()) > limits.memory:
                 held_text = f"{held / 2**30:.1f} GiB of memory, more than the {limits.memory / 2**30:.1f} GiB it may"
                 raise self._died("MemoryLimit", stage, f"its process took {held_text} have")
+
+    def _has_ended(self) -> bool:
+        """Whether the process has ended; it is not waited for, which would give its number away."""
+        try:
+            return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_ZOMBIE)
+        except psutil.Error:
+            return True
+
+    def _stage(self, message: dict[str, Any], stage: Stage) -> Stage:
+        """Return the stage that a message says has begun; what is no message the model wrote."""
+        if "stray" not in message:
+            return Stage(message["stage"])
+        pipe = f"the pipe by which its process answers (file descriptor {ANSWERS})"
+        raise self._died("StrayOutput", stage, f"it wrote to {pipe}: {message['stray']!r}")
 
     def _too_long(self, limits: Limits, stage: Stage) -> NoAnswerError:
         if hasattr(signal, "SIGUSR1"):
@@ -183,10 +221,19 @@ class Worker:
         return self._died("Crash", stage, f"its process was ended by {name}{told}")
 
     def _died(self, kind: str, stage: Stage, message: str) -> NoAnswerError:
-        return NoAnswerError(kind, stage, message, self.output())
+        return NoAnswerError(kind, stage, message, self.output(), begun=self._begun)
 
     def _end(self) -> int:
         return self._stderr.seek(0, io.SEEK_END)
+
+
+def _message(line: str) -> dict[str, Any]:
+    """Return what a line of the worker's says, or the line as what is none of its own."""
+    with contextlib.suppress(ValueError):
+        message = json.loads(line)
+        if isinstance(message, dict) and ("answer" in message or message.get("stage") in _STAGES):
+            return message
+    return {"stray": line[:SHOWN]}
 
 
 def _place(output: str) -> str:
@@ -202,6 +249,7 @@ def _is_pythons(filename: str) -> bool:
     return filename.startswith(_PYTHON) and "-packages" not in filename
 
 
+_STAGES = {stage.value for stage in Stage}
 _FRAME = re.compile(r'File "(.+?)", line (\d+) in (.+)')
 _TORCH = str(Path(torch.__file__).parent)
 _PYTHON = str(Path(os.__file__).parent)
