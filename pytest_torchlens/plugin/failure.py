@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.records import PartVerdict
 
+_TOLD_BY_MESSAGE = ("ZooError", "BaselineError")
 SHOWN = 3
 """Failures of a part that are told; the report has ten."""
 
@@ -49,10 +51,10 @@ def failure_text(report: ModelReport, config: pytest.Config) -> str:
 
 
 def _error(report: ModelReport, error: ErrorRecord) -> str:
-    if error.type in ("ZooError", "BaselineError"):
+    if error.type in _TOLD_BY_MESSAGE:
         return error.message
     if error.traceback:
-        return f"{error.traceback}raised in stage {error.stage.value!r}"
+        return f"{error.traceback}{_where(error)}"
     return f"{report.zoo}:{report.name}: {error.type} in stage {error.stage.value!r}: {error.message}"
 
 
@@ -72,20 +74,51 @@ def _failure(failure: Failure) -> list[str]:
     return [f"  {head}", *(f"      {name}: {text}" for name, text in facts.items() if text)]
 
 
+def is_models_own(error: ErrorRecord) -> bool:
+    """Whether an error has a traceback that tells its reader something."""
+    return bool(error.traceback) and error.type not in _TOLD_BY_MESSAGE
+
+
+def represent_text(error: ErrorRecord, place: Path) -> ExceptionRepr:
+    """Return an exception that is known as text, with the line of it that pytest's summary and JUnit tell.
+
+    Parameters
+    ----------
+    place
+        The file that is named where the traceback names none.
+    """
+    from _pytest._code.code import ReprEntryNative
+    from _pytest._code.code import ReprExceptionInfo
+    from _pytest._code.code import ReprFileLocation
+    from _pytest._code.code import ReprTraceback
+
+    text = f"{error.traceback}{_where(error)}\n"
+    path, line = [(str(place), "1"), *_PLACE.findall(error.traceback)][-1]
+    crash = ReprFileLocation(path, int(line), f"{error.type}: {error.message}".removesuffix(": "))
+    return ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), crash)
+
+
+def _where(error: ErrorRecord) -> str:
+    return f"raised in stage {error.stage.value!r}"
+
+
+_PLACE = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
+
+
 def represent(
-    excinfo: pytest.ExceptionInfo[BaseException], error: ErrorRecord, config: pytest.Config
-) -> ExceptionRepr | str:
+    excinfo: pytest.ExceptionInfo[BaseException], error: ErrorRecord, place: Path, config: pytest.Config
+) -> ExceptionRepr:
     """Return a model's exception with its own frames, and the stage it came up in."""
     style: Any = config.getoption("tbstyle", "auto")
-    where = f"raised in stage {error.stage.value!r}"
-    if style == "native" and not config.getoption("fulltrace", False):
-        return f"{error.traceback}{where}"
+    is_odd = str(excinfo.value) != error.message  # it had characters that no file can hold
+    if is_odd or (style == "native" and not config.getoption("fulltrace", False)):
+        return represent_text(error, place)
     text = excinfo.getrepr(
         style="short" if style == "auto" else style,
         showlocals=config.getoption("showlocals", False),
         tbfilter=False if config.getoption("fulltrace", False) else _own_frames,
     )
-    text.addsection("lens", where)
+    text.addsection("lens", _where(error))
     return text
 
 

@@ -11,7 +11,9 @@ import pytest
 from pytest_torchlens.baseline.parsed import BaselineError
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.plugin.failure import failure_text
+from pytest_torchlens.plugin.failure import is_models_own
 from pytest_torchlens.plugin.failure import represent
+from pytest_torchlens.plugin.failure import represent_text
 from pytest_torchlens.plugin.hooks import HookError
 from pytest_torchlens.plugin.hooks import hooked
 from pytest_torchlens.plugin.hooks import with_last_words
@@ -127,8 +129,11 @@ class ModelItem(pytest.Item):
         """Return the model's own traceback, or what a validation found."""
         if isinstance(excinfo.value, ZooError | BaselineError | HookError | pytest.UsageError):
             return str(excinfo.value)
-        if self.report and self.report.error and excinfo.value is self._exception:
-            return represent(excinfo, self.report.error, self.config)
+        error = self.report.error if self.report else None
+        if error and excinfo.value is self._exception:
+            return represent(excinfo, error, self.path, self.config)
+        if error and is_models_own(error) and isinstance(excinfo.value, pytest.fail.Exception):
+            return represent_text(error, self.path)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:

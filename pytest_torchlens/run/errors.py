@@ -9,6 +9,7 @@ import torch
 
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import Stage
+from pytest_torchlens.records.json import printable
 
 PACKAGE = Path(__file__).resolve().parent.parent
 ALWAYS_NOISE = tuple(f"{PACKAGE / folder}/" for folder in ("plugin", "run", "zoo"))
@@ -37,9 +38,9 @@ def error_record(stage: Stage, error: BaseException) -> ErrorRecord:
         chained = chained.__cause__ or chained.__context__
     return ErrorRecord(
         stage=stage,
-        type=type(error).__name__,
-        message=str(error),
-        traceback="".join(text.format()),
+        type=printable(type(error).__name__),
+        message=printable(str(error)),
+        traceback=printable("".join(text.format())),
     )
 
 

@@ -1,0 +1,59 @@
+"""What pytest's summary and JUnit say of a model that raised is the same wherever it ran."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+MODELS = """
+from torch import nn
+class Raises(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+    def forward(self, x):
+        raise self.error
+class Silent(Exception):
+    pass
+def zoo():
+    errors = {"odd": ValueError("bad name caf\\udce9"), "plain": RuntimeError("no\\nmore"), "silent": Silent()}
+    return {name: lambda error=error: Raises(error) for name, error in errors.items()}
+"""
+
+
+@pytest.fixture
+def zoo(pytester: pytest.Pytester) -> None:
+    (pytester.path / "models.py").write_text(MODELS, encoding="utf-8")
+    (pytester.path / "z.yaml").write_text('provider: "python:models.py:zoo"\ndefaults: {input: {shape: [1]}}\n')
+
+
+@pytest.mark.parametrize("where", ["--lens-isolate", "--lens-no-isolate"])
+@pytest.mark.parametrize("style", ["auto", "native"])
+def test_the_summary_names_what_a_model_raised(pytester: pytest.Pytester, zoo, where: str, style: str):
+    result = pytester.runpytest_inprocess(
+        "z.yaml", where, f"--tb={style}", "--junitxml=junit.xml", "--lens-report=out", "-vv"
+    )
+    result.assert_outcomes(failed=3)
+    summary = [line for line in result.outlines if line.startswith("FAILED ")]
+    assert summary == [
+        r"FAILED z.yaml::odd - ValueError: bad name caf\udce9",
+        "FAILED z.yaml::plain - RuntimeError: no",
+        "FAILED z.yaml::silent - zoo_file_models.Silent" if (where, style) == HERE else "FAILED z.yaml::silent - Silent",
+    ]
+    result.stdout.fnmatch_lines(
+        ["*models.py*, in forward", r"ValueError: bad name caf\udce9", "raised in stage 'forward'"]
+    )
+    failures = ElementTree.parse(pytester.path / "junit.xml").iter("failure")  # noqa: S314 - written just now
+    assert next(failures).get("message") == r"ValueError: bad name caf\udce9"
+
+
+HERE = ("--lens-no-isolate", "auto")
+"""Where pytest itself represents the exception."""
+
+
+@pytest.mark.slow
+def test_odd_characters_pass_between_workers_of_xdist(pytester: pytest.Pytester, zoo):
+    result = pytester.runpytest_subprocess("z.yaml::odd", "--lens-no-isolate", "-n1", "-vv")
+    result.assert_outcomes(failed=1)
+    assert r"FAILED z.yaml::odd - ValueError: bad name caf\udce9" in result.outlines
