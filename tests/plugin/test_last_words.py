@@ -39,7 +39,7 @@ def test_the_summary_names_what_a_model_raised(pytester: pytest.Pytester, zoo, w
     assert summary == [
         r"FAILED z.yaml::odd - ValueError: bad name caf\udce9",
         "FAILED z.yaml::plain - RuntimeError: no",
-        "FAILED z.yaml::silent - zoo_file_models.Silent" if (where, style) == HERE else "FAILED z.yaml::silent - Silent",
+        f"FAILED z.yaml::silent - {'zoo_file_models.' if (where, style) == HERE else ''}Silent",
     ]
     result.stdout.fnmatch_lines(
         ["*models.py*, in forward", r"ValueError: bad name caf\udce9", "raised in stage 'forward'"]
