@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import warnings
 from time import perf_counter
 
 import pytest
@@ -43,7 +44,8 @@ def forward(x):
 
 ATTENTION = (torch.ones(12, 4), None, None, None, False, 0.0, torch.eye(4), None)
 counted: list[int] = []
-with pytest.warns(FutureWarning):
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)
     scripted = torch.jit.script(nn.Sequential(nn.Tanh()))
 
 
