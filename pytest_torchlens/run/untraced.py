@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -47,6 +48,20 @@ def _is_lazy(module: torch.nn.Module) -> bool:
     return any(is_lazy(tensor) for tensor in itertools.chain(module.parameters(), module.buffers()))
 
 
+def _has_hooks_that_stay(_: torch.nn.Module) -> bool:
+    """Whether hooks on saved tensors are set, by a PyTorch that does not say which: they cannot be taken aside."""
+    hooks: Any = torch._C._autograd
+    if hasattr(hooks, "_top_saved_tensors_default_hooks") or not hooks._saved_tensors_hooks_is_enabled():
+        return False
+    try:
+        hooks._saved_tensors_hooks_disable("")
+    except RuntimeError:  # some are set
+        return True
+    finally:
+        hooks._saved_tensors_hooks_enable()
+    return False
+
+
 def _is_distributed(_: torch.nn.Module) -> bool:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -66,6 +81,7 @@ _REASONS: tuple[tuple[str, Callable[[torch.nn.Module], bool]], ...] = (
     ("it is compiled or scripted", _is_compiled),
     ("a module of it is compiled", _has_compiled),
     ("it has yet to make its parameters", _is_lazy),
+    ("hooks on saved tensors are set, which this PyTorch cannot take aside", _has_hooks_that_stay),
     ("other processes take part in it", _is_distributed),
     ("a CUDA graph was captured", _is_captured),
 )

@@ -55,7 +55,8 @@ def _no_modes() -> Iterator[None]:
 @contextlib.contextmanager
 def _no_saved_tensor_hooks() -> Iterator[None]:
     hooks: list[tuple[Any, Any]] = []
-    topmost: Callable[[bool], Any] = _autograd._top_saved_tensors_default_hooks
+    # PyTorch before 2.9 does not say which there are: calls under such hooks are not traced (run/untraced.py).
+    topmost: Callable[[bool], Any] = getattr(_autograd, "_top_saved_tensors_default_hooks", lambda _: None)
     while top := topmost(True):
         hooks.append(top)
         _autograd._pop_saved_tensors_default_hooks()

@@ -58,6 +58,13 @@ def test_modes_of_the_test_hear_of_what_they_would_hear(mode):
     assert found.found[0].verdict
 
 
+def traced_under_hooks(found):
+    """Whether the first call, under hooks on saved tensors, was validated; PyTorch before 2.9 does not allow that."""
+    if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
+        return bool(found.found[0].verdict)
+    return "hooks on saved tensors are set, which this PyTorch cannot take aside" in found.passed_over
+
+
 def test_hooks_on_saved_tensors_hear_of_what_they_would_hear():
     def test():
         packed = []
@@ -68,7 +75,7 @@ def test_hooks_on_saved_tensors_hear_of_what_they_would_hear():
     plain = test()
     result, found = traced(test)
     assert result == plain > 0
-    assert found.found[0].verdict
+    assert traced_under_hooks(found)
 
 
 def test_checkpointed_modules_backward_as_they_do():
@@ -83,7 +90,7 @@ def test_checkpointed_modules_backward_as_they_do():
     plain = test()
     result, found = traced(test)
     assert_equal(result, plain)
-    assert found.found[0].verdict
+    assert traced_under_hooks(found)
     assert "it was made in backward" in found.passed_over
 
 
@@ -195,7 +202,7 @@ LEFT_ALONE = {
     "scripted": (lambda m: torch.jit.script(m)(X), "it is compiled or scripted"),
     "vmap": (lambda m: torch.vmap(m)(X), "it was made inside a function transform"),
     "grad": (lambda m: torch.func.grad(lambda x: m(x).sum())(X), "it was made inside a function transform"),
-    "export": (lambda m: torch.export.export(m, (X,)), None),
+    "export": (lambda m: torch.export.export(m, (X,)), "it is compiled or scripted"),
     "jit trace": (lambda m: torch.jit.trace(m, X, check_trace=False), None),
     "fx": (torch.fx.symbolic_trace, None),
 }

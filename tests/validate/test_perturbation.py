@@ -189,6 +189,7 @@ def test_nothing_of_the_models_is_written_to_by_perturbation():
 STORED = ["bits8", "bits16", "int4", "uint3", "float4_e2m1fn_x2"]
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 7), reason="it can hardly be copied")
 @pytest.mark.parametrize("name", [name for name in STORED if hasattr(torch, name)])
 def test_a_dtype_that_only_stores_is_perturbed_by_its_bytes(name):
     x = torch.arange(1, 9, dtype=torch.uint8).view(getattr(torch, name))
