@@ -107,7 +107,8 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     except pytest.UsageError as error:
-        raise pytest.UsageError(*map(with_reason, error.args)) from error.__cause__
+        error.args = tuple(with_reason(arg) if isinstance(arg, str) else arg for arg in error.args)
+        raise
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -61,6 +61,7 @@ class LensSession:
         self._table = None if self.is_worker else self.options.sweep.open_table()
         self._tabulated: set[str] = set()
         self._troubles: list[str] = []
+        self._unwritten = False
         self._isolation: Isolation | None = None
         self._unused: Unused | None = None
 
@@ -188,11 +189,13 @@ class LensSession:
             self._tabulate(report.nodeid)
 
     def _tabulate(self, nodeid: str) -> None:
+        from pytest_torchlens.report.table import TableError
+
         if self._table and nodeid not in self._tabulated:
             self._tabulated.add(nodeid)
             try:
                 self._table.add(self._model_report(nodeid), self._environment)
-            except OSError as error:  # a full disk, say: the models go on
+            except (OSError, TableError) as error:  # a full disk, say: the models go on
                 self._table = None
                 self._troubles.append(f"the table could not be written: {error}")
 
@@ -251,6 +254,7 @@ class LensSession:
                 write_site(report, self._model_reports(), self.options.report)
             write_files(report, self.options.ci)
         except Exception as error:  # noqa: BLE001 - hours of audits must not end in an internal error
+            self._unwritten = True
             self._troubles.append(f"the report could not be written: {type(error).__name__}: {error}")
         if self._troubles and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -271,7 +275,7 @@ class LensSession:
             terminalreporter.write_line(verbose_text(report, terminalreporter.verbosity, ascii=ascii_only))
         for trouble in self._troubles:
             terminalreporter.write_line(trouble, red=True)
-        if self.options.report and not self._troubles:
+        if self.options.report and not self._unwritten:
             terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
         self._tell_of_baselines(terminalreporter, self._report.models)
         if self.options.graphs:

@@ -36,11 +36,6 @@ def from_json(text: str, kind: type[T]) -> T:
     return typing.cast("T", _typed(json.loads(text), kind, kind.__name__))
 
 
-def printable(text: str) -> str:
-    """Return a text that any file can hold: surrogates, as `os.fsdecode` makes of odd file names, are escaped."""
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
-
-
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         is_whole = getattr(value, "WHOLE", False)
@@ -51,14 +46,12 @@ def _plain(value: Any) -> Any:
         }
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, str):
-        return printable(value)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if isinstance(value, dict):
-        return {printable(str(key)): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     return value
 
 

@@ -15,8 +15,9 @@ def write_file(path: Path, content: str | bytes) -> Path:
         If that cannot be done; a file that was there before is then unchanged.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    if path.exists() and not path.is_file():  # a device, as /dev/null, takes what comes; a folder refuses
-        path.write_bytes(data)
+    if path.exists() and _takes_what_comes(path):
+        with path.open("ab") as file:
+            file.write(data)
         return path
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -27,3 +28,8 @@ def write_file(path: Path, content: str | bytes) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+def _takes_what_comes(path: Path) -> bool:
+    """Whether a path stands for a device, a pipe, or what a shell wrote ``> FILE`` for (``/dev/stdout``)."""
+    return not path.is_file() or path.absolute().parts[1:2] in (("dev",), ("proc",))

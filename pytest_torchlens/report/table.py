@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from typing import TYPE_CHECKING
@@ -52,6 +53,29 @@ class ResultTable:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._read()
+
+    def add(self, report: ModelReport, environment: Environment) -> None:
+        """Put a model's row in, and write the file.
+
+        Raises
+        ------
+        OSError, TableError
+            If that cannot be done, or what is there is no table any more; the file is then as it was.
+        """
+        self._read()  # what others wrote to it meanwhile stays
+        key = (report.zoo, report.name)
+        own = {column: text for column, text in self._rows.get(key, {}).items() if column not in COLUMNS}
+        self._rows[key] = own | row_of(report, environment)
+        text = io.StringIO()
+        text.write(_mark(self._path))
+        writer = csv.DictWriter(text, self._columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._rows[key] for key in sorted(self._rows))
+        write_file(self._path, text.getvalue())
+
+    def _read(self) -> None:
+        path = self._path
         try:
             self._columns, self._rows = _read(path)
         except UnicodeDecodeError:
@@ -60,23 +84,6 @@ class ResultTable:
             raise _not_ours(path, f"is no CSV file ({error})") from None
         except OSError as error:
             raise TableError(f"{path} cannot be read ({error.strerror}): name another file") from None
-
-    def add(self, report: ModelReport, environment: Environment) -> None:
-        """Put a model's row in, and write the file.
-
-        Raises
-        ------
-        OSError
-            If that cannot be done; the file is then as it was.
-        """
-        key = (report.zoo, report.name)
-        own = {column: text for column, text in self._rows.get(key, {}).items() if column not in COLUMNS}
-        self._rows[key] = own | row_of(report, environment)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self._columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self._rows[key] for key in sorted(self._rows))
-        write_file(self._path, text.getvalue())
 
 
 def _read(path: Path) -> tuple[list[str], Rows]:
@@ -101,6 +108,15 @@ def _read(path: Path) -> tuple[list[str], Rows]:
                 raise TableError(f"{path}:{lines.line_num}: the row has {why}: correct it, or name another file")
             rows[key] = row
     return list(dict.fromkeys([*columns, *COLUMNS])), rows
+
+
+def _mark(path: Path) -> str:
+    """Return the mark by which Excel knows UTF-8, if the file begins with it."""
+    try:
+        with path.open("rb") as file:
+            return "\ufeff" if file.read(3) == codecs.BOM_UTF8 else ""
+    except FileNotFoundError:
+        return ""
 
 
 def _why_not_ours(columns: list[str]) -> str:
@@ -168,4 +184,6 @@ def _reason(report: ModelReport) -> str:
 def _failed_beside_validation(report: ModelReport) -> bool:
     holds = report.verdict is None or bool(report.verdict)
     failed = report.outcome in (Outcome.FAILED, Outcome.XFAILED)
-    return failed and holds and (report.error is not None or report.comparison is not None)
+    return (
+        failed and holds and (report.error is not None or (report.comparison is not None and report.comparison.fails))
+    )

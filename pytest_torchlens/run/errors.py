@@ -9,7 +9,6 @@ import torch
 
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import Stage
-from pytest_torchlens.records.json import printable
 
 PACKAGE = Path(__file__).resolve().parent.parent
 ALWAYS_NOISE = tuple(f"{PACKAGE / folder}/" for folder in ("plugin", "run", "zoo"))
@@ -38,12 +37,17 @@ def error_record(stage: Stage, error: BaseException) -> ErrorRecord:
         chained = chained.__cause__ or chained.__context__
     return ErrorRecord(
         stage=stage,
-        type=printable(type(error).__name__),
-        message=printable(str(error)),
-        traceback=printable("".join(text.format())),
+        type=_printable(type(error).__name__),
+        message=_printable(str(error)),
+        traceback=_printable("".join(text.format())),
     )
 
 
 def _cut(stack: traceback.StackSummary) -> None:
     innermost = stack[-1].filename if stack else ""
     stack[:] = [frame for frame in stack if not is_noise(frame.filename, innermost)]
+
+
+def _printable(text: str) -> str:
+    """Return a text that any file can hold: surrogates, as `os.fsdecode` makes of odd file names, are escaped."""
+    return text.encode(errors="backslashreplace").decode()

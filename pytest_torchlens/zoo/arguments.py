@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import traceback
+from types import FunctionType
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -37,7 +38,10 @@ def _callee(error: TypeError, qualified_name: str) -> Callable[..., Any] | None:
     """Return what was called, from the names that the code which called it can see."""
     *_, (caller, _) = traceback.walk_tb(error.__traceback__)
     seen = (*caller.f_locals.values(), *caller.f_globals.values())
-    return next((value for value in seen if getattr(value, "__qualname__", None) == qualified_name), None)
+    called = (
+        value for value in seen if isinstance(value, type | FunctionType)
+    )  # what else may answer is imported by that
+    return next((value for value in called if value.__qualname__ == qualified_name), None)
 
 
 def _parameters(callee: Callable[..., Any] | None) -> list[str]:

@@ -53,11 +53,14 @@ def _run(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ZooError(f"{path} is no Python file")
+    former = sys.modules.get(name)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
+        if former is not None:
+            sys.modules[name] = former
         raise
     return module
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -9,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("tiny_zoo")
 
 
 def rows(pytester: pytest.Pytester) -> dict[str, dict[str, str]]:
-    with (pytester.path / "results" / "tiny.csv").open(newline="") as file:
+    with (pytester.path / "results" / "tiny.csv").open(newline="", encoding="utf-8-sig") as file:
         return {row["model"]: row for row in csv.DictReader(file)}
 
 
@@ -110,7 +112,7 @@ def test_columns_and_order_of_the_user_stay(pytester: pytest.Pytester):
         encoding="utf-8",
     )
     pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,linear", "--lens-table=results/tiny.csv")
-    assert table.read_text().startswith("model,remark,zoo,edges,owner,inputs,weights,")
+    assert table.read_text(encoding="utf-8").startswith("\ufeffmodel,remark,zoo,edges,owner,inputs,weights,")
     found = rows(pytester)
     assert list(found) == ["gone", "linear", "mlp"]
     assert (found["mlp"]["remark"], found["mlp"]["owner"], found["linear"]["remark"]) == ("watch, this", "me", "")
@@ -130,6 +132,32 @@ def test_a_link_stays_one_and_its_file_is_written(pytester: pytest.Pytester, exi
     assert "passed" in target.read_text()
     assert rows(pytester)["mlp"].get("remark", "mine") == "mine"
     assert [path.name for path in target.parent.iterdir()] == ["table.csv"]
+
+
+def test_what_a_shell_sends_into_a_file_stays_whole(pytester: pytest.Pytester):
+    output = pytester.path / "out.txt"
+    with output.open("w") as file:
+        command = [sys.executable, "-m", "pytest", "--lens-zoo=tiny:mlp", "--lens-json=/dev/stdout"]
+        assert subprocess.run(command, cwd=pytester.path, stdout=file, check=False).returncode == 0
+    text = output.read_text()
+    assert '"name": "mlp"' in text or '"name":"mlp"' in text
+    assert "test session starts" in text
+
+
+def test_a_table_that_others_write_to_keeps_what_they_wrote(pytester: pytest.Pytester):
+    pytester.makeconftest(
+        """
+from pathlib import Path
+
+def pytest_runtest_logreport(report):
+    table = Path("results/tiny.csv")
+    if report.nodeid.endswith("::linear") and report.when == "call":
+        table.write_text(table.read_text() + "other,theirs\\n")
+"""
+    )
+    pytester.mkdir("results").joinpath("tiny.csv").write_text("zoo,model,remark\n")
+    pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,linear", "--lens-table=results/tiny.csv")
+    assert set(rows(pytester)) == {"linear", "mlp", "theirs"}
 
 
 def test_other_files_are_written_through_links_and_into_devices(pytester: pytest.Pytester):
