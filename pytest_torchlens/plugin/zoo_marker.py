@@ -69,14 +69,11 @@ def _refuse(metafunc: pytest.Metafunc, why: str) -> NoReturn:
 
 
 def loaned(case: ModelCase) -> Iterator[LensModel]:
-    """Build a model for as long as one test needs it, and put back what it changed in the process."""
-    from pytest_torchlens.run.left_as_found import left_as_found
-
-    with left_as_found():
-        model = case.build()
-        args, kwargs = case.make_inputs(model)
-        yield LensModel(case.zoo, case.name, model, args, kwargs)
-        del model, args, kwargs
+    """Build a model for as long as one test needs it."""
+    model = case.build()
+    args, kwargs = case.make_inputs(model)
+    yield LensModel(case.zoo, case.name, model, args, kwargs)
+    del model, args, kwargs
     gc.collect()
 
 

@@ -1,6 +1,8 @@
 """What a model changed in its process is put back after it: the next one finds what it would find alone.
 
 Variables of the environment are left: libraries set theirs as they are imported, once for all models.
+Hooks on saved tensors that a model never leaves stay as well, as PyTorch tells of none; and an inference guard that the
+model still holds undoes what it did when it is let go of, after all was put back.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import contextlib
 import gc
 import os
 import sys
+from collections.abc import Callable
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -38,27 +41,55 @@ def left_as_found() -> Iterator[list[str]]:
     list of str
         What was changed, in sentences; it is filled at the end.
     """
-    before, path = [setting.value() for setting in _SETTINGS], list(sys.path)
+    before, path = [_value(setting) for setting in _SETTINGS], list(sys.path)
     changes: list[str] = []
     try:
         yield changes
     finally:
-        now = [setting.value() for setting in _SETTINGS]
+        now = [_value(setting) for setting in _SETTINGS]
         for setting, value, found in zip(_SETTINGS, before, now, strict=True):
-            if found != value:
+            if value is not None and found != value:
                 changes.append(f"it changed the {setting.name} to {word(found)}, which {_put_back(setting, value)}")
+        for setting, value in zip(_SETTINGS, before, strict=True):  # to put one back may change another
+            if value is not None:
+                _put_back(setting, value)
         if gone := [folder for folder in path if folder not in sys.path]:
             sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
             changes.append(f"it took {len(gone)} of {len(path)} folders from sys.path, which were put back")
 
 
+def _value(setting: Setting) -> Any:
+    """Return what is in force; None where nothing tells, which keeps no other from being put back."""
+    try:
+        return setting.value()
+    except Exception:  # noqa: BLE001 - nor may it stand in for the model's own error
+        return None
+
+
 def _put_back(setting: Setting, value: Any) -> str:
     try:
-        if setting.value() != value:  # some come with others
+        if _value(setting) != value:  # some come with others
             setting.set(value)
     except Exception as error:  # noqa: BLE001 - the others are to be put back all the same
         return f"could not be put back: {error}"
     return "was put back"
+
+
+_ABSENT = object()
+
+
+def _leave(modes: list[Any], found: list[Any], stack: Callable[[], list[Any]], pop: Callable[[Any], object]) -> int:
+    """Leave those of `modes` that stand above what they share with `found`, by their own ends; return how many stay."""
+    shared = 0
+    while shared < min(len(modes), len(found)) and modes[shared] is found[shared]:
+        shared += 1
+    for mode in reversed(modes[shared:]):
+        height = len(stack())
+        with contextlib.suppress(Exception):  # the model's own code
+            mode.__exit__(None, None, None)
+        if len(stack()) == height:
+            pop(mode)
+    return shared
 
 
 class _FunctionModes:
@@ -69,15 +100,23 @@ class _FunctionModes:
     def __init__(self) -> None:
         self.stack: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         self.device = _device.CURRENT_DEVICE
-        self.default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        self.default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", _ABSENT)
 
     def put_back(self) -> None:
+        now = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        modes, found = (
+            [one for one in stack if not isinstance(one, _device.DeviceContext)] for stack in (now, self.stack)
+        )
+        _leave(modes, found, _get_current_function_mode_stack, lambda _: _pop_mode())  # type: ignore[no-untyped-call]
         for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
             _pop_mode()  # type: ignore[no-untyped-call]
         for mode in self.stack:
             _push_mode(mode)  # type: ignore[no-untyped-call]
         _device.CURRENT_DEVICE = self.device
-        torch._GLOBAL_DEVICE_CONTEXT.device_context = self.default
+        if self.default is not _ABSENT:
+            torch._GLOBAL_DEVICE_CONTEXT.device_context = self.default
+        elif hasattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context"):
+            del torch._GLOBAL_DEVICE_CONTEXT.device_context
 
     def told(self) -> list[Any]:
         return [mode for mode in self.stack if isinstance(mode, _device.DeviceContext) is self.of_device]
@@ -108,10 +147,16 @@ class _Names(tuple[Any, ...]):
 
 
 def _set_dispatch_modes(modes: _Names) -> None:
-    for _ in _python_dispatch._get_current_dispatch_mode_stack():
-        _python_dispatch._pop_mode()
-    for mode in modes:
-        _python_dispatch._push_mode(mode)
+    stack = _python_dispatch._get_current_dispatch_mode_stack
+    for keyed in (False, True):  # PyTorch's own, which have a place each, are listed above the others
+        now, found = ([one for one in some if (_mode_key(one) is not None) is keyed] for some in (stack(), modes))
+        shared = _leave(now, found, stack, lambda mode: _python_dispatch._pop_mode(_mode_key(mode)))
+        for mode in found[shared:]:
+            _python_dispatch._push_mode(mode)
+
+
+def _mode_key(mode: Any) -> Any:
+    return getattr(mode, "_mode_key", None)
 
 
 def _hooks() -> tuple[dict[int, Any], ...]:
@@ -127,15 +172,18 @@ class _Hooks(NamedTuple):
     """What stands in these tables."""
 
     tables: tuple[dict[int, Any], ...]
+    full: bool | None
+    """Whether those of the backward pass are full ones; None where there are none."""
 
     @classmethod
     def get(cls) -> _Hooks:
-        return cls(tuple(dict(table) for table in _HOOKS))
+        return cls(tuple(dict(table) for table in _HOOKS), nn_module._global_is_full_backward_hook)
 
     def set(self) -> None:
         for table, found in zip(_HOOKS, self.tables, strict=True):
             table.clear()
             table.update(found)
+        nn_module._global_is_full_backward_hook = self.full
 
     def __str__(self) -> str:
         return str(_Names(hook for table in self.tables for hook in table.values() if callable(hook)))
@@ -166,7 +214,7 @@ def _collect_garbage(on: bool) -> None:
 def _folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109 - a string is quicker
-    except FileNotFoundError:  # it was removed
+    except OSError:  # it was removed, or may not be looked at
         return ""
 
 
@@ -186,6 +234,23 @@ def _autocast() -> Iterator[Setting]:
         yield Setting(f"autocast on {kind}", on, put)
         dtype, put = partial(torch.get_autocast_dtype, kind), partial(torch.set_autocast_dtype, kind)
         yield Setting(f"dtype of autocast on {kind}", dtype, put)
+    yield Setting("cache of autocast", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled)
+    yield Setting("nesting of autocast", _nesting, _set_nesting)
+
+
+def _nesting() -> int:
+    level = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return level
+
+
+def _set_nesting(level: int) -> None:
+    now = _nesting()
+    for _ in range(level, now):
+        torch.autocast_decrement_nesting()
+    for _ in range(now, level):
+        torch.autocast_increment_nesting()
+    torch.clear_autocast_cache()  # weights cast within, which would be stale once they change
 
 
 _SETTINGS = (
@@ -193,11 +258,10 @@ _SETTINGS = (
     Setting("torch function modes", _FunctionModes, _FunctionModes.put_back),
     Setting("dispatch modes", lambda: _Names(_python_dispatch._get_current_dispatch_mode_stack()), _set_dispatch_modes),
     Setting("inference mode", torch.is_inference_mode_enabled, _set_inference),
-    Setting("gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),
     Setting("anomaly mode", torch.is_anomaly_enabled, _set_anomaly),
     *_autocast(),
-    *_precisions(),
     *SETTINGS,
+    *_precisions(),  # after the old names, which set these as well
     Setting(
         "filling of uninitialized memory",
         _C._get_deterministic_fill_uninitialized_memory,
@@ -211,4 +275,5 @@ _SETTINGS = (
     Setting("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     Setting("garbage collection", gc.isenabled, _collect_garbage),
     Setting("working folder", _folder, os.chdir),
+    Setting("gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),  # last: inference mode sets it as well
 )

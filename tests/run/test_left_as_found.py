@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _get_current_function_mode_stack
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -23,6 +25,7 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.records import from_json
 from pytest_torchlens.run import RunOptions
 from pytest_torchlens.run import run_case
+from pytest_torchlens.run.left_as_found import _SETTINGS
 from pytest_torchlens.run.left_as_found import left_as_found
 from pytest_torchlens.zoo import ModelCase
 from pytest_torchlens.zoo import Settings
@@ -83,7 +86,11 @@ def enter_inference_mode():
 
 
 def hook_all_modules():
-    torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: output + 1)
+    nn.modules.module.register_module_forward_hook(lambda module, args, output: output + 1)
+
+
+def hook_all_gradients():
+    nn.modules.module.register_module_full_backward_hook(print)
 
 
 CHANGES = {
@@ -100,38 +107,44 @@ CHANGES = {
     "oneDNN to off": lambda: setattr(torch.backends.mkldnn, "enabled", False),
     "anomaly mode to on": lambda: torch.set_anomaly_enabled(True),
     "autocast on cpu to on": lambda: torch.set_autocast_enabled("cpu", True),
+    "nesting of autocast to ": lambda: torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False).__enter__(),
     "inference mode to on": enter_inference_mode,
     "fast path of attention to off": lambda: torch.backends.mha.set_fastpath_enabled(False),
     "torch function modes to TorchFunctionMode": lambda: TorchFunctionMode().__enter__(),
     "dispatch modes to TorchDispatchMode": lambda: TorchDispatchMode().__enter__(),
     "hooks on all modules to <lambda>": hook_all_modules,
+    "hooks on all modules to print": hook_all_gradients,
     "working folder to /": lambda: os.chdir("/"),
     "recursion limit to 5000": lambda: sys.setrecursionlimit(5000),
 }
 
 
 def state() -> list[object]:
+    """Return all that is to be as it was, and what PyTorch has beside it."""
     return [
-        torch.get_default_dtype(),
+        *((setting.name, setting.value()) for setting in _SETTINGS),
         torch.empty(0).device,
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
-        torch.get_float32_matmul_precision(),
-        torch.backends.cudnn.benchmark,
-        torch.backends.cudnn.deterministic,
-        torch.backends.mkldnn.enabled,
-        torch.is_anomaly_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_inference_mode_enabled(),
-        torch.is_grad_enabled(),
-        torch.backends.mha.get_fastpath_enabled(),
+        torch.get_default_device(),
+        dict(vars(torch._GLOBAL_DEVICE_CONTEXT)),
         _get_current_function_mode_stack(),
         _get_current_dispatch_mode_stack(),
+        {name: value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_")},
         nn.Identity()(torch.zeros(1)).item(),
-        Path.cwd(),
-        sys.getrecursionlimit(),
     ]
+
+
+def elsewhere() -> list[object]:
+    """Return the same but for the working folder, which pytest's fixtures put back later."""
+    return [one for one in state() if not (isinstance(one, tuple) and one[0] == "working folder")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test that leaves the process changed; let flags be set where PyTorch's own tests' tools forbade it."""
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
+    before = elsewhere()
+    yield
+    assert elsewhere() == before
 
 
 @pytest.mark.parametrize("kind", [Changes, ChangesInForward])
@@ -171,12 +184,36 @@ def test_the_state_is_put_back_after_a_model_that_raises():
     assert report.notes == ("it changed the default dtype to float64, which was put back",)
 
 
+def test_gradients_stay_off_where_the_model_entered_inference_mode():
+    with torch.no_grad():
+        before = state()
+        run(lambda: Changes(enter_inference_mode))
+        assert state() == before
+
+
+def test_a_setting_that_cannot_be_told_costs_nothing_else(monkeypatch: pytest.MonkeyPatch):
+    def refuse():
+        raise PermissionError("no")
+
+    def changes_and_raises():
+        monkeypatch.setattr(os, "getcwd", refuse)
+        torch.set_default_dtype(torch.float64)
+        raise ValueError("no")
+
+    report = run(changes_and_raises)
+    monkeypatch.undo()
+    assert torch.get_default_dtype() is torch.float32
+    assert report.error is not None
+    assert report.error.type.endswith("ValueError")
+
+
 def test_precisions_by_new_names_are_put_back():
     if not hasattr(torch.backends, "fp32_precision"):
         pytest.skip("this PyTorch has the old names alone")
     before = torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.allow_tf32
     run(lambda: Changes(lambda: setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee")))
     assert (torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.allow_tf32) == before
+    run(lambda: Changes(lambda: torch.set_float32_matmul_precision("high")))
 
 
 def test_what_numpy_raises_on_is_put_back():
@@ -198,6 +235,7 @@ def test_a_default_device_of_the_callers_survives(held):
         assert torch.get_default_device() == torch.device("cpu")
     finally:
         torch.set_default_device(None)
+        del torch._GLOBAL_DEVICE_CONTEXT.device_context  # PyTorch 2.9 and before tell no default device with it
     assert torch.utils._device.CURRENT_DEVICE is None
     assert _get_current_function_mode_stack() == []
 
@@ -274,19 +312,3 @@ def test_a_sweep_goes_on_with_what_it_began_with(pytester: pytest.Pytester, zoo,
     assert "it changed the default dtype to float64, which was put back" in models["a_f64"].notes
     assert "it changed the default device to meta, which was put back" in models["c_meta"].notes
     assert models["b_plain"].notes == models["d_plain"].notes == ()
-
-
-def test_between_tests_with_models_of_a_zoo_too(pytester: pytest.Pytester, zoo):
-    pytester.makepyfile(
-        """
-        import pytest, torch
-        @pytest.mark.lens_zoo("z")
-        def test_model(lens_model):
-            assert torch.ones(1).dtype is (torch.float64 if lens_model.name == "a_f64" else torch.float32)
-            lens_model.model(*lens_model.args, **lens_model.kwargs)
-        """
-    )
-    result = pytester.runpytest_inprocess()
-    assert torch.get_default_dtype() is torch.float32
-    failed = {line.split(" ")[1] for line in result.outlines if line.startswith("FAILED")}
-    assert failed == {"test_between_tests_with_models_of_a_zoo_too.py::test_model[c_meta]"}
