@@ -12,6 +12,7 @@ import pytest
 
 from pytest_torchlens.plugin.arguments import zoo_folders
 from pytest_torchlens.plugin.hooks import hooked
+from pytest_torchlens.plugin.selection import ZooWarning
 from pytest_torchlens.plugin.selection import registered_zoos
 from pytest_torchlens.plugin.zoo_mark import ZooMark
 from pytest_torchlens.records import nearest
@@ -94,17 +95,35 @@ def _marks(case: ModelCase) -> list[pytest.MarkDecorator]:
 def _chosen(config: pytest.Config, mark: ZooMark) -> list[ModelCase]:
     """Return the models that a mark names, sorted."""
     found = _zoo(config, mark.zoo)
-    names = sorted(_named(found, "include", mark.include) - _named(found, "exclude", mark.exclude))
+    names = sorted(_included(found, mark.include) - _excluded(found, mark.exclude, config))
     if not names:
         raise ValueError(f"exclude leaves no model of zoo {found.name!r}: {', '.join(map(repr, mark.exclude))}")
     return [hooked(found.case(name), config) for name in names[: mark.limit]]
 
 
-def _named(zoo: Zoo, argument: str, globs: tuple[str, ...]) -> set[str]:
+def _included(zoo: Zoo, globs: tuple[str, ...]) -> set[str]:
     try:
         return {name for glob in globs for name in zoo.select(glob)}
     except ZooError as error:
-        raise ValueError(f"{argument}: {error}") from None
+        raise ValueError(f"include: {error}") from None
+
+
+def _excluded(zoo: Zoo, globs: tuple[str, ...], config: pytest.Config) -> set[str]:
+    """Return the names that fit; of a glob that fits none it is only told, for another version may have that model."""
+    names: set[str] = set()
+    for glob in globs:
+        try:
+            names.update(zoo.select(glob))
+        except ZooError as error:
+            _warn(f"exclude: {error}", config)
+    return names
+
+
+def _warn(message: str, config: pytest.Config) -> None:
+    try:
+        config.issue_config_time_warning(ZooWarning(f"lens_zoo: {message}"), stacklevel=2)
+    except ZooWarning:  # by -W error
+        raise ValueError(message) from None
 
 
 def _zoo(config: pytest.Config, name: object) -> Zoo:

@@ -74,8 +74,6 @@ def test_reasons_of_the_zoo_file_hold(pytester: pytest.Pytester, tiny_zoo):
         ("('tiny', exclude=None)", "lens_zoo: exclude is None; it takes a model's name or a glob, *"),
         ("('tiny', include=[])", "lens_zoo: include is [[]] and names no model: leave it out for all models"),
         ("('tiny', include='mpl')", "lens_zoo: include: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
-        ("('tiny', exclude='mpl')", "lens_zoo: exclude: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
-        ("('tiny', exclude=['mpl*'])", "lens_zoo: exclude: no model of zoo 'tiny' fits 'mpl[*]': *"),
         ("('tiny', exclude='*')", "lens_zoo: exclude leaves no model of zoo 'tiny': '[*]'"),
         ("('tiny', limit=0)", "lens_zoo: limit is 0, not a number of models from 1"),
         ("('tiny', limit=True)", "lens_zoo: limit is True, not a number of models from 1"),
@@ -90,6 +88,24 @@ def test_what_is_wrong_is_said_at_collection(pytester: pytest.Pytester, tiny_zoo
     result.stdout.fnmatch_lines([f"test_it.py::test_it: {message}"])
     for words in ("*Traceback*", "*During handling*", "*zoo_mark*.py*"):
         result.stdout.no_fnmatch_line(words)
+
+
+@pytest.mark.parametrize(
+    ("exclude", "message"),
+    [
+        ("mpl", "lens_zoo: exclude: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
+        ("mpl*", "lens_zoo: exclude: no model of zoo 'tiny' fits 'mpl[*]': *"),
+    ],
+)
+def test_what_is_excluded_may_be_of_another_version(pytester: pytest.Pytester, tiny_zoo, exclude: str, message: str):
+    mark = f"@pytest.mark.lens_zoo('tiny', include='linear', exclude={exclude!r})"
+    pytester.makepyfile(test_it=f"import pytest\n{mark}\ndef test_it(lens_model): pass")
+    result = pytester.runpytest_inprocess("-Wdefault")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines([f"*ZooWarning: {message}"])
+    result = pytester.runpytest_inprocess("-Werror")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines([f"test_it.py::test_it: {message}"])
 
 
 def test_marks_that_overlap_run_each_model_once(pytester: pytest.Pytester, tiny_zoo):
