@@ -38,14 +38,14 @@ from pytest_torchlens.run.device import wait_for
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.errors import error_record
-from pytest_torchlens.run.forks import end_if_forked
-from pytest_torchlens.run.forks import forks_end
 from pytest_torchlens.run.left_as_found import left_as_found
 from pytest_torchlens.run.snapshot import snapshot_of
 from pytest_torchlens.run.statistics import activation_statistics
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
+from pytest_torchlens.zoo.forks import end_if_forked
+from pytest_torchlens.zoo.forks import forks_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -238,7 +238,8 @@ class _Job:
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
         """Find a part of the report by further passes; a model that cannot make them has done what was asked for."""
         try:
-            self.found[name] = find(self.case.make_inputs(model))
+            with forks_end():
+                self.found[name] = find(self.case.make_inputs(model))
         except Exception as error:  # noqa: BLE001 - a model may raise anything in one more pass
             note = f"no {name}: {type(error).__name__}: {error}"
             self.found["notes"] = (*self.found.get("notes", ()), note)

@@ -95,6 +95,8 @@ class Worker:
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._begin = 0
         """Where the output of the present model begins."""
+        self._number = 0
+        """Of the present model, in each message about it: what a former one left behind names another."""
         self._begun = False
         """Whether the present model has begun."""
         self._silent = False
@@ -114,7 +116,8 @@ class Worker:
             If there is none.
         """
         self._begin, self._begun = self._end(), False
-        self._send(job)
+        self._number += 1
+        self._send({**job, "number": self._number})
         stage, deadline = Stage.BUILD, time.monotonic() + (limits.seconds if job["zoo"] in self._zoos else START)
         while True:
             message = self._next(limits, stage, deadline)
@@ -131,12 +134,15 @@ class Worker:
         self._stderr.seek(self._begin)
         return self._stderr.read().decode(errors="replace")
 
-    def memory(self) -> int:
-        """Return the bytes that the process and its children hold; 0 if it is no more."""
-        held = 0
-        for process in self._family():
+    def memory(self, *, shared_once: bool = False) -> int:
+        """Return the bytes that the process and its children hold; 0 if it is no more.
+
+        With `shared_once`, which takes longer, what a child shares with its parent does not count again.
+        """
+        held, family = 0, self._family()
+        for process in family:
             with contextlib.suppress(psutil.Error):
-                held += process.memory_info().rss
+                held += _share(process) if shared_once and len(family) > 1 else process.memory_info().rss
         return held
 
     def close(self) -> None:
@@ -150,10 +156,12 @@ class Worker:
 
     def _kill(self) -> None:
         """Kill the process, its children, and what they left behind: its session is its own."""
+        if self._process.returncode is not None:
+            return  # it was waited for, after it was killed: others may have these numbers by now
         for process in self._family():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        if hasattr(os, "killpg") and self._process.returncode is None:  # else another may have its number
+        if hasattr(os, "killpg"):
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -171,15 +179,19 @@ class Worker:
             self._stdin.flush()
 
     def _read(self) -> None:
-        for line in self._stdout:
-            self._messages.put(_message(line))
-        self._messages.put(None)
+        try:
+            for line in self._stdout:
+                self._messages.put(_message(line))
+        finally:
+            self._messages.put(None)
 
     def _next(self, limits: Limits, stage: Stage, deadline: float) -> dict[str, Any]:
         """Return the next message, looking at the limits while there is none."""
         while True:
             with contextlib.suppress(queue.Empty):
                 if message := self._messages.get(timeout=POLL):
+                    if "stray" not in message and message.get("job") != self._number:
+                        return {"stray": json.dumps(message)[:SHOWN]}
                     return message
                 self._silent = True
             if self._has_ended():
@@ -188,7 +200,7 @@ class Worker:
                     raise self._crash(stage)
             if time.monotonic() > deadline:
                 raise self._too_long(limits, stage)
-            if (held := self.memory()) > limits.memory:
+            if self.memory() > limits.memory and (held := self.memory(shared_once=True)) > limits.memory:
                 held_text = f"{held / 2**30:.1f} GiB of memory, more than the {limits.memory / 2**30:.1f} GiB it may"
                 raise self._died("MemoryLimit", stage, f"its process took {held_text} have")
 
@@ -208,7 +220,8 @@ class Worker:
 
     def _too_long(self, limits: Limits, stage: Stage) -> NoAnswerError:
         if hasattr(signal, "SIGUSR1"):
-            self._process.send_signal(signal.SIGUSR1)  # Python writes its frames to stderr
+            with contextlib.suppress(OSError):  # Popen's own way would wait for it where it has ended
+                os.kill(self._process.pid, signal.SIGUSR1)  # Python writes its frames to stderr
             time.sleep(GRACE)
         return self._died("TimeLimit", stage, f"took more than the {limits.seconds:g} s it may{_place(self.output())}")
 
@@ -229,11 +242,20 @@ class Worker:
 
 def _message(line: str) -> dict[str, Any]:
     """Return what a line of the worker's says, or the line as what is none of its own."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         message = json.loads(line)
-        if isinstance(message, dict) and ("answer" in message or message.get("stage") in _STAGES):
+        if isinstance(message, dict) and (isinstance(message.get("answer"), dict) or message["stage"] in _STAGES):
             return message
     return {"stray": line[:SHOWN]}
+
+
+def _share(process: psutil.Process) -> int:
+    """Return the bytes that a process holds, of those that others hold as well its part."""
+    try:
+        found = process.memory_full_info()
+    except psutil.AccessDenied:
+        return int(process.memory_info().rss)
+    return int(getattr(found, "pss", found.uss))
 
 
 def _place(output: str) -> str:

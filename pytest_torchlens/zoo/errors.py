@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.zoo.forks import forks_end
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -17,7 +19,8 @@ class ZooError(ValueError):
 def told(what: str) -> Iterator[None]:
     """Turn what code of the user's raises into a `ZooError`: an exit or a skip in it too, which would end the run."""
     try:
-        yield
+        with forks_end():
+            yield
     except (ZooError, KeyboardInterrupt):
         raise
     except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -14,8 +15,12 @@ from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import from_json
+from pytest_torchlens.run.isolated import Isolation
+from pytest_torchlens.run.worker import Limits
+from pytest_torchlens.run.worker import NoAnswerError
+from pytest_torchlens.run.worker import Worker
 
-pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 MODELS = """
 import json, os, sys, time
@@ -59,7 +64,8 @@ def goes_on(x):
     assert pid == 0 or os.waitpid(pid, 0)[1] == 0
     return x + 1
 def leaves(x):
-    leaves_a_sleeper()
+    if not os.path.exists("sleepers"):  # once: it is called many times
+        leaves_a_sleeper()
     return x + 1
 def crashes(x):
     leaves_a_sleeper()
@@ -94,7 +100,6 @@ def zoo():
 ZOO = """
 provider: "python:models.py:zoo"
 defaults: {input: {shape: [2, 4]}}
-rules: [{match: z_last, timeout: 20}]
 """
 
 
@@ -109,9 +114,11 @@ def errors(pytester: pytest.Pytester) -> dict[str, ErrorRecord]:
     return {model.name: model.error for model in from_json(text, RunReport).models if model.error}
 
 
-def is_alive(number: int) -> bool:
+def is_alive(number: int, until: float) -> bool:
+    """Whether a process that began before a time is there; a later one has only got its number."""
     try:
-        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE  # which somebody has yet to wait for
+        process = psutil.Process(number)
+        return process.create_time() < until and process.status() != psutil.STATUS_ZOMBIE  # not waited for yet
     except psutil.NoSuchProcess:
         return False
 
@@ -120,8 +127,9 @@ def are_gone(sleepers: Path) -> bool:
     """Whether the processes whose numbers stand in a file have ended, or do so soon."""
     numbers = [int(number) for number in sleepers.read_text().split()]
     assert numbers
+    until = sleepers.stat().st_mtime + 2  # seconds by which the two clocks may differ
     for _ in range(600):
-        if not any(map(is_alive, numbers)):
+        if not any(is_alive(number, until) for number in numbers):
             return True
         time.sleep(0.1)
     return False
@@ -149,9 +157,13 @@ def test_no_fork_outlives_pytest(pytester: pytest.Pytester, zoo):
     sleepers = pytester.path / "sleepers"
     command = [sys.executable, "-m", "pytest", "z.yaml::hangs", "--lens-isolate", "-p", "no:cacheprovider"]
     with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL) as run:
-        while run.poll() is None and not (sleepers.exists() and sleepers.read_text().endswith("\n")):
-            time.sleep(0.1)
-        run.kill()
+        try:
+            for _ in range(3000):
+                if run.poll() is not None or (sleepers.exists() and sleepers.read_text().endswith("\n")):
+                    break
+                time.sleep(0.1)
+        finally:
+            run.kill()
     assert are_gone(sleepers)
 
 
@@ -171,9 +183,67 @@ def test_a_model_that_reads_finds_nothing(pytester: pytest.Pytester, zoo):
     assert errors(pytester)["reads"].type == "EOFError"
 
 
-@pytest.mark.slow
-def test_a_model_that_its_worker_never_begins_is_run_by_a_new_one(pytester: pytest.Pytester, zoo):
+def test_a_model_that_its_worker_never_begins_is_run_by_a_new_one(
+    pytester: pytest.Pytester, zoo, monkeypatch: pytest.MonkeyPatch
+):
+    seconds = iter([300, 0.1, 300])  # of the first model, of the second in the stopped worker, and in the new one
+    monkeypatch.setattr(Isolation, "_limits_of", lambda self, case: Limits(next(seconds), self._limits.memory))
     result = pytester.runpytest_inprocess(
         "z.yaml::stops_the_worker", "z.yaml::z_last", "--lens-isolate", "--lens-report=out"
     )
     result.assert_outcomes(passed=2)
+
+
+PROVIDER = """
+import os, sys
+from torch import nn
+def forked():
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+    return pid == 0
+def zoo():
+    if forked():
+        sys.exit(0)
+    if forked():
+        raise ValueError
+    if forked():
+        return {"a": nn.ReLU}
+    names = ("a", "b", "c")
+    return {name: lambda number=number: nn.Linear(4, number) for number, name in enumerate(names, 1)}
+"""
+
+
+@pytest.mark.parametrize("where", ["--lens-isolate", "--lens-no-isolate"])
+def test_a_fork_of_the_provider_answers_for_no_model(pytester: pytest.Pytester, where: str):
+    (pytester.path / "models.py").write_text(PROVIDER, encoding="utf-8")
+    (pytester.path / "z.yaml").write_text(ZOO, encoding="utf-8")
+    result = pytester.runpytest_subprocess("z.yaml", where)
+    result.assert_outcomes(passed=3)
+    assert len([line for line in result.outlines if "3 passed" in line]) == 1
+    parameters = {words[0]: words[1] for words in map(str.split, result.outlines) if words and words[0][:2] == "z:"}
+    assert parameters == {"z:a": "5", "z:b": "10", "z:c": "15"}
+
+
+LINES = {
+    "stage": '{"stage": []}',
+    "depth": "[" * 100_000,
+    "list": "[5]",
+    "nothing": "{}",
+    "answer": '{"answer": 5, "job": 1}',
+    "former": '{"answer": {"report": {}}, "job": 0}',
+    "former-stage": '{"stage": "forward", "job": 0}',
+    "nameless": '{"answer": {"report": {}}}',
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_line_that_is_no_message_about_the_present_model_is_stray(line: str):
+    program = "import sys; print(sys.argv[1], flush=True); sys.stdin.read()"
+    worker = Worker([sys.executable, "-c", program, line])
+    try:
+        with pytest.raises(NoAnswerError, match="it wrote to the pipe") as caught:
+            worker.run({"zoo": "z.yaml"}, Limits(300, 2**40), lambda stage: None)
+    finally:
+        worker.close()
+    assert caught.value.kind == "StrayOutput"
