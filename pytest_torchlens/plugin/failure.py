@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -92,17 +91,17 @@ def represent_text(error: ErrorRecord, place: Path) -> ExceptionRepr:
     from _pytest._code.code import ReprFileLocation
     from _pytest._code.code import ReprTraceback
 
+    from pytest_torchlens.report.summary import Frame
+    from pytest_torchlens.report.summary import last_frame
+
     text = f"{error.traceback}{_where(error)}\n"
-    path, line = [(str(place), "1"), *_PLACE.findall(error.traceback)][-1]
-    crash = ReprFileLocation(path, int(line), f"{error.type}: {error.message}".removesuffix(": "))
+    frame = last_frame(error.traceback) or Frame(str(place), 1, None)
+    crash = ReprFileLocation(frame.file, frame.line, f"{error.type}: {error.message}".removesuffix(": "))
     return ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), crash)
 
 
 def _where(error: ErrorRecord) -> str:
     return f"raised in stage {error.stage.value!r}"
-
-
-_PLACE = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 
 
 def represent(

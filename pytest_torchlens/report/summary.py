@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import Outcome
@@ -122,13 +123,23 @@ def _of_error(error: ErrorRecord) -> Trouble:
     said_by_pytest = error.stage is Stage.DONE
     what = ": ".join(filter(None, ("" if said_by_pytest else error.type, error.message))) or error.type
     advice = _ADVICE_BY_TYPE.get(error.type) or _ADVICE.get(error.stage, "")
-    where = "" if error.type == "BaselineError" else _last_frame(error.traceback)
+    frame = None if error.type == "BaselineError" else last_frame(error.traceback)
+    where = f"{frame.file}:{frame.line}" + (f", in {frame.function}" if frame.function else "") if frame else ""
     return Trouble(what=what, where=where, advice=advice)
 
 
-def _last_frame(traceback: str) -> str:
+class Frame(NamedTuple):
+    """Where a traceback ends."""
+
+    file: str
+    line: int
+    function: str | None
+
+
+def last_frame(traceback: str) -> Frame | None:
+    """Return where a traceback ends; None where it names no line."""
     frames = list(_FRAME.finditer(traceback))
     if not frames:
-        return ""
+        return None
     file, line, function = frames[-1].group("file", "line", "function")
-    return f"{file}:{line}" + (f", in {function}" if function else "")
+    return Frame(file, int(line), function)

@@ -57,10 +57,8 @@ class ModelCase:
     def family(self) -> str:
         """The name of its kind: what the provider says, else the letters that its name begins with."""
         if tell := getattr(self.provider, "family", None):
-            try:
+            with self._naming_file():
                 return str(tell(self.name))
-            except ZooError as error:
-                raise self._with_file(error) from error.__cause__
         return re.match(r"[^\W\d_]*", self.name)[0]  # type: ignore[index] # matches at least nothing
 
     def build(self) -> nn.Module:
@@ -88,25 +86,26 @@ class ModelCase:
             return inputs_of(self._made(spec, "", model))
 
     def _default_input(self, model: nn.Module) -> InputSpec:
-        try:
+        with self._naming_file():
             return self.provider.default_input(model, self.settings.kwargs)
-        except ZooError as error:
-            raise self._with_file(error) from error.__cause__
 
     def _constructed(self) -> nn.Module:
         kwargs = self.settings.kwargs
         try:
-            return self.provider.build(self.name, kwargs, pretrained=self.settings.weights == "pretrained")
-        except ZooError as error:
-            raise self._with_file(error) from error.__cause__
+            with self._naming_file():
+                return self.provider.build(self.name, kwargs, pretrained=self.settings.weights == "pretrained")
         except TypeError as error:
             if refused := refused_argument(error, self.name, kwargs, self.places):
                 raise refused from error
             raise
 
-    def _with_file(self, error: ZooError) -> ZooError:
-        """Return what the provider says, with the zoo file that it is about."""
-        return ZooError(f"{self.file}: {error}") if self.file else error
+    @contextmanager
+    def _naming_file(self) -> Iterator[None]:
+        """Put the zoo file before what a provider says."""
+        try:
+            yield
+        except ZooError as error:
+            raise (ZooError(f"{self.file}: {error}") if self.file else error) from error.__cause__
 
     @contextmanager
     def seeded(self) -> Iterator[None]:

@@ -9,18 +9,13 @@ from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import from_json
+from tests.plugin.calls import CALLS
 
-MODELS = """
+MODELS = (
+    CALLS
+    + """
 import ctypes, os, time
 import pytest, torch
-from torch import nn
-
-class Calls(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-    def forward(self, x):
-        return self.function(x)
 
 def a_process(x):
     print("in process", os.getpid())
@@ -54,6 +49,7 @@ def zoo():
     functions = (a_process, b_same, raises, skips, interrupts, leaves, hangs, hoards, crashes, is_killed, z_last)
     return {f.__name__: lambda f=f: Calls(f) for f in functions}
 """
+)
 ZOO = """
 provider: "python:models.py:zoo"
 defaults: {input: {shape: [2, 4]}}

@@ -19,19 +19,14 @@ from pytest_torchlens.run.isolated import Isolation
 from pytest_torchlens.run.worker import Limits
 from pytest_torchlens.run.worker import NoAnswerError
 from pytest_torchlens.run.worker import Worker
+from tests.plugin.calls import CALLS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
-MODELS = """
+MODELS = (
+    CALLS
+    + """
 import json, os, sys, time
-from torch import nn
-
-class Calls(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-    def forward(self, x):
-        return self.function(x)
 
 def forks(at_end):
     pid = os.fork()
@@ -97,6 +92,7 @@ def zoo():
     functions += (writes_bytes, writes_json, stops_the_worker, z_last)
     return {f.__name__: lambda f=f: Calls(f) for f in functions}
 """
+)
 ZOO = """
 provider: "python:models.py:zoo"
 defaults: {input: {shape: [2, 4]}}
