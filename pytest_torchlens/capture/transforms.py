@@ -20,11 +20,11 @@ from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.opaque import Overwritten
+from pytest_torchlens.capture.opaque import Tensors
 from pytest_torchlens.capture.opaque import custom_info
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
-Tensors = tuple[torch.Tensor, ...]
 
 
 class Transform:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
+import html
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.metric import Metric
@@ -190,4 +190,4 @@ def stacked(lines: list[str]) -> str:
 
 def html(text: str) -> str:
     r"""Escape for a label: Graphviz takes ``\N`` in it, even in HTML, for the name of the node."""
-    return escape(shortened(printable(text), _LONGEST_LABEL)).replace("\\", r"\\")
+    return html.escape(shortened(printable(text), _LONGEST_LABEL)).replace("\\", r"\\")

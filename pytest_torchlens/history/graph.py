@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pytest_torchlens.capture import Aliased
-from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.values import value_of

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_torchlens.capture import Aliased
-from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import value_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import NamedTuple
 
-from pytest_torchlens.capture import Call
+from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.history.callees import Callees

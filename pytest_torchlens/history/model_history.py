@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture import record
+from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.history.arguments import Arguments
 from pytest_torchlens.history.arguments import arguments_of
 from pytest_torchlens.history.control import escape_records

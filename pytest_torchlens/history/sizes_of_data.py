@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from pytest_torchlens.capture import Aliased
-from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.syntax import Loop

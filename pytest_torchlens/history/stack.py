@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from typing import TypedDict
 
-from pytest_torchlens.capture import Call
+from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.history.source_lines import frames
 from pytest_torchlens.history.source_lines import line_of
 
