@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html
+from html import escape as escape_html
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.metric import Metric
@@ -190,4 +190,4 @@ def stacked(lines: list[str]) -> str:
 
 def html(text: str) -> str:
     r"""Escape for a label: Graphviz takes ``\N`` in it, even in HTML, for the name of the node."""
-    return html.escape(shortened(printable(text), _LONGEST_LABEL)).replace("\\", r"\\")
+    return escape_html(shortened(printable(text), _LONGEST_LABEL)).replace("\\", r"\\")
