@@ -9,7 +9,7 @@ from pytest_torchlens.records import to_json
 from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.schema import SCHEMA_FILE
-from pytest_torchlens.report.training import FOLDER as TRAINING
+from pytest_torchlens.report.training import FOLDER
 from pytest_torchlens.report.views import read_views
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def write_site(run: RunReport, models: Iterable[ModelReport], folder: Path) -> l
     run = replace(run, models=tuple({page_path(report): report.brief() for report in run.models}.values()))
     pages = Pages(run)
     head = [
-        write_file(folder / "index.html", pages.index(has_training=(folder / TRAINING / "index.html").is_file())),
+        write_file(folder / "index.html", pages.index(has_training=(folder / FOLDER / "index.html").is_file())),
         write_file(folder / "report.json", to_json(run)),
         write_file(folder / SCHEMA_FILE.name, SCHEMA_FILE.read_bytes()),
     ]

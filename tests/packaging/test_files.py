@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LONGEST = 400
+LONGEST = 600
 
 
 @pytest.mark.parametrize("folder", ["pytest_torchlens", "tests", "benchmarks"])
