@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from pytest_torchlens.audit.facts import ModelFacts
 from pytest_torchlens.audit.rules import RULES
 from pytest_torchlens.audit.rules import Rule
+from pytest_torchlens.audit.subject import ModelFacts
 from pytest_torchlens.audit.subject import Subject
 from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import Severity

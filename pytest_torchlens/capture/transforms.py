@@ -26,7 +26,6 @@ from pytest_torchlens.capture.opaque import custom_info
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 
-
 class Transform:
     """A transform of `func`: run once as the model ran it, later with other tensors for those that `func` reached.
 
