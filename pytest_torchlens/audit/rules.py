@@ -6,9 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pytest_torchlens.audit import behaviour
-from pytest_torchlens.audit import effects
-from pytest_torchlens.audit import training
+from pytest_torchlens.audit import structure_rules
 from pytest_torchlens.audit import types
 from pytest_torchlens.audit import values
 from pytest_torchlens.audit.subject import Subject
@@ -55,7 +53,7 @@ RULES = (
         "The result changes with chance, or with what else is in the batch.",
         "Call eval() on the whole model after all its parts are there; give F.dropout and F.batch_norm "
         "training=self.training.",
-        behaviour.train_mode,
+        structure_rules.train_mode,
     ),
     Rule(
         "random",
@@ -63,7 +61,7 @@ RULES = (
         "Random numbers reach an output in eval mode",
         "Two calls with the same input give different results.",
         "Draw them only if self.training, or from a generator that the caller gives.",
-        behaviour.random,
+        structure_rules.random,
     ),
     Rule(
         "constant",
@@ -96,7 +94,7 @@ RULES = (
         "A module with parameters is never used in this pass",
         "It takes memory and a place in checkpoints; with distributed training it is an error by default.",
         "Remove it, or make it only where it is wanted (auxiliary heads are used in train mode alone).",
-        effects.unused_modules,
+        structure_rules.unused_modules,
     ),
     Rule(
         "unused-parameter",
@@ -104,7 +102,7 @@ RULES = (
         "A parameter is never read in this pass",
         "It has no part in the result, and no gradient.",
         "Remove it, register it as a buffer, or use it.",
-        effects.unused_parameters,
+        structure_rules.unused_parameters,
     ),
     Rule(
         "no-effect",
@@ -112,7 +110,7 @@ RULES = (
         "An operation's result reaches no output",
         "It is computed for nothing.",
         "Remove it, or use what it gives; results for training alone belong under if self.training.",
-        effects.no_effect,
+        structure_rules.no_effect,
     ),
     Rule(
         "float64",
@@ -136,7 +134,7 @@ RULES = (
         "The same is computed twice",
         "Same function, same tensors, same result, bit for bit.",
         "Keep the first result in a variable.",
-        effects.duplicates,
+        structure_rules.duplicates,
     ),
     Rule(
         "unreached-parameter",
@@ -144,7 +142,7 @@ RULES = (
         "No gradient can come from the outputs to a trainable parameter",
         "Between it and every output lies detach(), no_grad, or an operation without a gradient.",
         "If a loss inside the model reads it, all is well; else take out what cuts the gradient off.",
-        training.unreached,
+        structure_rules.unreached,
     ),
     Rule(
         "frozen-parameter",
@@ -152,7 +150,7 @@ RULES = (
         "Some parameters are not trained",
         "requires_grad is False for them, and True for others.",
         "If that is not meant, call requires_grad_(True) on them.",
-        training.frozen,
+        structure_rules.frozen,
     ),
     Rule(
         "data-dependent-branch",
@@ -161,7 +159,7 @@ RULES = (
         "Another input may run other operations, which this audit has not seen; compiling and exporting break here, "
         "and a GPU is waited for.",
         "Where it can be, select by torch.where; else audit the model with an input for each way.",
-        behaviour.decisions,
+        structure_rules.decisions,
     ),
     Rule(
         "value-in-python",
@@ -169,7 +167,7 @@ RULES = (
         "Values of tensors go to Python",
         "What Python makes of them is not recorded, has no gradient, breaks compiling, and waits for the GPU.",
         "Stay with tensors, or take the number from shapes and settings.",
-        behaviour.into_python,
+        structure_rules.into_python,
     ),
     Rule(
         "nondeterministic-kernel",
@@ -177,7 +175,7 @@ RULES = (
         "The result depends on the order of threads",
         "PyTorch lists the operation as nondeterministic on a GPU: the last bits change from run to run.",
         "Where that matters, call torch.use_deterministic_algorithms(True).",
-        behaviour.unordered,
+        structure_rules.unordered,
     ),
     Rule(
         "copy",
@@ -185,6 +183,6 @@ RULES = (
         "A large tensor is copied to be laid out anew",
         "contiguous(), reshape() or flatten() of a permuted tensor moves every byte.",
         "Permute later, or ask the operation before it for the layout that is needed (channels_last).",
-        effects.copies,
+        structure_rules.copies,
     ),
 )
