@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_torchlens.audit import structure_rules
-from pytest_torchlens.audit import types
-from pytest_torchlens.audit import values
+from pytest_torchlens.audit import value_rules
 from pytest_torchlens.audit.subject import Subject
 from pytest_torchlens.records import AuditPlace
 from pytest_torchlens.records import Severity
@@ -35,7 +34,7 @@ RULES = (
         "From here on nothing that is computed from it means anything.",
         "Look at its parameters and arguments: a division by zero, a logarithm or root of a negative number, "
         "infinity less infinity.",
-        values.not_a_number,
+        value_rules.not_a_number,
     ),
     Rule(
         "infinite",
@@ -44,7 +43,7 @@ RULES = (
         "The next difference or product with it becomes NaN.  Values that the code writes down, as masks do, are not "
         "counted.",
         "Bound what goes in (clamp, a larger epsilon, normalization), or compute in a wider type.",
-        values.infinite,
+        value_rules.infinite,
     ),
     Rule(
         "train-mode",
@@ -70,7 +69,7 @@ RULES = (
         "Nothing of the input comes through here.",
         "Look at its parameters (zeros?), at a softmax or norm over one element, at rectifiers before it; with weights "
         "as first made it may be meant.",
-        values.constant,
+        value_rules.constant,
     ),
     Rule(
         "dead-relu",
@@ -78,7 +77,7 @@ RULES = (
         "A rectifier lets next to nothing through",
         "Units that are zero for all inputs learn nothing and cost as much.",
         "Try several inputs; if it stays, look at the bias and the scale before it, or use a leaky rectifier.",
-        values.dead_relu,
+        value_rules.dead_relu,
     ),
     Rule(
         "large-activation",
@@ -86,7 +85,7 @@ RULES = (
         "Activations are far larger than the rest, and than float16 can hold",
         "In float16 they become infinite, and in quantized form they take the precision of all others.",
         "Normalize before it, or keep this part in a wider type under autocast.",
-        values.large,
+        value_rules.large,
     ),
     Rule(
         "unused-module",
@@ -118,7 +117,7 @@ RULES = (
         "Numbers become float64 in a model that is given none",
         "Twice the memory, on most GPUs a thirtieth of the speed, and no such type on some devices.",
         "Give factories and NumPy arrays a dtype, as in torch.tensor(array, dtype=x.dtype).",
-        types.doubles,
+        value_rules.doubles,
     ),
     Rule(
         "mixed-types",
@@ -126,7 +125,7 @@ RULES = (
         "An operation mixes floating-point types",
         "One side is converted each time, and the result is of the wider type.",
         "Make both of one type where they are made.",
-        types.mixed,
+        value_rules.mixed,
     ),
     Rule(
         "duplicate",
