@@ -20,7 +20,7 @@ from pytest_torchlens.baseline.proof import weaker
 from pytest_torchlens.baseline.snapshot import Measured
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.text import function_of
+from pytest_torchlens.baseline.snapshot_file import function_of
 from pytest_torchlens.baseline.tolerance import Tolerance
 from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Change

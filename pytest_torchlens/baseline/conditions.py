@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from pytest_torchlens.baseline.snapshot import Step
-from pytest_torchlens.baseline.text import module_of
+from pytest_torchlens.baseline.snapshot_file import module_of
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import close
 

@@ -15,7 +15,7 @@ from pytest_torchlens.baseline.snapshot import ModuleCalled
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot import Weight
-from pytest_torchlens.baseline.text import readable
+from pytest_torchlens.baseline.snapshot_file import readable
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import ModuleCall

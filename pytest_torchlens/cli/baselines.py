@@ -10,8 +10,8 @@ from typing import Any
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
-from pytest_torchlens.baseline.parsed import BaselineError
-from pytest_torchlens.baseline.parsed import read
+from pytest_torchlens.baseline.snapshot_file import BaselineError
+from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.words import headline
 from pytest_torchlens.baseline.words import told

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.matrix import Matrix
-from pytest_torchlens.baseline.parsed import BaselineError
+from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.cli.errors import CommandError
 

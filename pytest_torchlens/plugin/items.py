@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_torchlens.baseline.parsed import BaselineError
+from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.plugin.failure import failure_text
 from pytest_torchlens.plugin.failure import is_models_own

@@ -10,10 +10,10 @@ from torch import nn
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
-from pytest_torchlens.baseline.parsed import parsed
 from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.store import Store
-from pytest_torchlens.baseline.text import to_text
 from pytest_torchlens.records import Change
 from tests.baseline.samples import Small
 from tests.baseline.samples import an_input

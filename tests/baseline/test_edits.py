@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from pytest_torchlens.baseline.compare import compare
-from pytest_torchlens.baseline.parsed import parsed
-from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.words import headline
 from pytest_torchlens.records import Change
 from tests.baseline.samples import Small

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_torchlens.baseline.compare import compare
-from pytest_torchlens.baseline.parsed import read
+from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.records import Change
 
 pytest.importorskip("torchvision")
@@ -27,7 +27,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import torchvision
-from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.baseline.snapshot_file import to_text
 from tests.baseline.samples import an_input, filled, snapshot_of
 
 folder, *names = sys.argv[1:]

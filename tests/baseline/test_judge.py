@@ -12,7 +12,7 @@ from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.snapshot import Measured
-from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import Change
 from tests.baseline.samples import Small
 from tests.baseline.samples import an_input
@@ -203,7 +203,7 @@ import sys
 sys.modules["torch"] = None
 from pathlib import Path
 from pytest_torchlens.baseline.compare import compare
-from pytest_torchlens.baseline.parsed import read
+from pytest_torchlens.baseline.snapshot_file import read
 print(compare(read(Path("a.json")), read(Path("b.json"))).verdict.value)
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -10,10 +10,10 @@ import torch
 
 from pytest_torchlens import log_forward_pass
 from pytest_torchlens.baseline.compare import compare
-from pytest_torchlens.baseline.parsed import parsed
 from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.take import take
-from pytest_torchlens.baseline.text import to_text
 from pytest_torchlens.records import Change
 from pytest_torchlens.run import find_environment
 from tests.cases.programs import MODES

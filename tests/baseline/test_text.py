@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from pytest_torchlens.baseline.compare import compare
-from pytest_torchlens.baseline.parsed import BaselineError
-from pytest_torchlens.baseline.parsed import parsed
-from pytest_torchlens.baseline.parsed import read
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.text import to_text
+from pytest_torchlens.baseline.snapshot_file import BaselineError
+from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import read
+from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import Change
 from tests.baseline.samples import Small
 from tests.baseline.samples import an_input
@@ -151,7 +151,7 @@ def test_no_text_leads_to_anything_but_a_clear_refusal(text, tmp_path):
 def test_a_file_that_is_not_there_or_too_large_is_named(tmp_path, monkeypatch):
     with pytest.raises(BaselineError, match=r"none\.json cannot be read"):
         read(tmp_path / "none.json")
-    monkeypatch.setattr("pytest_torchlens.baseline.parsed.LARGEST", 10)
+    monkeypatch.setattr("pytest_torchlens.baseline.snapshot_file.LARGEST", 10)
     (tmp_path / "large.json").write_text("x" * 11)
     with pytest.raises(BaselineError, match=r"large\.json has more than"):
         read(tmp_path / "large.json")

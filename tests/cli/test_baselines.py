@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.store import Store
-from pytest_torchlens.baseline.text import to_text
 from pytest_torchlens.cli import main
 from tests.baseline.samples import Small
 from tests.baseline.samples import an_input

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_torchlens.baseline.parsed import read
+from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.cli import main
 
 MODELS = """

@@ -1,4 +1,7 @@
-"""Snapshots from files that anybody may have written: read strictly, nothing in them is executed."""
+"""Snapshots as text for git: sorted, one operation a line, nothing in it that differs from machine to machine.
+
+Snapshots from files that anybody may have written: read strictly, nothing in them is executed.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,129 @@ from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot import Weight
-from pytest_torchlens.baseline.text import BEFORE
-from pytest_torchlens.baseline.text import FORMAT
-from pytest_torchlens.baseline.text import UNREADABLE
-from pytest_torchlens.baseline.text import VERSION
-from pytest_torchlens.baseline.text import function_of
-from pytest_torchlens.baseline.text import module_of
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import from_json
+from pytest_torchlens.records import to_json
+
+FORMAT = "pytest-torchlens baseline"
+VERSION = 1
+UNREADABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+"""Control characters, what turns lines around, and halves of characters, which UTF-8 cannot write."""
+BEFORE = "^"
+"""Stands for the step on the line before."""
+
+
+def readable(text: str) -> str:
+    r"""Return a text with escapes (``\x1b``) in place of characters that terminals obey or files cannot hold."""
+    return UNREADABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def to_text(snapshot: Snapshot) -> str:
+    """Return a snapshot as JSON text, which `parsed` reads."""
+    return "\n".join(_lines(snapshot)) + "\n"
+
+
+def _lines(snapshot: Snapshot) -> Iterator[str]:
+    yield "{"
+    yield f'"format": {_json(FORMAT)},'
+    yield f'"version": {VERSION},'
+    yield f'"model": {_json(snapshot.model)},'
+    yield f'"totals": {_json(dict(sorted(snapshot.totals.items())))},'
+    yield from _table("answers", [_json(answer) for answer in snapshot.answers], "[]")
+    yield f'"output": {_json(snapshot.output)},'
+    yield from _table("calls", [f"{_json(name)}:{_json([c.parent, c.kind])}" for name, c in snapshot.calls.items()])
+    state = sorted(snapshot.state.items())
+    yield from _table("state", [f"{_json(name)}:{_json([_out(w.dtype, w.shape), w.digest])}" for name, w in state])
+    before = [None, *(step.id for step in snapshot.steps)]
+    steps = [_json(_step(step, last)) for step, last in zip(snapshot.steps, before, strict=False)]
+    yield from _table("steps", steps, "[]")
+    measured = sorted(snapshot.measured.items())
+    yield from _table("measured", [f"{_json(name)}:{_measured(block)}" for name, block in measured], end="")
+    yield "}"
+
+
+def _table(name: str, rows: list[str], brackets: str = "{}", end: str = ",") -> Iterator[str]:
+    yield f'"{name}": {brackets[0]}'
+    yield from (f"{row}," for row in rows[:-1])
+    yield from rows[-1:]
+    yield f"{brackets[1]}{end}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _out(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def _step(step: Step, before: str | None) -> dict[str, Any]:
+    module = step.module[-1] if step.module else ""
+    found: dict[str, Any] = {
+        "id": step.id,
+        "function": "" if step.function == function_of(step.id) else step.function,
+        "applied": "" if step.applied == function_of(step.id) else step.applied,
+        "in": [_parent(edge, before) for edge in step.parents],
+        "reads": [_read(edge, module) for edge in step.reads],
+        "args": list(step.arguments),
+        "out": _out(step.dtype, step.shape),
+        "stride": None if step.stride is None else list(step.stride),
+        "device": "" if step.device == "cpu" else step.device,
+        "alias": step.alias,
+        "in_place": step.in_place,
+        "index": step.index,
+    }
+    return {key: value for key, value in found.items() if value is not False and value not in ("", [], None)}
+
+
+def function_of(identity: str) -> str:
+    """Return the function's name in a step's id."""
+    return identity.rpartition("/")[2].partition(".")[0]
+
+
+def module_of(identity: str) -> str:
+    """Return the module call in a step's id."""
+    return identity.rpartition("/")[0]
+
+
+def _parent(edge: Edge, before: str | None) -> str:
+    write = "*" if edge.through_write else ""
+    return f"{edge.argument}{write}={BEFORE if edge.parent == before else edge.parent}"
+
+
+def _read(edge: Edge, module: str) -> str:
+    prefix = f"{module}."
+    short = edge.parent.removeprefix(prefix)
+    return f"{edge.argument}={'.' + short if short != edge.parent else edge.parent}"
+
+
+def _measured(block: Measured) -> str:
+    numbers = [f"{_json(name)}:{_json(_numbers(found))}" for name, found in block.numbers.items()]
+    facts = [f'"environment": {to_json(block.environment)},']
+    facts += [f'"proof": {_json(block.proof)},'] if block.proof else []
+    return "\n".join(["{", *facts, *_table("numbers", numbers, end=""), "}"])
+
+
+def _numbers(numbers: Numbers) -> list[Any]:
+    found: list[Any] = [numbers.digest]
+    if numbers.sketch:
+        statistics = [f"{numbers.mean:.5g}", f"{numbers.rms:.5g}", f"{numbers.low:.9g}", f"{numbers.high:.9g}"]
+        found += [" ".join(statistics), _packed([*numbers.sketch, *numbers.samples])]
+    odd = {"nan": numbers.nan, "inf": numbers.inf, "holes": numbers.holes, "unstable": numbers.unstable}
+    if any(odd.values()):
+        found.append({key: value for key, value in odd.items() if value})
+    return found
+
+
+def _packed(values: list[float]) -> str:
+    """Return numbers as base64 of float32, of float64 where these would not hold them."""
+    try:
+        packed = struct.pack(f"<{len(values)}f", *values)
+    except OverflowError:
+        packed = struct.pack(f"<{len(values)}d", *values)
+    return base64.b64encode(packed).decode()
+
 
 T = TypeVar("T")
 LARGEST = 64 << 20
@@ -94,7 +211,7 @@ def parsed(text: str) -> Snapshot:
         steps=steps,
         output={path: _text(kind, "output") for path, kind in _dict(raw["output"], "output").items()},
         answers=tuple(_text(answer, "answers") for answer in _list(raw["answers"], "answers")),
-        measured={name: _measured(block, known) for name, block in _dict(raw["measured"], "measured").items()},
+        measured={name: _parse_measured(block, known) for name, block in _dict(raw["measured"], "measured").items()},
     )
 
 
@@ -161,11 +278,11 @@ def _call(value: Any, where: str) -> dict[str, str]:
 
 def _weight(value: Any, where: str) -> Weight:
     out, digest = _row(value, where, 2)
-    dtype, shape = _out(out, where)
+    dtype, shape = _parse_out(out, where)
     return Weight(dtype=dtype, shape=shape, digest=_digest(digest, where))
 
 
-def _out(value: Any, where: str) -> tuple[str, tuple[int, ...]]:
+def _parse_out(value: Any, where: str) -> tuple[str, tuple[int, ...]]:
     found = _OUT.fullmatch(_text(value, where))
     if found is None:
         raise ValueError(f"{where!r:.80}: {value!r:.80} is no dtype and shape")
@@ -183,7 +300,7 @@ def _steps(rows: list[Any], calls: dict[str, ModuleCalled]) -> Iterator[Step]:
     before = ""
     known: set[str] = set()
     for row in rows:
-        step = _step(_dict(row, "steps"), before, calls)
+        step = _parse_step(_dict(row, "steps"), before, calls)
         before = step.id
         if before in known:
             raise ValueError(f"two steps have the same id {before!r:.80}")
@@ -193,11 +310,11 @@ def _steps(rows: list[Any], calls: dict[str, ModuleCalled]) -> Iterator[Step]:
         yield step
 
 
-def _step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]) -> Step:
+def _parse_step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]) -> Step:
     identity = _text(row.get("id"), "id")
     if unknown := set(row) - set(_STEP):
         raise ValueError(f"{identity!r:.80} has an unknown {min(unknown)!r:.80}")
-    dtype, shape = _out(row.get("out"), identity)
+    dtype, shape = _parse_out(row.get("out"), identity)
     module = module_of(identity)
     stride, index = row.get("stride"), row.get("index")
     return Step(
@@ -205,8 +322,8 @@ def _step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]) -> S
         function=_text(row.get("function", function_of(identity)), identity),
         applied=_text(row.get("applied", function_of(identity)), identity),
         module=_chain(module, calls),
-        parents=tuple(_parent(_text(edge, identity), before) for edge in _list(row.get("in", []), identity)),
-        reads=tuple(_read(_text(edge, identity), module) for edge in _list(row.get("reads", []), identity)),
+        parents=tuple(_parse_parent(_text(edge, identity), before) for edge in _list(row.get("in", []), identity)),
+        reads=tuple(_parse(_text(edge, identity), module) for edge in _list(row.get("reads", []), identity)),
         arguments=tuple(_text(arg, identity) for arg in _list(row.get("args", []), identity)),
         shape=shape,
         dtype=dtype,
@@ -236,19 +353,19 @@ def _halves(text: str) -> tuple[str, str]:
     return argument, name
 
 
-def _parent(text: str, before: str) -> Edge:
+def _parse_parent(text: str, before: str) -> Edge:
     argument, name = _halves(text)
     return Edge(before if name == BEFORE else name, argument.removesuffix("*"), argument.endswith("*"))
 
 
-def _read(text: str, module: str) -> Edge:
+def _parse(text: str, module: str) -> Edge:
     argument, name = _halves(text)
     return Edge(module + name if name.startswith(".") else name, argument)
 
 
-def _measured(value: Any, known: set[str]) -> Measured:
+def _parse_measured(value: Any, known: set[str]) -> Measured:
     _fields(value, "measured", ("environment", "numbers"), more=("proof",))
-    numbers = {name: _numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
+    numbers = {name: _parse_numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
     if strangers := set(numbers) - known:
         raise ValueError(f"numbers of {min(strangers)!r:.80}, which is no step")
     environment = from_json(json.dumps(value["environment"]), Environment)
@@ -269,7 +386,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield from [_text(item, "environment")] if isinstance(item, str) else _texts(item)
 
 
-def _numbers(value: Any, where: str) -> Numbers:
+def _parse_numbers(value: Any, where: str) -> Numbers:
     digest, *rest = _row(value, where, 1, 2, 3, 4)
     odd = _odd(rest.pop(), where) if rest and isinstance(rest[-1], dict) else {}
     if not rest:
