@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.take import take
+from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.played import NotPlayedError

@@ -11,7 +11,7 @@ from pytest_torchlens.baseline.kept import Kept
 from pytest_torchlens.baseline.kept import keep
 from pytest_torchlens.baseline.repeat import Repeater
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.take import take
+from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Alone
 from pytest_torchlens.run import find_environment

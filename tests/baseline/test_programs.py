@@ -13,7 +13,7 @@ from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import parsed
 from pytest_torchlens.baseline.snapshot_file import to_text
-from pytest_torchlens.baseline.take import take
+from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.records import Change
 from pytest_torchlens.run import find_environment
 from tests.cases.programs import MODES
