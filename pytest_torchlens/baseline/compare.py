@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pytest_torchlens.baseline.aligned import Aligned
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import grown
+from pytest_torchlens.baseline.distance import Tolerance
 from pytest_torchlens.baseline.environment import axes
 from pytest_torchlens.baseline.environment import machine_axes
 from pytest_torchlens.baseline.environment import nearest_class
@@ -21,7 +22,6 @@ from pytest_torchlens.baseline.snapshot import Measured
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import function_of
-from pytest_torchlens.baseline.tolerance import Tolerance
 from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from pytest_torchlens.baseline.aligned import Aligned
 from pytest_torchlens.baseline.aligned import Both
-from pytest_torchlens.baseline.error import NONE
-from pytest_torchlens.baseline.error import Error
-from pytest_torchlens.baseline.error import error_between
+from pytest_torchlens.baseline.distance import NONE
+from pytest_torchlens.baseline.distance import Error
+from pytest_torchlens.baseline.distance import Tolerance
+from pytest_torchlens.baseline.distance import error_between
+from pytest_torchlens.baseline.distance import is_exact
+from pytest_torchlens.baseline.distance import terms_of
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
-from pytest_torchlens.baseline.tolerance import Tolerance
-from pytest_torchlens.baseline.tolerance import is_exact
-from pytest_torchlens.baseline.tolerance import terms_of
 from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Exactness
