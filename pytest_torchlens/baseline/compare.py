@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_torchlens.baseline.aligned import Aligned
+from pytest_torchlens.baseline.align import Aligned
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import grown
 from pytest_torchlens.baseline.distance import Tolerance

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 
-from pytest_torchlens.baseline.aligned import Aligned
-from pytest_torchlens.baseline.aligned import Both
+from pytest_torchlens.baseline.align import Aligned
+from pytest_torchlens.baseline.align import Both
 from pytest_torchlens.baseline.distance import NONE
 from pytest_torchlens.baseline.distance import Error
 from pytest_torchlens.baseline.distance import Tolerance
