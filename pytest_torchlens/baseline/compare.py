@@ -17,10 +17,10 @@ from pytest_torchlens.baseline.environment import machine_axes
 from pytest_torchlens.baseline.environment import nearest_class
 from pytest_torchlens.baseline.judge import Judge
 from pytest_torchlens.baseline.judge import Judgement
-from pytest_torchlens.baseline.proof import weaker
 from pytest_torchlens.baseline.snapshot import Measured
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.snapshot import weaker
 from pytest_torchlens.baseline.snapshot_file import function_of
 from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Change

@@ -1,13 +1,20 @@
-"""What is kept of one forward pass: enough to tell, later and elsewhere, what changed; no torch."""
+"""What is kept of one forward pass: enough to tell, later and elsewhere, what changed; no torch.
+
+Whether as much of a record could be proved as last time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 
+from pytest_torchlens.records import Change
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Environment
+from pytest_torchlens.records import Finding
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import Status
 
 BUCKETS = 31
 """Buckets of the sign sketch: a prime, for widths of tensors are no multiples of one."""
@@ -209,3 +216,15 @@ class Snapshot:
     answers: tuple[str, ...] = ()
     output: dict[str, str] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
+
+
+STATUSES = (Status.PASSED.value, Status.PASSED_WITH_TOLERANCE.value, Status.NOT_APPLICABLE.value)
+"""Of a part of a validation that did not fail, the best first."""
+
+
+def weaker(before: Measured, after: Measured) -> Iterator[Finding]:
+    """Yield the parts of the validation that passed better in the baseline; only what both had run is compared."""
+    for part, old in before.proof.items():
+        new = after.proof.get(part, old)
+        if STATUSES.index(new) > STATUSES.index(old):
+            yield Finding(change=Change.UNSTABLE, message=f"less could be proved: {part} {old} → {new}")

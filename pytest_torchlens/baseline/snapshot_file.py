@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from typing import TypeVar
 
-from pytest_torchlens.baseline.proof import STATUSES
 from pytest_torchlens.baseline.snapshot import BUCKETS
 from pytest_torchlens.baseline.snapshot import SAMPLES
+from pytest_torchlens.baseline.snapshot import STATUSES
 from pytest_torchlens.baseline.snapshot import Measured
 from pytest_torchlens.baseline.snapshot import ModuleCalled
 from pytest_torchlens.baseline.snapshot import Numbers
