@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from pytest_torchlens.baseline.compare import Repeat
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.costs import UNTIMED
+from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import ignored_by_git
-from pytest_torchlens.baseline.times import UNTIMED
-from pytest_torchlens.baseline.times import UNTIMED_AGAINST
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from pytest_torchlens.baseline.costs import Times
+from pytest_torchlens.baseline.costs import read_times
+from pytest_torchlens.baseline.costs import times_text
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import UNREADABLE
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.snapshot_file import to_text
-from pytest_torchlens.baseline.times import Times
-from pytest_torchlens.baseline.times import read_times
-from pytest_torchlens.baseline.times import times_text
 from pytest_torchlens.records import file_name
 
 FOLDER = "lens_baselines"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from tabulate import tabulate
 
-from pytest_torchlens.baseline.times import UNTIMED
-from pytest_torchlens.baseline.times import UNTIMED_AGAINST
+from pytest_torchlens.baseline.costs import UNTIMED
+from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
