@@ -1,9 +1,13 @@
-"""One model against its baseline: what differs, where it began, and whether to care; no torch."""
+"""Which environments compute alike, and in what two of them differ.
+
+One model against its baseline: what differs, where it began, and whether to care; no torch.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +16,6 @@ from pytest_torchlens.baseline.align import Aligned
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import grown
 from pytest_torchlens.baseline.distance import Tolerance
-from pytest_torchlens.baseline.environment import axes
-from pytest_torchlens.baseline.environment import machine_axes
-from pytest_torchlens.baseline.environment import nearest_class
 from pytest_torchlens.baseline.judge import Judge
 from pytest_torchlens.baseline.judge import Judgement
 from pytest_torchlens.baseline.snapshot import Measured
@@ -28,6 +29,75 @@ from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Finding
 from pytest_torchlens.records import Growth
+
+LIBRARIES = ("torchvision", "timm", "transformers", "numpy")
+"""Packages that a model's code may come from; of others the version says nothing about its numbers."""
+
+
+def class_of(environment: Environment) -> str:
+    """Return the class of an environment: device, CPU capability, threads, as one name.
+
+    Between such classes numbers differ more than between versions of PyTorch, so each has its own block.
+    """
+    threads = environment.num_threads
+    count = f"{threads} thread{'s' * (threads != 1)}"
+    return " ".join(filter(None, (environment.device, environment.cpu_capability, count)))
+
+
+def nearest_class(wanted: str, known: Iterable[str]) -> str | None:
+    """Return the class itself, or of those known the one that has most in common; None where none has the device."""
+    same_device = [name for name in known if name.split(" ")[0] == wanted.split(" ", maxsplit=1)[0]]
+    if not same_device:
+        return None
+    words = wanted.split(" ")
+    return max(sorted(same_device), key=lambda name: [a == b for a, b in zip(name.split(" "), words, strict=False)])
+
+
+def axes(before: Environment, after: Environment) -> tuple[str, ...]:
+    """Return in what two environments differ, each as ``"torch 2.13.0 → 2.14.1"``; the machine first."""
+    return (*machine_axes(before, after), *version_axes(before, after))
+
+
+def machine_axes(before: Environment, after: Environment) -> tuple[str, ...]:
+    """Return what differs of the machine and its settings: device, CPU capability, threads, libraries of kernels."""
+    facts = {
+        "device": (before.device, after.device),
+        "CPU capability": (before.cpu_capability, after.cpu_capability),
+        "threads": (before.num_threads, after.num_threads),
+    }
+    facts |= _told_by_both(before.settings, after.settings, sorted(before.settings))
+    return tuple(_differing(facts))
+
+
+def version_axes(before: Environment, after: Environment) -> tuple[str, ...]:
+    """Return which versions differ, of PyTorch, Python and what models are made of."""
+    facts: dict[str, tuple[object, object]] = {"torch": (_plain(before.torch), _plain(after.torch))}
+    facts["Python"] = _minor(before.python), _minor(after.python)
+    facts |= {name: (before.packages.get(name, ""), after.packages.get(name, "")) for name in LIBRARIES}
+    kernels = ("CUDA",) if after.device == "cuda" else ("BLAS", "MKL")
+    return tuple(_differing(facts | _told_by_both(before.packages, after.packages, kernels)))
+
+
+def _told_by_both(
+    before: dict[str, str], after: dict[str, str], names: Iterable[str]
+) -> dict[str, tuple[object, object]]:
+    """Return the facts that both sides have: one that only a later version of ours looks for has not changed."""
+    return {name: (before[name], after[name]) for name in names if name in before and name in after}
+
+
+def _differing(facts: dict[str, tuple[object, object]]) -> Iterator[str]:
+    for name, (old, new) in facts.items():
+        if old != new:
+            yield f"{name} {old or 'none'} → {new or 'none'}"
+
+
+def _plain(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
 
 SERIOUS = (
     Change.STRUCTURE,

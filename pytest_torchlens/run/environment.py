@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from pytest_torchlens.baseline.environment import class_of
+from pytest_torchlens.baseline.compare import class_of
 from pytest_torchlens.records import Environment
 
 PACKAGES = (
