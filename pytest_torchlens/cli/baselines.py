@@ -13,8 +13,8 @@ from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.store import Store
-from pytest_torchlens.baseline.words import headline
-from pytest_torchlens.baseline.words import told
+from pytest_torchlens.baseline.wording import headline
+from pytest_torchlens.baseline.wording import told
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import nearest

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from pytest_torchlens.baseline.store import key_of
-from pytest_torchlens.baseline.words import told
+from pytest_torchlens.baseline.wording import told
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.plugin.baseline_policy import command_options
 from pytest_torchlens.plugin.baseline_policy import policy_of

@@ -10,7 +10,7 @@ import _pytest
 import pluggy
 
 from pytest_torchlens.baseline.store import key_of
-from pytest_torchlens.baseline.words import told
+from pytest_torchlens.baseline.wording import told
 from pytest_torchlens.plugin.baseline_policy import command_options
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import nn
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.snapshot_file import parsed
 from pytest_torchlens.baseline.snapshot_file import to_text
-from pytest_torchlens.baseline.words import headline
+from pytest_torchlens.baseline.wording import headline
 from pytest_torchlens.records import Change
 from tests.baseline.samples import Small
 from tests.baseline.samples import an_input
