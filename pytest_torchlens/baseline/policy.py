@@ -158,9 +158,9 @@ class Policy:
 
     def _keep_activations(self, key: str, history: ModelHistory, snapshot: Snapshot) -> None:
         """Keep them, and those of the stored baseline, whose place they may take."""
-        from pytest_torchlens.baseline.kept import folder_name
-        from pytest_torchlens.baseline.kept import keep
-        from pytest_torchlens.baseline.kept import tidy
+        from pytest_torchlens.baseline.saved_activations import folder_name
+        from pytest_torchlens.baseline.saved_activations import keep
+        from pytest_torchlens.baseline.saved_activations import tidy
 
         folder = self.store.activations_of(key)
         assert folder is not None  # noqa: S101 - a policy has one

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from pytest_torchlens.baseline.compare import Suspects
-from pytest_torchlens.baseline.kept import Kept
-from pytest_torchlens.baseline.kept import KeptError
-from pytest_torchlens.baseline.kept import argument_name
-from pytest_torchlens.baseline.kept import copied
-from pytest_torchlens.baseline.kept import folder_name
-from pytest_torchlens.baseline.kept import names_of
+from pytest_torchlens.baseline.saved_activations import Kept
+from pytest_torchlens.baseline.saved_activations import KeptError
+from pytest_torchlens.baseline.saved_activations import argument_name
+from pytest_torchlens.baseline.saved_activations import copied
+from pytest_torchlens.baseline.saved_activations import folder_name
+from pytest_torchlens.baseline.saved_activations import names_of
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
