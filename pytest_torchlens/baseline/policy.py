@@ -152,7 +152,7 @@ class Policy:
         folder = self.store.activations_of(key)
         if history is None or folder is None or not folder.is_dir():
             return None
-        from pytest_torchlens.baseline.repeat import Repeater
+        from pytest_torchlens.baseline.rerun_operations import Repeater
 
         return Repeater(folder, history, snapshot)
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from pytest_torchlens import log_forward_pass
 from pytest_torchlens.baseline.compare import Suspects
-from pytest_torchlens.baseline.repeat import Repeater
+from pytest_torchlens.baseline.rerun_operations import Repeater
 from pytest_torchlens.baseline.saved_activations import Kept
 from pytest_torchlens.baseline.saved_activations import keep
 from pytest_torchlens.baseline.snapshot import Snapshot
