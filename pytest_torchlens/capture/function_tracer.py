@@ -27,6 +27,8 @@ from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.generators import drew
+from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.ledger import Ledger
@@ -37,8 +39,6 @@ from pytest_torchlens.capture.ledger import unnoticed
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import Overwritten
-from pytest_torchlens.capture.randomness import drew
-from pytest_torchlens.capture.randomness import state_before
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
