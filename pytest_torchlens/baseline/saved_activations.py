@@ -18,8 +18,8 @@ from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.extents import reach
 from pytest_torchlens.capture.memory import overwrite
+from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.capture.tensor_files import why_not_storable

@@ -15,7 +15,6 @@ from pytest_torchlens.capture.arrays import is_copy
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.constants import is_foreign
-from pytest_torchlens.capture.extents import Extent
 from pytest_torchlens.capture.fingerprint import dense_digest
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
@@ -28,6 +27,7 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
+from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import Aliased

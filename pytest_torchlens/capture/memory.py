@@ -6,8 +6,8 @@ import sys
 
 import torch
 
-from pytest_torchlens.capture.extents import Extent
-from pytest_torchlens.capture.extents import reach
+from pytest_torchlens.capture.storage import Extent
+from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value

@@ -1,6 +1,13 @@
-"""The identity of the memory under a tensor."""
+"""The identity of the memory under a tensor.
+
+The bytes that tensors cover, and whether two have one in common.
+"""
 
 from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
 
 import torch
 
@@ -43,3 +50,97 @@ def _values_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 _COMPRESSED = frozenset([torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The bytes that a tensor covers: from `start` to before `stop`, in steps given by shape and strides."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    itemsize: int
+
+    @functools.cached_property
+    def dense(self) -> bool:
+        """Whether it covers every byte between `start` and `stop`."""
+        step = 1
+        for stride, size in sorted(zip(self.stride, self.shape, strict=True)):
+            if size > 1 and stride > step:
+                return False
+            step = max(step, stride * size) if size > 1 else step
+        return 0 not in self.shape
+
+    @functools.cached_property
+    def teeth(self) -> tuple[int, int]:
+        """The bytes of each run without a gap, and what divides all steps from run to run; 0 if it is one run."""
+        run, step = self.itemsize, 0
+        for stride, size in sorted(zip(self.stride, self.shape, strict=True)):
+            if size > 1 and stride * self.itemsize <= run:
+                run += stride * self.itemsize * (size - 1)
+            elif size > 1:
+                step = math.gcd(step, stride * self.itemsize)
+        return run, step
+
+    def covers(self, other: Extent) -> bool:
+        """Return whether it is sure to have every byte of another."""
+        return self == other or (self.dense and self.start <= other.start and other.stop <= self.stop)
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Extent | None:
+        """Return a tensor's extent; None where it has no address (meta, sparse, wrapper)."""
+        if tensor.is_nested:
+            return None
+        try:
+            start, shape, stride = tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+        except (RuntimeError, NotImplementedError):
+            return None
+        return cls(start, start + reach(tensor) * tensor.itemsize, shape, stride, tensor.itemsize)
+
+
+def reach(tensor: torch.Tensor) -> int:
+    """Return how many elements of its memory a strided tensor reaches over, from its first to its last."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+_EXACT_UP_TO = 1 << 20
+
+
+def overlap(one: Extent | None, other: Extent | None) -> bool:
+    """Return whether two tensors have a byte in common; yes where it cannot be told cheaply."""
+    if one is None or other is None:
+        return True
+    if one.stop <= other.start or other.stop <= one.start:
+        return False
+    if _interlock(one, other):
+        return False
+    if _has_an_end_in(one, other) or _has_an_end_in(other, one):
+        return True
+    if max(one.stop - one.start, other.stop - other.start) > _EXACT_UP_TO:
+        return True
+    start = min(one.start, other.start)
+    length = max(one.stop, other.stop) - start
+    return bool((_mask(one, start, length) & _mask(other, start, length)).any())
+
+
+def _interlock(one: Extent, other: Extent) -> bool:
+    """Return whether the runs of one are all in gaps of the other, as two columns of a matrix are."""
+    (run, step), (other_run, other_step) = one.teeth, other.teeth
+    common = math.gcd(step, other_step)
+    return bool(common) and run <= (other.start - one.start) % common <= common - other_run
+
+
+def _has_an_end_in(one: Extent, dense: Extent) -> bool:
+    """Return whether the first or last byte of one is among the bytes of the other, if that has no gaps."""
+    return dense.dense and (dense.start <= one.start < dense.stop or dense.start < one.stop <= dense.stop)
+
+
+def _mask(extent: Extent, start: int, length: int) -> torch.Tensor:
+    covered = torch.zeros(length, dtype=torch.bool, device="cpu")
+    steps = [step * extent.itemsize for step in extent.stride]
+    window = covered.as_strided((*extent.shape, extent.itemsize), (*steps, 1), extent.start - start)
+    window.fill_(True)
+    return covered

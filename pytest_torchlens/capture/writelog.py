@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_torchlens.capture.extents import Extent
-from pytest_torchlens.capture.extents import overlap
+from pytest_torchlens.capture.storage import Extent
+from pytest_torchlens.capture.storage import overlap
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
 

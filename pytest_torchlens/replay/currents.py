@@ -10,7 +10,7 @@ from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
-from pytest_torchlens.capture.extents import Extent
+from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.writelog import WriteLog
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from pytest_torchlens.capture.extents import reach
+from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import PLAIN
 
 _SMALLEST = 127  # the largest number of the smallest integers

@@ -13,10 +13,10 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.extents import reach
 from pytest_torchlens.capture.fingerprint import digest_memory
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import OpaqueModule
+from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player

@@ -10,7 +10,7 @@ import torch
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture import writelog
-from pytest_torchlens.capture.extents import Extent
+from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.writelog import WriteLog
 from pytest_torchlens.history import ModelHistory
