@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from pytest_torchlens.capture.arrays import Arrays
-from pytest_torchlens.capture.arrays import is_copy
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.constants import is_foreign
@@ -25,8 +23,10 @@ from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import opened
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.memory import Arrays
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
+from pytest_torchlens.capture.memory import is_copy
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
