@@ -21,7 +21,6 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.constants import is_foreign
 from pytest_torchlens.capture.expand import body_of
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
@@ -39,6 +38,7 @@ from pytest_torchlens.capture.ledger import unnoticed
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import Overwritten
+from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of

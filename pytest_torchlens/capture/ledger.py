@@ -12,7 +12,6 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.constants import is_foreign
 from pytest_torchlens.capture.fingerprint import dense_digest
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
@@ -27,6 +26,7 @@ from pytest_torchlens.capture.memory import Arrays
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import is_copy
+from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.capture.constants import tensors_used
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
@@ -18,6 +17,7 @@ from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
+from pytest_torchlens.capture.origins import tensors_used
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 

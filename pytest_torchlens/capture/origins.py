@@ -1,17 +1,66 @@
-"""Tensors that turned up in a recording, were not there before the pass, and were made by no recorded call."""
+"""Which dispatcher operation made the memory of a tensor, as long as that lives.
+
+Tensors that turned up in a recording, were not there before the pass, and were made by no recorded call.
+
+Names for tensors that no recorded call made: the attribute, container or global that holds them.
+"""
 
 from __future__ import annotations
 
 import gc
+import inspect
+import sys
+import types
 import weakref
 from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_torchlens.capture.constants import is_foreign
+from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Source
+
+_FROM_PYTHON = "aten::lift_fresh"  # hands on what a constructor made of numbers
+_FEW = 1000
+
+
+class Makers:
+    """The operations that made memory during a pass."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[StorageWeakRef, str, bool]] = {}
+        self._next_look = _FEW
+
+    def note(self, name: str, inside: bool, given: Any, result: Any) -> None:
+        """Note an operation's new memory, and whether it ran inside a recorded call."""
+        old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}
+        for storage in _storages(result):
+            entry = self._made.get(storage._cdata)
+            if storage._cdata not in old and (entry is None or _is_gone(entry)):
+                self._made[storage._cdata] = StorageWeakRef(storage), name, inside  # type: ignore[no-untyped-call]
+        if len(self._made) > self._next_look:
+            self._made = {key: entry for key, entry in self._made.items() if not _is_gone(entry)}
+            self._next_look = 2 * len(self._made) + _FEW
+
+    def of(self, tensor: torch.Tensor) -> tuple[str, bool]:
+        """Return the operation's name, ``""`` if none was seen, and whether it ran inside a recorded call."""
+        entries = (self._made.get(storage._cdata) for storage in _storages(tensor))
+        entry = next((entry for entry in entries if entry is not None and not _is_gone(entry)), None)
+        return ("", False) if entry is None else entry[1:]
+
+
+def _storages(value: Any) -> list[torch.UntypedStorage]:
+    found = (tensor for tensor in tensors(value) if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
+    return [tensor.untyped_storage() for tensor in found if tensor.layout is torch.strided and not tensor.is_nested]
+
+
+def _is_gone(entry: tuple[StorageWeakRef, str, bool]) -> bool:
+    return bool(entry[0].expired())  # type: ignore[no-untyped-call]
+
 
 Tensor = torch.Tensor
 
@@ -51,3 +100,73 @@ def gradient_of(tensor: Tensor) -> Tensor | None:
         return tensor.grad if tensor.is_leaf else None
     except RuntimeError:  # a view that autograd forbids to look at, somewhere in this process
         return None
+
+
+_OF_TORCH = ("_parameters", "_buffers", "_modules")
+
+
+def name_constants(recording: Recording, model: torch.nn.Module) -> None:
+    """Name the constants that the model or a module of its code holds: ``"head._cache"``, ``"net.TABLE"``."""
+    unnamed = [source for source in recording.sources if source.kind == "constant" and not source.name]
+    if not unnamed:
+        return
+    names = {id(tensor): name for name, tensor in _held(model)}
+    for source in unnamed:
+        source.name = names.get(id(source.live), "")
+
+
+def is_foreign(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor stands on memory of NumPy's or another library's, as `torch.from_numpy` makes them."""
+    return tensor.device.type == "cpu" and storage_key(tensor) != 0 and not tensor.untyped_storage().resizable()
+
+
+def tensors_used(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the tensors that a module holds, registered or not, and the globals that its forwards name, each once."""
+    used = [*module.buffers(), *module.parameters()]
+    for part in module.modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            used += [value for _, value in script_attributes(part) if isinstance(value, torch.Tensor)]
+        else:
+            used += [tensor for _, tensor in _tensors_in({**_attributes(part), **_named_by(part)}, "")]
+    return list({id(tensor): tensor for tensor in used}.values())
+
+
+def script_attributes(module: torch.jit.ScriptModule) -> list[tuple[str, Any]]:
+    """Return name and value of what the methods of a scripted module assign to itself."""
+    methods = [module._c._get_method(name) for name in module._c._method_names()]
+    nodes = [node for method in methods for node in method.graph.findAllNodes("prim::SetAttr", recurse=True)]
+    return [(name, module._c.getattr(name)) for name in {node.s("name") for node in nodes} if module._c.hasattr(name)]
+
+
+def _attributes(module: torch.nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name not in _OF_TORCH}
+
+
+def _named_by(module: torch.nn.Module) -> dict[str, Any]:
+    """Return the globals and enclosed variables that a module's forward names."""
+    forward = inspect.unwrap(getattr(module.forward, "__func__", module.forward))
+    if not isinstance(forward, types.FunctionType):
+        return {}
+    enclosed = inspect.getclosurevars(forward)
+    return {**enclosed.globals, **enclosed.nonlocals}
+
+
+def _held(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor; the last of several names counts, so attributes of modules come after globals."""
+    for module_name in sorted({type(module).__module__ for module in model.modules()}):
+        scope = vars(sys.modules[module_name]) if module_name in sys.modules else {}
+        yield from _tensors_in(dict(scope), module_name)
+    for address, module in model.named_modules():
+        yield from _tensors_in(_attributes(module), address)
+
+
+def _tensors_in(scope: dict[str, Any], owner: str) -> Iterator[tuple[str, torch.Tensor]]:
+    for attribute, value in scope.items():
+        name = f"{owner}.{attribute}" if owner else attribute
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif type(value) in (list, tuple):
+            yield from ((f"{name}[{i}]", item) for i, item in enumerate(value) if isinstance(item, torch.Tensor))
+        elif type(value) is dict:
+            items = list(value.items())
+            yield from ((f"{name}[{key!r}]", item) for key, item in items if isinstance(item, torch.Tensor))

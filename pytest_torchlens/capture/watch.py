@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Missed
-from pytest_torchlens.capture.makers import Makers
+from pytest_torchlens.capture.origins import Makers
 
 if TYPE_CHECKING:
     from pytest_torchlens.capture.tracer import Tracer

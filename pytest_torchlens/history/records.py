@@ -6,9 +6,9 @@ from typing import Any
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
-from pytest_torchlens.capture.constants import is_foreign
 from pytest_torchlens.capture.leaves import Opened
 from pytest_torchlens.capture.leaves import substitute
+from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.source_lines import source_line

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from pytest_torchlens.capture.constants import script_attributes
+from pytest_torchlens.capture.origins import script_attributes
 
 Slot = tuple[types.MemberDescriptorType, tuple[Any, ...]]
 """A slot, and what it holds; nothing where it is empty."""

@@ -11,11 +11,11 @@ import torch
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import RandomState
-from pytest_torchlens.capture.constants import tensors_used
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.opaque import is_opaque
+from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.validate.autograd import Followed
 from pytest_torchlens.validate.contents import Contents
