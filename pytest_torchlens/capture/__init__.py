@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.edges import edges_in
+from pytest_torchlens.capture.calls import edges_in
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.record import Keep
 from pytest_torchlens.capture.record import TraceError

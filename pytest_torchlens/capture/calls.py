@@ -1,4 +1,7 @@
-"""The live record of a forward pass: calls, the values between them, and where values come from."""
+"""The live record of a forward pass: calls, the values between them, and where values come from.
+
+The tensors among a call's recorded arguments.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,15 @@ import torch
 from pytest_torchlens.capture.ambient import AmbientTable
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.gradients import Gradients
+from pytest_torchlens.capture.leaves import Opened
+from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 
 if TYPE_CHECKING:
     from pytest_torchlens.capture.saving import Stream
+
 
 Frames = tuple[CodeType | int, ...]
 """Code objects and instruction offsets in turn: flat, for one is made for every call."""
@@ -298,3 +304,27 @@ class Recording:
     stream: Stream | None = None
     """Activations that were written to disk."""
     slots: int = 0
+
+
+def edges_in(call: Call) -> Iterator[tuple[str, Value | Aliased]]:
+    """Yield path and value of each tensor argument of a call, positional ones first.
+
+    A path is ``"0"`` for the first positional argument, ``"weight"`` for a keyword, ``"0.2"`` for the third tensor of
+    a list that is the first argument.
+    """
+    yield from edges_of(call.args)
+    yield from edges_of(call.kwargs)
+
+
+def edges_of(template: Any, path: str = "", entered: set[int] | None = None) -> Iterator[tuple[str, Value | Aliased]]:
+    """Yield path and value of each tensor in recorded arguments; an object is entered by the first path to it."""
+    if isinstance(template, Value | Aliased):
+        yield path, template
+    elif isinstance(template, list | tuple | dict | slice | Opened):
+        entered = set() if entered is None else entered
+        if type(template) is Opened:
+            if id(template) in entered:
+                return
+            entered.add(id(template))
+        for key, item in children(template):
+            yield from edges_of(item, f"{path}.{key}" if path else str(key), entered)
