@@ -13,9 +13,9 @@ from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.functions import has_in_place_name
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
-from pytest_torchlens.capture.writers import has_in_place_name
 from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node

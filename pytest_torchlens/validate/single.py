@@ -14,8 +14,8 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.function_tracer import overrides
+from pytest_torchlens.capture.functions import is_operator
 from pytest_torchlens.capture.leaves import walk
-from pytest_torchlens.capture.schemas import is_operator
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import UNCHECKED
 from pytest_torchlens.records import PartVerdict
