@@ -1,11 +1,21 @@
-"""The mode that sees every torch function of a forward pass, in one thread.  Each line here is paid per operation."""
+"""Our place in the stack of torch function modes, in which the model may have put its own above us.
+
+Runs the body of a Python-level torch function so that the calls inside it are seen by the mode.
+
+The mode that sees every torch function of a forward pass, in one thread.  Each line here is paid per operation.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
+import types
+import weakref
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from time import perf_counter_ns
 from types import CodeType
 from types import FrameType
@@ -13,7 +23,12 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
+import torch.overrides
+from torch._C import _get_function_stack_at
+from torch._C import _len_torch_function_stack
 from torch.overrides import TorchFunctionMode
+from torch.overrides import _pop_mode
+from torch.overrides import _push_mode
 
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Escape
@@ -21,7 +36,6 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.expand import body_of
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
@@ -45,6 +59,95 @@ from pytest_torchlens.capture.values import value_of
 
 if TYPE_CHECKING:
     from pytest_torchlens.capture.watch import Watch
+
+
+__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
+
+@contextlib.contextmanager
+def aside(mode: TorchFunctionMode) -> Iterator[None]:
+    """Take a mode off, wherever it is among the others, and put it back in its place."""
+    place = next(
+        (at for at in reversed(range(_len_torch_function_stack())) if _get_function_stack_at(at) is mode), None
+    )
+    if place is None:
+        yield
+        return
+    above = _take_down_to(place + 1)
+    _pop_mode()  # type: ignore[no-untyped-call]
+    _put_back(above)
+    try:
+        yield
+    finally:
+        above = _take_down_to(place)
+        _put_back([mode, *above])
+
+
+def heard(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function for modes and subclasses to hear of, while what goes on around it is none of their business."""
+
+    @functools.wraps(func)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._EnableTorchFunction():
+            return func(*args, **kwargs)
+
+    return called
+
+
+def _take_down_to(height: int) -> list[TorchFunctionMode]:
+    """Return the modes from `height` up, the lowest first, taken off."""
+    return [_pop_mode() for _ in range(_len_torch_function_stack() - height)][::-1]  # type: ignore[no-untyped-call]
+
+
+def _put_back(modes: list[TorchFunctionMode]) -> None:
+    for mode in modes:
+        _push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+_GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_GUARD_OBJECTS = tuple(getattr(torch.overrides, name) for name in _GUARDS)
+
+
+class _Unguarded(dict[str, Any]):
+    """A module's globals, looked up live, in which the override guards say no.
+
+    Without it the body would hand itself to the mode again, for ever.
+    """
+
+    def __init__(self, real: dict[str, Any]) -> None:
+        guards = {name: _no for name, value in real.items() if any(value is guard for guard in _GUARD_OBJECTS)}
+        super().__init__(guards)
+        self._real = real
+
+    def __missing__(self, name: str) -> Any:
+        return self._real[name]
+
+
+def _no(*_relevant: Any) -> bool:
+    return False
+
+
+_bodies: weakref.WeakKeyDictionary[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
+
+
+def body_of(func: types.FunctionType) -> Callable[..., Any]:
+    """Return a function that runs the body of `func`, or of what it decorates, without asking for overrides."""
+    body = _bodies.get(func)
+    if body is None:
+        body = _unguarded(func)
+        if func.__closure__ is None:  # else the body may hold the function, which then never goes
+            _bodies[func] = body
+    return body
+
+
+def _unguarded(func: types.FunctionType) -> types.FunctionType:
+    real: types.FunctionType = getattr(func, "__wrapped__", func)
+    body = types.FunctionType(
+        real.__code__, _Unguarded(real.__globals__), real.__name__, real.__defaults__, real.__closure__
+    )
+    body.__kwdefaults__ = real.__kwdefaults__
+    return body
+
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 

@@ -17,7 +17,7 @@ import torch._functorch.apis
 import torch._functorch.eager_transforms
 import torch.overrides
 
-from pytest_torchlens.capture.modes import aside
+from pytest_torchlens.capture.function_tracer import aside
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer

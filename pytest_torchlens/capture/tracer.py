@@ -13,13 +13,13 @@ from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.function_tracer import FunctionTracer
+from pytest_torchlens.capture.function_tracer import aside
+from pytest_torchlens.capture.function_tracer import heard
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.ledger import Named
 from pytest_torchlens.capture.ledger import OutOfSightError
 from pytest_torchlens.capture.memory import Retention
-from pytest_torchlens.capture.modes import aside
-from pytest_torchlens.capture.modes import heard
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import Overwritten
 from pytest_torchlens.capture.opaque import custom_info
