@@ -63,7 +63,7 @@ def without_fingerprints(model: nn.Module, x: torch.Tensor) -> object:
     """Record without fingerprints: beside `fingerprints`, what they cost."""
     from pytest_torchlens.capture.storage import storage_key
 
-    with patch("pytest_torchlens.capture.ledger.dense_digest", lambda tensor, _: (0, storage_key(tensor))):
+    with patch("pytest_torchlens.capture.tensor_table.dense_digest", lambda tensor, _: (0, storage_key(tensor))):
         return fingerprints(model, x)
 
 

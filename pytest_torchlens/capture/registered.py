@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from pytest_torchlens.capture.leaves import is_lazy
-from pytest_torchlens.capture.ledger import Named
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.tensor_table import Named
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from pytest_torchlens.capture.function_tracer import aside
 from pytest_torchlens.capture.function_tracer import heard
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.leaves import tensors
-from pytest_torchlens.capture.ledger import Named
-from pytest_torchlens.capture.ledger import OutOfSightError
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import Overwritten
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
+from pytest_torchlens.capture.tensor_table import Named
+from pytest_torchlens.capture.tensor_table import OutOfSightError
 from pytest_torchlens.capture.transforms import Pullback
 from pytest_torchlens.capture.transforms import Transform
 

@@ -12,7 +12,7 @@ from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
-from pytest_torchlens.capture.writelog import WriteLog
+from pytest_torchlens.capture.tensor_table import WriteLog
 
 
 class Currents:
