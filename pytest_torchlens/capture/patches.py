@@ -18,11 +18,11 @@ import torch._functorch.eager_transforms
 import torch.overrides
 
 from pytest_torchlens.capture.function_tracer import aside
+from pytest_torchlens.capture.opaque import Pullback
+from pytest_torchlens.capture.opaque import Transform
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
-from pytest_torchlens.capture.transforms import Pullback
-from pytest_torchlens.capture.transforms import Transform
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 

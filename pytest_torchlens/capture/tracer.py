@@ -20,13 +20,13 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import Overwritten
+from pytest_torchlens.capture.opaque import Pullback
+from pytest_torchlens.capture.opaque import Transform
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import OutOfSightError
-from pytest_torchlens.capture.transforms import Pullback
-from pytest_torchlens.capture.transforms import Transform
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
