@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.depth import deeper
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import everything
 from pytest_torchlens.capture.leaves import is_lazy
@@ -26,6 +25,7 @@ from pytest_torchlens.capture.leaves import kinds
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.origins import name_constants
+from pytest_torchlens.capture.patches import deeper
 from pytest_torchlens.capture.patches import give_way
 from pytest_torchlens.capture.patches import listening
 from pytest_torchlens.capture.patches import tracer_here
