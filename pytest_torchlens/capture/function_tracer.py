@@ -58,7 +58,7 @@ from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
 
 if TYPE_CHECKING:
-    from pytest_torchlens.capture.watch import Watch
+    from pytest_torchlens.capture.dispatch_watch import Watch
 
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises

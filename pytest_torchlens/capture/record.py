@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.dispatch_watch import Watch
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import everything
 from pytest_torchlens.capture.leaves import is_lazy
@@ -42,7 +43,6 @@ from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.values import Source
-from pytest_torchlens.capture.watch import Watch
 
 
 @dataclass(frozen=True)

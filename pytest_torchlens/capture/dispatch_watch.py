@@ -19,6 +19,7 @@ from pytest_torchlens.capture.origins import Makers
 if TYPE_CHECKING:
     from pytest_torchlens.capture.tracer import Tracer
 
+
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 
