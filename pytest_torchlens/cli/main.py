@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_torchlens.cli import baselines
+from pytest_torchlens.cli import baseline_commands
 from pytest_torchlens.cli import matrix
 from pytest_torchlens.cli import merge
 from pytest_torchlens.cli import report
@@ -18,7 +18,7 @@ from pytest_torchlens.cli import zoo
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import close
 
-COMMANDS = (report, merge, baselines, matrix, zoo)
+COMMANDS = (report, merge, baseline_commands, matrix, zoo)
 USAGE_ERROR = 2
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.baseline.snapshot import Snapshot
 
+
 _DESCRIPTIONS = {
     "ls": "Lists baselines, and beside each whether something waits to be accepted.",
     "show": "Shows a baseline: its sizes, where its numbers are from, and its operations.",
