@@ -14,11 +14,11 @@ from pytest_torchlens.cli import baseline_commands
 from pytest_torchlens.cli import matrix_command
 from pytest_torchlens.cli import merge_command
 from pytest_torchlens.cli import report_command
-from pytest_torchlens.cli import zoo
+from pytest_torchlens.cli import zoo_commands
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import close
 
-COMMANDS = (report_command, merge_command, baseline_commands, matrix_command, zoo)
+COMMANDS = (report_command, merge_command, baseline_commands, matrix_command, zoo_commands)
 USAGE_ERROR = 2
 
 

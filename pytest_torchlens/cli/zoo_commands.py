@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo import ModelCase
     from pytest_torchlens.zoo import Zoo
 
+
 FOLDER = "model_zoo_configs"
 
 
