@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 
-from pytest_torchlens.draw.depth import Depths
-from pytest_torchlens.draw.focus import focused
 from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.repeats import Repeats
 from pytest_torchlens.draw.repeats import find_repeats
+from pytest_torchlens.draw.scene import Depths
 from pytest_torchlens.draw.scene import Flow
 from pytest_torchlens.draw.scene import Mark
+from pytest_torchlens.draw.scene import Path
 from pytest_torchlens.draw.scene import Scene
-from pytest_torchlens.draw.surroundings import Path
-from pytest_torchlens.draw.surroundings import Surroundings
-from pytest_torchlens.draw.surroundings import common
+from pytest_torchlens.draw.scene import Surroundings
+from pytest_torchlens.draw.scene import common
+from pytest_torchlens.draw.scene import focused
 from pytest_torchlens.draw.text import layer_id
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import node_id

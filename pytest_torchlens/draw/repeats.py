@@ -11,10 +11,10 @@ from typing import Any
 from typing import TypeAlias
 
 from pytest_torchlens.draw.scene import Flow
+from pytest_torchlens.draw.scene import Path
 from pytest_torchlens.draw.scene import Scene
-from pytest_torchlens.draw.surroundings import Path
-from pytest_torchlens.draw.surroundings import Surroundings
-from pytest_torchlens.draw.surroundings import is_source
+from pytest_torchlens.draw.scene import Surroundings
+from pytest_torchlens.draw.scene import is_source
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 

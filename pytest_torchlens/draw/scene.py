@@ -1,17 +1,35 @@
-"""What happened, as it is to be drawn: operations and what flowed between them."""
+"""What happened, as it is to be drawn: operations and what flowed between them.
+
+The module calls around each operation.
+
+Down to which module a picture goes.
+
+One module of a model, with what it reads and what reads it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from fnmatch import fnmatchcase
+from functools import cache
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
+from pytest_torchlens.draw.options import NestingDepth
+from pytest_torchlens.draw.options import OptionError
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import address_of
+from pytest_torchlens.records import nearest
 
 Mark = Literal["", "added", "removed", "changed"]
 
@@ -58,3 +76,143 @@ class Scene:
             if edge.parent in known
         )
         return cls(history, history.operations, flows, measured=measured)
+
+
+Path = tuple[str, ...]
+"""Module calls, outermost first."""
+
+
+class Surroundings:
+    """Knows of each operation, by its label, which module calls it is drawn in."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._operations = scene.operations
+        self._children: dict[str, list[str]] = defaultdict(list)
+        for flow in scene.flows:
+            self._children[flow.tail].append(flow.head)
+        self.paths: dict[str, Path] = {op.label: op.containing_module_origin_nested for op in scene.operations}
+        for source in scene.operations:
+            if is_source(source) and not self.paths[source.label]:
+                self.paths[source.label] = common([self.paths[child] for child in self._children[source.label]])
+
+    @cached_property
+    def sizes(self) -> Counter[str]:
+        """Function calls in each module call; buffers and constants are none."""
+        seen: set[tuple[str, int | str]] = set()
+        for op in self._operations:
+            if not is_source(op):
+                number = op.call_id if op.call_id >= 0 else op.label
+                seen.update((call, number) for call in self.paths[op.label])
+        return Counter(call for call, _ in seen)
+
+    @cached_property
+    def _bottom(self) -> set[str]:
+        """Module calls that are nothing but one operation."""
+        ends = (op for op in self._operations if op.is_bottom_level_submodule_output)
+        return {call for op in ends for call in self.paths[op.label][-1:] if self.sizes[call] == 1}
+
+    def boxes_around(self, label: str) -> Path:
+        """Leave out the box of a module that is nothing but one operation: the node's own shape says it."""
+        path = self.paths[label]
+        return path[:-1] if path and path[-1] in self._bottom else path
+
+
+def is_source(operation: Operation) -> bool:
+    """Whether it is there before the pass: a buffer or a constant."""
+    return operation.is_buffer_layer or operation.is_constant
+
+
+def common(paths: list[Path]) -> Path:
+    """Return the start that all of `paths` share."""
+    if not paths:
+        return ()
+    shared = zip(*paths, strict=False)
+    length = next((i for i, names in enumerate(shared) if len(set(names)) > 1), min(map(len, paths)))
+    return paths[0][:length]
+
+
+class Depths:
+    """Says which module calls are drawn as one node.
+
+    Parameters
+    ----------
+    wanted
+        As in `DrawOptions.vis_nesting_depth`.
+    addresses
+        Of the model's modules.
+
+    Raises
+    ------
+    OptionError
+        If a pattern fits no module.
+    """
+
+    def __init__(self, wanted: NestingDepth, addresses: Iterable[str]) -> None:
+        self._addresses = frozenset(addresses)
+        self._patterns = dict(wanted) if isinstance(wanted, Mapping) else {}
+        self._whole = None if isinstance(wanted, Mapping) else wanted
+        for pattern in self._patterns:
+            if not any(fnmatchcase(address, pattern) for address in self._addresses):
+                known = nearest(pattern, self._addresses)
+                raise OptionError(f"vis_nesting_depth has {pattern!r}, which fits no module; {known}")
+        self._left = cache(self._levels_left)
+
+    def collapsed_at(self, path: Path, start: int) -> int | None:
+        """Return the place in `path` of the module call that is drawn as one node; None where none is.
+
+        The first `start` calls are open whatever is wanted: they are what the picture is about.
+        """
+        left = self._whole
+        for place, call in enumerate(path):
+            if place >= start:
+                left = None if left is None else left - 1
+            if (own := self._left(call)) is not None:
+                left = own
+            if left == 0 and place >= start:
+                return place
+        return None
+
+    def _levels_left(self, call: str) -> int | None:
+        """Return what the last pattern that fits says."""
+        address = address_of(call, self._addresses)
+        return next((n for pattern, n in reversed(self._patterns.items()) if fnmatchcase(address, pattern)), None)
+
+
+def focused(scene: Scene, surroundings: Surroundings, focus: str) -> tuple[Scene, frozenset[str]]:
+    """Return the part of a scene that is in a module or beside it, and the labels of what is beside it.
+
+    Parameters
+    ----------
+    scene
+        All of it.
+    surroundings
+        Its module calls; paths are cut to what is inside the module.
+    focus
+        Address of the module, or one call of it (``"cell:2"``).
+
+    Raises
+    ------
+    OptionError
+        If no such module was called.
+    """
+    known = {module.address for module in scene.history.modules}
+    names = {
+        focus,
+        *(call for path in surroundings.paths.values() for call in path if address_of(call, known) == focus),
+    }
+    cut = {label: _from(names, path) for label, path in surroundings.paths.items()}
+    if not any(cut.values()):
+        calls = {
+            name for path in surroundings.paths.values() for call in path for name in (call, address_of(call, known))
+        }
+        raise OptionError(f"focus is {focus!r}, and no such module was called; {nearest(focus, calls)}")
+    flows = tuple(flow for flow in scene.flows if cut[flow.tail] or cut[flow.head])
+    near = {label for flow in flows for label in (flow.tail, flow.head)}
+    operations = tuple(op for op in scene.operations if cut[op.label] or op.label in near)
+    surroundings.paths = cut
+    stubs = frozenset(op.label for op in operations if not cut[op.label])
+    return dataclasses.replace(scene, operations=operations, flows=flows), stubs
+
+
+def _from(names: set[str], path: Path) -> Path:
+    return next((path[place:] for place, call in enumerate(path) if call in names), ())
