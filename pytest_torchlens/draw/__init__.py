@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pytest_torchlens.draw.dot import dot_source
+from pytest_torchlens.draw.drawing import DrawingUnavailable
 from pytest_torchlens.draw.drawing import checked_path
 from pytest_torchlens.draw.drawing import draw
 from pytest_torchlens.draw.drawing import draw_difference
+from pytest_torchlens.draw.drawing import render
 from pytest_torchlens.draw.drawing import write_drawing
-from pytest_torchlens.draw.engine import DrawingUnavailable
-from pytest_torchlens.draw.engine import render
 from pytest_torchlens.draw.options import DrawOptions
 from pytest_torchlens.draw.options import NestingDepth
 from pytest_torchlens.draw.options import OptionError

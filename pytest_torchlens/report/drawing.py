@@ -9,7 +9,7 @@ from pytest_torchlens.draw import DrawingUnavailable
 from pytest_torchlens.draw import DrawOptions
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import render
-from pytest_torchlens.draw.engine import LayoutStopped
+from pytest_torchlens.draw.drawing import LayoutStopped
 from pytest_torchlens.records import to_json
 from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.inline import row_id

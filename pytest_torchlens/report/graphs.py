@@ -16,7 +16,7 @@ from pytest_torchlens.draw import OptionError
 from pytest_torchlens.draw import check_choice
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import write_drawing
-from pytest_torchlens.draw.engine import FORMATS
+from pytest_torchlens.draw.drawing import FORMATS
 from pytest_torchlens.draw.metric import MEASURED
 from pytest_torchlens.draw.metric import METRICS
 from pytest_torchlens.draw.options import check_draws

@@ -12,7 +12,7 @@ from torch import nn
 import pytest_torchlens as tl
 from pytest_torchlens.draw import DrawOptions
 from pytest_torchlens.draw import dot_source
-from pytest_torchlens.draw import engine
+from pytest_torchlens.draw import drawing
 from pytest_torchlens.draw import render
 from tests.draw.parsed import read_back
 from tests.draw.samples import transformer
@@ -165,7 +165,7 @@ class Raises(nn.Module):
 
 
 def programs():
-    found = dict.fromkeys([engine.shutil.which("dot"), engine._from_wheel(), engine.shutil.which("graphviz-pure")])
+    found = dict.fromkeys([drawing.shutil.which("dot"), drawing._from_wheel(), drawing.shutil.which("graphviz-pure")])
     return [program for program in found if program]
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pytest_torchlens.draw import DrawingUnavailable
-from pytest_torchlens.draw import engine
+from pytest_torchlens.draw import drawing
 from pytest_torchlens.draw import render
 
 
@@ -37,7 +37,7 @@ def nothing(monkeypatch, tmp_path):
     """A machine with no Graphviz."""
     monkeypatch.delenv("PYTEST_LENS_DOT", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(engine, "_from_wheel", lambda: None)
+    monkeypatch.setattr(drawing, "_from_wheel", lambda: None)
 
 
 def test_the_variable_wins(program, monkeypatch):

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from pytest_torchlens.draw import render
-from pytest_torchlens.draw.engine import LayoutStopped
+from pytest_torchlens.draw.drawing import LayoutStopped
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.report import drawing
 from pytest_torchlens.report import page_path
