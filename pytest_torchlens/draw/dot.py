@@ -16,7 +16,8 @@ from graphviz import Digraph
 from graphviz import escape
 from graphviz import nohtml
 
-from pytest_torchlens.draw.legend import legend
+from pytest_torchlens.draw.captions import Words
+from pytest_torchlens.draw.captions import legend
 from pytest_torchlens.draw.metric import Metric
 from pytest_torchlens.draw.metric import Scale
 from pytest_torchlens.draw.metric import metric
@@ -32,7 +33,6 @@ from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.draw.theme import ink_on
 from pytest_torchlens.draw.theme import mixed
-from pytest_torchlens.draw.words import Words
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
