@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.draw.draw_options import DrawOptions
+from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.metric import once
-from pytest_torchlens.draw.options import DrawOptions
-from pytest_torchlens.draw.options import OptionError
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import shape_text

@@ -18,11 +18,11 @@ from graphviz import nohtml
 
 from pytest_torchlens.draw.captions import Words
 from pytest_torchlens.draw.captions import legend
+from pytest_torchlens.draw.draw_options import DrawOptions
+from pytest_torchlens.draw.draw_options import check_draws
 from pytest_torchlens.draw.metric import Metric
 from pytest_torchlens.draw.metric import Scale
 from pytest_torchlens.draw.metric import metric
-from pytest_torchlens.draw.options import DrawOptions
-from pytest_torchlens.draw.options import check_draws
 from pytest_torchlens.draw.picture import Node
 from pytest_torchlens.draw.picture import Picture
 from pytest_torchlens.draw.picture import compose

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from pytest_torchlens.draw.difference import difference
 from pytest_torchlens.draw.dot import Link
 from pytest_torchlens.draw.dot import scene_source
+from pytest_torchlens.draw.draw_options import DrawOptions
+from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.metric import NO_GRADIENT
-from pytest_torchlens.draw.options import DrawOptions
-from pytest_torchlens.draw.options import OptionError
 from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.records import HistoryRecord

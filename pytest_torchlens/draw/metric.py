@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from dataclasses import fields
 from typing import Any
 
-from pytest_torchlens.draw.options import ColorBy
-from pytest_torchlens.draw.options import OptionError
+from pytest_torchlens.draw.draw_options import ColorBy
+from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation

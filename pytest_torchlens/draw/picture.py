@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 
-from pytest_torchlens.draw.options import DrawOptions
+from pytest_torchlens.draw.draw_options import DrawOptions
 from pytest_torchlens.draw.repeats import Repeats
 from pytest_torchlens.draw.repeats import find_repeats
 from pytest_torchlens.draw.scene import Depths

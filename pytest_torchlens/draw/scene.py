@@ -22,8 +22,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
-from pytest_torchlens.draw.options import NestingDepth
-from pytest_torchlens.draw.options import OptionError
+from pytest_torchlens.draw.draw_options import NestingDepth
+from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements

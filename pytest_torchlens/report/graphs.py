@@ -16,10 +16,10 @@ from pytest_torchlens.draw import OptionError
 from pytest_torchlens.draw import check_choice
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import write_drawing
+from pytest_torchlens.draw.draw_options import check_draws
 from pytest_torchlens.draw.drawing import FORMATS
 from pytest_torchlens.draw.metric import MEASURED
 from pytest_torchlens.draw.metric import METRICS
-from pytest_torchlens.draw.options import check_draws
 from pytest_torchlens.records import nearest
 from pytest_torchlens.report.paths import page_path
 

@@ -11,7 +11,7 @@ import pytest_torchlens as tl
 from pytest_torchlens.draw import THEMES
 from pytest_torchlens.draw.difference import difference
 from pytest_torchlens.draw.dot import scene_source
-from pytest_torchlens.draw.options import DrawOptions
+from pytest_torchlens.draw.draw_options import DrawOptions
 from pytest_torchlens.records import EscapeRecord
 from tests.draw.parsed import read_back
 from tests.draw.samples import Sketch
