@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from dataclasses import field
 
 from pytest_torchlens.draw.draw_options import DrawOptions
-from pytest_torchlens.draw.repeats import Repeats
-from pytest_torchlens.draw.repeats import find_repeats
+from pytest_torchlens.draw.repeated_modules import Repeats
+from pytest_torchlens.draw.repeated_modules import find_repeats
 from pytest_torchlens.draw.scene import Depths
 from pytest_torchlens.draw.scene import Flow
 from pytest_torchlens.draw.scene import Mark
