@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.sameness import Groups
-from pytest_torchlens.history.sameness import Operations
+from pytest_torchlens.history.layers.signatures import Groups
+from pytest_torchlens.history.layers.signatures import Operations
 
 _AT_MOST = 1000
 """Streams side by side."""

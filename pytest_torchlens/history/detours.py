@@ -9,8 +9,8 @@ from collections import Counter
 from heapq import heappop
 from heapq import heappush
 
-from pytest_torchlens.history.sameness import Link
-from pytest_torchlens.history.sameness import Operations
+from pytest_torchlens.history.layers.signatures import Link
+from pytest_torchlens.history.layers.signatures import Operations
 
 _AT_MOST = 4
 """What a detour may lead back to."""

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 
 from pytest_torchlens.history.detours import Detours
-from pytest_torchlens.history.sameness import Groups
-from pytest_torchlens.history.sameness import Links
-from pytest_torchlens.history.sameness import Operations
+from pytest_torchlens.history.layers.signatures import Groups
+from pytest_torchlens.history.layers.signatures import Links
+from pytest_torchlens.history.layers.signatures import Operations
 
 Slot = list[tuple[int, int]]
 """Pass, and the operation beside it; a pass may have several."""

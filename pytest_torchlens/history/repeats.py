@@ -12,9 +12,9 @@ from heapq import heappop
 from heapq import heappush
 
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.layers.signatures import Groups
+from pytest_torchlens.history.layers.signatures import Operations
 from pytest_torchlens.history.rounds import Rounds
-from pytest_torchlens.history.sameness import Groups
-from pytest_torchlens.history.sameness import Operations
 from pytest_torchlens.history.visits import Visits
 
 

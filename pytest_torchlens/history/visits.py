@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pytest_torchlens.history.cycles import in_cycles
 from pytest_torchlens.history.detours import Detours
-from pytest_torchlens.history.sameness import Link
-from pytest_torchlens.history.sameness import Operations
+from pytest_torchlens.history.layers.signatures import Link
+from pytest_torchlens.history.layers.signatures import Operations
 
 _LOOK_BACK = 16
 """How many earlier operations of a key are tried: more than equal streams side by side, or equal steps of a body."""
