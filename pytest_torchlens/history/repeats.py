@@ -12,10 +12,10 @@ from heapq import heappop
 from heapq import heappush
 
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.layers.growth import Visits
 from pytest_torchlens.history.layers.signatures import Groups
 from pytest_torchlens.history.layers.signatures import Operations
 from pytest_torchlens.history.rounds import Rounds
-from pytest_torchlens.history.visits import Visits
 
 
 def repeats_by_site(ops: Operations, groups: Groups, visits: Visits) -> list[int]:

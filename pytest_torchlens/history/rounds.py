@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from pytest_torchlens.history.visits import Visits
+from pytest_torchlens.history.layers.growth import Visits
 
 _STEPS = 1000
 """How many operations of one pass are looked at for the way to another."""
