@@ -17,10 +17,10 @@ from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.layers.growth import Growth
 from pytest_torchlens.history.layers.growth import visits_by_site
+from pytest_torchlens.history.layers.repeats import repeats_by_site
+from pytest_torchlens.history.layers.repeats import repeats_written_out
 from pytest_torchlens.history.layers.signatures import Groups
 from pytest_torchlens.history.layers.signatures import Operations
-from pytest_torchlens.history.repeats import repeats_by_site
-from pytest_torchlens.history.repeats import repeats_written_out
 
 
 def group_passes(nodes: list[Node]) -> list[list[Node]]:
