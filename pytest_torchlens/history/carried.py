@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.layers.detours import Detours
 from pytest_torchlens.history.layers.signatures import Groups
 from pytest_torchlens.history.layers.signatures import Operations
 

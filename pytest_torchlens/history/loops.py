@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from pytest_torchlens.history.carried import Carried
-from pytest_torchlens.history.detours import Detours
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.layers.detours import Detours
 from pytest_torchlens.history.layers.growth import Growth
 from pytest_torchlens.history.layers.growth import visits_by_site
 from pytest_torchlens.history.layers.repeats import repeats_by_site

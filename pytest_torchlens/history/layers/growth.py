@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from pytest_torchlens.history.cycles import in_cycles
-from pytest_torchlens.history.detours import Detours
+from pytest_torchlens.history.layers.detours import Detours
 from pytest_torchlens.history.layers.signatures import Groups
 from pytest_torchlens.history.layers.signatures import Link
 from pytest_torchlens.history.layers.signatures import Links
