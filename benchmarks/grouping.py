@@ -14,7 +14,7 @@ from benchmarks.table import environment
 from pytest_torchlens.capture import record
 from pytest_torchlens.history.graph import build_nodes
 from pytest_torchlens.history.labels import assign_labels
-from pytest_torchlens.history.loops import group_passes
+from pytest_torchlens.history.layers.passes import group_passes
 from pytest_torchlens.history.uncollected import uncollected
 
 SIZES = (10_000, 30_000, 100_000)

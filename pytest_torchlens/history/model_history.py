@@ -21,12 +21,12 @@ from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
 from pytest_torchlens.history.labels import assign_labels
 from pytest_torchlens.history.layer import Layer
+from pytest_torchlens.history.layers.passes import group_passes
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.live import Live
 from pytest_torchlens.history.live import LiveOperation
 from pytest_torchlens.history.lookup import Lookup
 from pytest_torchlens.history.lookup import named_node
-from pytest_torchlens.history.loops import group_passes
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.options import TraceOptions
