@@ -11,9 +11,9 @@ from typing import Any
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import Escape
-from pytest_torchlens.history.asked import asked
-from pytest_torchlens.history.asked import last_in_turn
-from pytest_torchlens.history.carries import Unknown
+from pytest_torchlens.history.control_flow.expressions import Unknown
+from pytest_torchlens.history.control_flow.expressions import asked
+from pytest_torchlens.history.control_flow.expressions import last_in_turn
 from pytest_torchlens.history.decisions import decision
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import by_value

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_torchlens.history.carries import Unknown
-from pytest_torchlens.history.carries import carry
+from pytest_torchlens.history.control_flow.expressions import Unknown
+from pytest_torchlens.history.control_flow.expressions import carry
 from pytest_torchlens.history.syntax import ancestors
 from pytest_torchlens.history.syntax import called
 from pytest_torchlens.history.syntax import decided_by

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 
 from pytest_torchlens.history.callees import Callees
-from pytest_torchlens.history.influence import reached
+from pytest_torchlens.history.control_flow.expressions import reached
 from pytest_torchlens.history.syntax import Function
 from pytest_torchlens.history.syntax import Repeated
 from pytest_torchlens.history.syntax import ancestors
