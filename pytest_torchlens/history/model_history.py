@@ -15,8 +15,8 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.history.arguments import Arguments
 from pytest_torchlens.history.arguments import arguments_of
-from pytest_torchlens.history.control import escape_records
-from pytest_torchlens.history.control import mark_conditions
+from pytest_torchlens.history.control_flow.conditions import escape_records
+from pytest_torchlens.history.control_flow.conditions import mark_conditions
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
 from pytest_torchlens.history.labels import assign_labels

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from pytest_torchlens.history import html
 from pytest_torchlens.history import tables
-from pytest_torchlens.history.control import lines_by_branch
+from pytest_torchlens.history.control_flow.conditions import lines_by_branch
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.lookup import checked

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pytest_torchlens as tl
-from pytest_torchlens.history import decisions
+from pytest_torchlens.history.control_flow import conditions
 from tests.models import Function
 
 
@@ -100,8 +100,8 @@ def a_value_passed_on(x):
 
 def test_a_value_passed_on_is_followed_once(monkeypatch):
     followed = []
-    carry = decisions.carry
-    monkeypatch.setattr(decisions, "carry", lambda node, value: (followed.append(node), carry(node, value))[1])
+    carry = conditions.carry
+    monkeypatch.setattr(conditions, "carry", lambda node, value: (followed.append(node), carry(node, value))[1])
     (escape,) = tl.log_forward_pass(Function(a_value_passed_on), torch.ones(2, 4)).escapes
     assert (escape.statement, escape.condition) == ("conditional expression", "n5 > 0")
     assert len(followed) < 20

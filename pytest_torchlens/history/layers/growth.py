@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
-from pytest_torchlens.history.cycles import in_cycles
+from pytest_torchlens.history.control_flow.conditions import in_cycles
 from pytest_torchlens.history.layers.detours import Detours
 from pytest_torchlens.history.layers.signatures import Groups
 from pytest_torchlens.history.layers.signatures import Link

@@ -1,0 +1,338 @@
+"""Cycles of a directed graph.
+
+Conditions of the model's code, as far as tensors' values decide them.
+
+What a value that Python was given did: which statement asked, and which branch was taken.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture.calls import Escape
+from pytest_torchlens.history.control_flow.expressions import Unknown
+from pytest_torchlens.history.control_flow.expressions import asked
+from pytest_torchlens.history.control_flow.expressions import carry
+from pytest_torchlens.history.control_flow.expressions import last_in_turn
+from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.graph import by_value
+from pytest_torchlens.history.source_lines import by_identity
+from pytest_torchlens.history.source_lines import describe
+from pytest_torchlens.history.source_lines import frames
+from pytest_torchlens.history.source_lines import is_model_code
+from pytest_torchlens.history.source_lines import model_frames
+from pytest_torchlens.history.syntax import ancestors
+from pytest_torchlens.history.syntax import called
+from pytest_torchlens.history.syntax import decided_by
+from pytest_torchlens.history.syntax import lines_of
+from pytest_torchlens.history.syntax import node_at
+from pytest_torchlens.history.syntax import parent_of
+from pytest_torchlens.history.syntax import reads_around
+from pytest_torchlens.history.syntax import text_of
+from pytest_torchlens.records import EscapeRecord
+
+
+def in_cycles(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return for each node that lies on a cycle the number of its strongly connected component.
+
+    Tarjan's algorithm (SIAM Journal on Computing 1, 1972), without recursion.
+    """
+    after: dict[int, dict[int, None]] = defaultdict(dict)
+    for tail, head in edges:
+        after[tail][head] = None
+    search = _Search(after)
+    for node in list(after):
+        if node not in search.index:
+            search.start(node)
+    return search.component
+
+
+class _Search:
+    def __init__(self, after: dict[int, dict[int, None]]) -> None:
+        self._after = after
+        self.index: dict[int, int] = {}
+        self.component: dict[int, int] = {}
+        self._low: dict[int, int] = {}
+        self._open: list[int] = []
+        self._is_open: set[int] = set()
+        self._path: list[tuple[int, Iterator[int]]] = []
+
+    def start(self, node: int) -> None:
+        self._enter(node)
+        while self._path:
+            tail, heads = self._path[-1]
+            head = next(heads, None)
+            if head is None:
+                self._leave(tail)
+            elif head not in self.index:
+                self._enter(head)
+            elif head in self._is_open:
+                self._low[tail] = min(self._low[tail], self.index[head])
+
+    def _enter(self, node: int) -> None:
+        self.index[node] = self._low[node] = len(self.index)
+        self._open.append(node)
+        self._is_open.add(node)
+        self._path.append((node, iter(self._after.get(node, ()))))
+
+    def _leave(self, node: int) -> None:
+        self._path.pop()
+        if self._path:
+            above = self._path[-1][0]
+            self._low[above] = min(self._low[above], self._low[node])
+        if self._low[node] == self.index[node]:
+            self._close(node)
+
+    def _close(self, first: int) -> None:
+        part = [self._open.pop()]
+        while part[-1] != first:
+            part.append(self._open.pop())
+        self._is_open.difference_update(part)
+        if len(part) > 1 or first in self._after.get(first, ()):
+            self.component.update(dict.fromkeys(part, self.index[first]))
+
+
+def escape_records(recording: Recording, nodes: list[Node]) -> tuple[EscapeRecord, ...]:
+    """Return each value handed over to Python, in order, with what was decided by it."""
+    read, decisions = by_value(nodes), _Decisions(recording)
+    return tuple(_record(escape, read.get(id(escape.value)), decisions) for escape in recording.escapes)
+
+
+class _Decisions:
+    """What each place in the code did with a value; a loop asks at one place again and again."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._last = last_in_turn(recording.escapes, recording.calls)
+
+    def of(self, escape: Escape) -> dict[str, Any]:
+        place = (escape.module and escape.module.address, by_identity(escape.frames), escape.name)
+        key = (*place, escape.result, id(escape) in self._last)
+        if key not in self._known:
+            self._known[key] = self._find(escape)
+        return self._known[key]
+
+    def _find(self, escape: Escape) -> dict[str, Any]:
+        frames = list(model_frames(escape))
+        if not frames:
+            return {}
+        where = {"source_line": describe(*frames[0])}
+        if _asked_without_source(escape):
+            return where
+        node, value = asked(*frames[0], escape.name, escape.result, id(escape) in self._last)
+        if node is None:
+            return where
+        return {**where, **decision(_places(node, frames), value if _is_direct(escape) else Unknown.UNREAD)}
+
+
+def _places(node: ast.expr, frames: list[tuple[CodeType, int]]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield file and expression of each frame, from that of `node` out, as far as there is source."""
+    yield frames[0][0].co_filename, node
+    for code, at in frames[1:]:
+        around = node_at(code, at)
+        if around is None:
+            return
+        yield code.co_filename, around
+
+
+def _is_direct(escape: Escape) -> bool:
+    """Return whether the model's own code asked, and not a function of PyTorch that it called."""
+    return is_model_code(next(frames(escape))[0])
+
+
+def _record(escape: Escape, asked: Node | None, decisions: _Decisions) -> EscapeRecord:
+    return EscapeRecord(
+        function=escape.name,
+        operation=asked.label if asked is not None else "",
+        value=None if isinstance(escape.result, complex) else escape.result,
+        before_call=escape.call,
+        **decisions.of(escape),
+    )
+
+
+def _asked_without_source(escape: Escape) -> bool:
+    """Return whether the code that asked was made by ``exec`` or the like."""
+    asking = next((code for code, _ in frames(escape) if is_model_code(code) or code.co_filename.startswith("<")), None)
+    return asking is not None and not is_model_code(asking)
+
+
+def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> None:
+    """Mark the operations whose values conditions asked for, and all that serve nothing else."""
+    asked = by_value(nodes)
+    waiting = []
+    for escape, record in zip(recording.escapes, records, strict=True):
+        for value in (escape.value, *escape.others) if record.is_condition else ():
+            if (node := asked.get(id(value))) is not None:
+                node.is_condition = True
+                waiting.append(node)
+    while waiting:
+        node = waiting.pop()
+        if node.kind == "operation" and not node.to_output and not node.in_cond_branch:
+            node.in_cond_branch = True
+            waiting.extend(parent for parent, _, _ in node.parents)
+
+
+def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Return by file the lines that conditions led to, and those that none did.
+
+    The innermost branch that a line is in decides: one that was gone into at least once.
+    """
+    branches: dict[str, dict[tuple[int, ...], bool]] = defaultdict(dict)
+    for record in records:
+        filename = record.source_line.rpartition(", in ")[0].rpartition(":")[0]
+        for lines, is_taken in ((record.lines_taken, True), (record.lines_not_taken, False)):
+            for piece in zip(lines[::2], lines[1::2], strict=True):
+                branches[filename][piece] = is_taken or branches[filename].get(piece, False)
+    decided = {filename: _by_innermost(found) for filename, found in branches.items()}
+    taken = {filename: sorted(line for line, went in lines.items() if went) for filename, lines in decided.items()}
+    left = {filename: sorted(line for line, went in lines.items() if not went) for filename, lines in decided.items()}
+    return {f: lines for f, lines in taken.items() if lines}, {f: lines for f, lines in left.items() if lines}
+
+
+def _by_innermost(branches: dict[tuple[int, ...], bool]) -> dict[int, bool]:
+    """Return whether each line was gone into; the largest branches come first, the smaller ones overrule them."""
+    lines: dict[int, bool] = {}
+    for (first, last), is_taken in sorted(branches.items(), key=lambda item: (item[0][0] - item[0][1], item[1])):
+        lines.update(dict.fromkeys(range(first, last + 1), is_taken))
+    return lines
+
+
+_WORDS: dict[type, tuple[str, str, str]] = {
+    ast.If: ("if", "body", "else"),
+    ast.While: ("while", "goes on", "ends"),
+    ast.Assert: ("assert", "holds", "fails"),
+    ast.IfExp: ("conditional expression", "body", "else"),
+    ast.comprehension: ("comprehension filter", "keeps", "drops"),
+    ast.match_case: ("case", "body", "goes on"),
+}
+_OPERATORS: dict[type, str] = {ast.And: "and", ast.Or: "or"}
+_Place = tuple[str, ast.expr]
+"""File and expression."""
+
+
+def decision(places: Iterable[_Place], value: Any) -> dict[str, Any]:
+    """Return statement, condition, branch and lines, as fields of an `EscapeRecord`.
+
+    Parameters
+    ----------
+    places
+        The expression whose value Python was given; then, in the functions around, those that called.  They are gone
+        through as long as each is what its function returns.
+    value
+        What the expression is; `Unknown` where that is not known.
+    """
+    found: dict[str, Any] = {}
+    asked_in = ""
+    for filename, node in places:
+        top, value = carry(node, value)
+        asked_in = asked_in or filename
+        decided = _at(filename, top, value)
+        if decided["statement"] != "expression":
+            return decided if filename == asked_in else {**decided, "lines_taken": (), "lines_not_taken": ()}
+        found = found or decided
+        if not _is_returned(top):
+            break
+    return found
+
+
+def _at(filename: str, top: ast.expr, value: Any) -> dict[str, Any]:
+    if (above := decided_by(top)) is not None:
+        return _of_statement(filename, top, above, value)
+    condition = text_of(filename, top)
+    if isinstance(top, ast.BoolOp):
+        branch = "goes on" if isinstance(value, Unknown) else "ends"
+        return {"statement": _OPERATORS[type(top.op)], "condition": condition, "branch": branch}
+    if isinstance(top, ast.UnaryOp) and isinstance(top.op, ast.Not):
+        return {"statement": "not", "condition": condition, "branch": _said(value)}
+    if isinstance(top, ast.Call) and called(top) == "_assert" and top.args:  # torch._assert, for torch.fx
+        return {"statement": "assert", "condition": text_of(filename, top.args[0])}
+    return _later(filename, top) or {"statement": "expression", "condition": condition}
+
+
+def _said(value: Any) -> str:
+    return str(value.value if isinstance(value, Unknown) else bool(value))
+
+
+def _of_statement(filename: str, condition: ast.expr, above: ast.AST, value: Any) -> dict[str, Any]:
+    if isinstance(above, ast.Match):
+        return _of_match(filename, above, value)
+    word, yes, no = _WORDS[type(above)]
+    found = {"statement": word, "condition": text_of(filename, condition)}
+    if isinstance(value, Unknown):
+        return {**found, "branch": value.value}
+    body = lines_of(getattr(above, "body", []))
+    other = lines_of(getattr(above, "orelse", []))
+    taken, left = (body, other) if value else (other, body)
+    return {**found, "branch": yes if value else no, "lines_taken": taken, "lines_not_taken": left}
+
+
+def _of_match(filename: str, statement: ast.Match, value: Any) -> dict[str, Any]:
+    found = {"statement": "match", "condition": text_of(filename, statement.subject)}
+    for case in [] if isinstance(value, Unknown) else statement.cases:
+        match case:
+            case ast.match_case(pattern=ast.MatchValue(value=ast.Constant(value=other)), guard=None) if value != other:
+                continue
+            case ast.match_case(pattern=ast.MatchValue(value=ast.Constant()) | ast.MatchAs(pattern=None), guard=None):
+                left = [lines_of(other.body) for other in statement.cases if other is not case]
+                return {**found, "branch": "body", "lines_taken": lines_of(case.body), "lines_not_taken": sum(left, ())}
+        break
+    return {**found, "branch": ""}
+
+
+# -- where an expression alone does not say ---------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def _later(filename: str, top: ast.expr) -> dict[str, Any] | None:
+    """Return the condition that a value is part of, or that asks for a name that it was given."""
+    condition = next((part for part in _expressions_around(top) if decided_by(part) is not None), None)
+    above = decided_by(condition) if condition is not None else None
+    if condition is None or above is None:
+        uses = _uses(top)
+        condition, above = next(((use, by) for use in uses if (by := decided_by(use)) is not None), (None, None))
+    if condition is None or above is None:
+        return None
+    return _of_statement(filename, condition, above, Unknown.UNREAD)
+
+
+def _expressions_around(node: ast.expr) -> Iterator[ast.expr]:
+    for part in (node, *ancestors(node)):
+        if isinstance(part, ast.stmt):
+            return
+        if isinstance(part, ast.expr):
+            yield part
+
+
+def _uses(value: ast.expr) -> Iterator[ast.expr]:
+    """Yield what is made, as far as `carry` goes, of the names that a value was given, and of those made from them."""
+    reads = reads_around(value)
+    waiting, seen = [value], set[str]()
+    while waiting:
+        new = _named(waiting.pop(0)) - seen
+        seen |= new
+        for read in (read for name in sorted(new) for read in reads.get(name, ())):
+            use, _ = carry(read, Unknown.UNREAD)
+            yield use
+            waiting.append(use)
+
+
+def _named(value: ast.expr) -> set[str]:
+    """Return the names that a value is given, in it and by the assignment that it is the value of."""
+    statement = parent_of(value)
+    named = {part.target.id for part in ast.walk(value) if isinstance(part, ast.NamedExpr)}
+    if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is value:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        named |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return named
+
+
+def _is_returned(node: ast.expr) -> bool:
+    above = parent_of(node)
+    return isinstance(above, ast.Return) or (isinstance(above, ast.Lambda) and above.body is node)
