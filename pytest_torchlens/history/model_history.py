@@ -17,6 +17,7 @@ from pytest_torchlens.history.arguments import Arguments
 from pytest_torchlens.history.arguments import arguments_of
 from pytest_torchlens.history.control_flow.conditions import escape_records
 from pytest_torchlens.history.control_flow.conditions import mark_conditions
+from pytest_torchlens.history.control_flow.loop_endings import loop_records
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
 from pytest_torchlens.history.labels import assign_labels
@@ -37,7 +38,6 @@ from pytest_torchlens.history.selection import LayersToSave
 from pytest_torchlens.history.selection import keys_and_tests
 from pytest_torchlens.history.selection import places_that_pass
 from pytest_torchlens.history.source_lines import source_line
-from pytest_torchlens.history.source_loops import loop_records
 from pytest_torchlens.history.uncollected import uncollected
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from pytest_torchlens.history.carried import Carried
+from pytest_torchlens.history.control_flow.loop_endings import Carried
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.layers.detours import Detours
 from pytest_torchlens.history.layers.growth import Growth
