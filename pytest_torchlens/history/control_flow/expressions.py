@@ -21,7 +21,7 @@ from typing import Any
 
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Escape
-from pytest_torchlens.history.callees import Callees
+from pytest_torchlens.history.control_flow.callees import Callees
 from pytest_torchlens.history.source_lines import by_identity
 from pytest_torchlens.history.source_lines import frames
 from pytest_torchlens.history.source_lines import positions

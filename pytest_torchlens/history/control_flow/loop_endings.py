@@ -34,7 +34,7 @@ from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import value_of
-from pytest_torchlens.history.callees import Callees
+from pytest_torchlens.history.control_flow.callees import Callees
 from pytest_torchlens.history.control_flow.expressions import reached
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.layers.detours import Detours
