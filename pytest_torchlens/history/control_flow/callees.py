@@ -16,12 +16,12 @@ from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.history.control_flow.syntax import Function
+from pytest_torchlens.history.control_flow.syntax import function_of
+from pytest_torchlens.history.control_flow.syntax import node_at
+from pytest_torchlens.history.control_flow.syntax import parent_of
 from pytest_torchlens.history.source_lines import by_identity
 from pytest_torchlens.history.source_lines import model_frames_of
-from pytest_torchlens.history.syntax import Function
-from pytest_torchlens.history.syntax import function_of
-from pytest_torchlens.history.syntax import node_at
-from pytest_torchlens.history.syntax import parent_of
 
 _Chain = tuple[ModuleCall | None, Frames]
 """Code positions below a module call."""

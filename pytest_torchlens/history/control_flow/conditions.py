@@ -21,6 +21,14 @@ from pytest_torchlens.history.control_flow.expressions import Unknown
 from pytest_torchlens.history.control_flow.expressions import asked
 from pytest_torchlens.history.control_flow.expressions import carry
 from pytest_torchlens.history.control_flow.expressions import last_in_turn
+from pytest_torchlens.history.control_flow.syntax import ancestors
+from pytest_torchlens.history.control_flow.syntax import called
+from pytest_torchlens.history.control_flow.syntax import decided_by
+from pytest_torchlens.history.control_flow.syntax import lines_of
+from pytest_torchlens.history.control_flow.syntax import node_at
+from pytest_torchlens.history.control_flow.syntax import parent_of
+from pytest_torchlens.history.control_flow.syntax import reads_around
+from pytest_torchlens.history.control_flow.syntax import text_of
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import by_value
 from pytest_torchlens.history.source_lines import by_identity
@@ -28,14 +36,6 @@ from pytest_torchlens.history.source_lines import describe
 from pytest_torchlens.history.source_lines import frames
 from pytest_torchlens.history.source_lines import is_model_code
 from pytest_torchlens.history.source_lines import model_frames
-from pytest_torchlens.history.syntax import ancestors
-from pytest_torchlens.history.syntax import called
-from pytest_torchlens.history.syntax import decided_by
-from pytest_torchlens.history.syntax import lines_of
-from pytest_torchlens.history.syntax import node_at
-from pytest_torchlens.history.syntax import parent_of
-from pytest_torchlens.history.syntax import reads_around
-from pytest_torchlens.history.syntax import text_of
 from pytest_torchlens.records import EscapeRecord
 
 

@@ -22,19 +22,19 @@ from typing import Any
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.history.control_flow.callees import Callees
+from pytest_torchlens.history.control_flow.syntax import ancestors
+from pytest_torchlens.history.control_flow.syntax import branches_of
+from pytest_torchlens.history.control_flow.syntax import called
+from pytest_torchlens.history.control_flow.syntax import dotted
+from pytest_torchlens.history.control_flow.syntax import is_condition
+from pytest_torchlens.history.control_flow.syntax import node_at
+from pytest_torchlens.history.control_flow.syntax import parent_of
+from pytest_torchlens.history.control_flow.syntax import reads_around
+from pytest_torchlens.history.control_flow.syntax import reads_in
+from pytest_torchlens.history.control_flow.syntax import within
 from pytest_torchlens.history.source_lines import by_identity
 from pytest_torchlens.history.source_lines import frames
 from pytest_torchlens.history.source_lines import positions
-from pytest_torchlens.history.syntax import ancestors
-from pytest_torchlens.history.syntax import branches_of
-from pytest_torchlens.history.syntax import called
-from pytest_torchlens.history.syntax import dotted
-from pytest_torchlens.history.syntax import is_condition
-from pytest_torchlens.history.syntax import node_at
-from pytest_torchlens.history.syntax import parent_of
-from pytest_torchlens.history.syntax import reads_around
-from pytest_torchlens.history.syntax import reads_in
-from pytest_torchlens.history.syntax import within
 
 
 class Unknown(Enum):
