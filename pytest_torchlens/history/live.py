@@ -12,8 +12,8 @@ from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.gradients import key_of
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.records import bare
-from pytest_torchlens.history.stack import StackFrame
-from pytest_torchlens.history.stack import call_stack
+from pytest_torchlens.history.source import StackFrame
+from pytest_torchlens.history.source import call_stack
 from pytest_torchlens.history.walks import Walks
 
 

@@ -15,7 +15,7 @@ from pytest_torchlens.history.lookup import Named
 from pytest_torchlens.history.model_history import ModelHistory
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.operation import fields_by_name
-from pytest_torchlens.history.stack import StackFrame
+from pytest_torchlens.history.source import StackFrame
 from pytest_torchlens.history.store import Stored
 from pytest_torchlens.history.store import path_of
 from pytest_torchlens.history.view import HistoryView

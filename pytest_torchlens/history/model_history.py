@@ -37,7 +37,7 @@ from pytest_torchlens.history.rerun import graph_differences
 from pytest_torchlens.history.selection import LayersToSave
 from pytest_torchlens.history.selection import keys_and_tests
 from pytest_torchlens.history.selection import places_that_pass
-from pytest_torchlens.history.source_lines import source_line
+from pytest_torchlens.history.source import source_line
 from pytest_torchlens.history.uncollected import uncollected
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks

@@ -15,7 +15,7 @@ from pytest_torchlens.history.facts import as_text
 from pytest_torchlens.history.facts import corner_of
 from pytest_torchlens.history.facts import facts_of_operation
 from pytest_torchlens.history.facts import title_of_operation
-from pytest_torchlens.history.stack import StackFrame
+from pytest_torchlens.history.source import StackFrame
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import close

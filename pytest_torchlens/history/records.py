@@ -11,7 +11,7 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
-from pytest_torchlens.history.source_lines import source_line
+from pytest_torchlens.history.source import source_line
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Operation
 

@@ -22,7 +22,7 @@ from pytest_torchlens.capture.tensor_files import why_no_path
 from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.problems import problems_of
-from pytest_torchlens.history.stack import StackFrame
+from pytest_torchlens.history.source import StackFrame
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json

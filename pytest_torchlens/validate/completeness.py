@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.calls import Missed
-from pytest_torchlens.history.source_lines import first_model_line
+from pytest_torchlens.history.source import first_model_line
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status

@@ -20,8 +20,8 @@ from pytest_torchlens.history.control_flow.syntax import Function
 from pytest_torchlens.history.control_flow.syntax import function_of
 from pytest_torchlens.history.control_flow.syntax import node_at
 from pytest_torchlens.history.control_flow.syntax import parent_of
-from pytest_torchlens.history.source_lines import by_identity
-from pytest_torchlens.history.source_lines import model_frames_of
+from pytest_torchlens.history.source import by_identity
+from pytest_torchlens.history.source import model_frames_of
 
 _Chain = tuple[ModuleCall | None, Frames]
 """Code positions below a module call."""

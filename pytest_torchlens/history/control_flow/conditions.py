@@ -31,11 +31,11 @@ from pytest_torchlens.history.control_flow.syntax import reads_around
 from pytest_torchlens.history.control_flow.syntax import text_of
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import by_value
-from pytest_torchlens.history.source_lines import by_identity
-from pytest_torchlens.history.source_lines import describe
-from pytest_torchlens.history.source_lines import frames
-from pytest_torchlens.history.source_lines import is_model_code
-from pytest_torchlens.history.source_lines import model_frames
+from pytest_torchlens.history.source import by_identity
+from pytest_torchlens.history.source import describe
+from pytest_torchlens.history.source import frames
+from pytest_torchlens.history.source import is_model_code
+from pytest_torchlens.history.source import model_frames
 from pytest_torchlens.records import EscapeRecord
 
 

@@ -32,9 +32,9 @@ from pytest_torchlens.history.control_flow.syntax import parent_of
 from pytest_torchlens.history.control_flow.syntax import reads_around
 from pytest_torchlens.history.control_flow.syntax import reads_in
 from pytest_torchlens.history.control_flow.syntax import within
-from pytest_torchlens.history.source_lines import by_identity
-from pytest_torchlens.history.source_lines import frames
-from pytest_torchlens.history.source_lines import positions
+from pytest_torchlens.history.source import by_identity
+from pytest_torchlens.history.source import frames
+from pytest_torchlens.history.source import positions
 
 
 class Unknown(Enum):

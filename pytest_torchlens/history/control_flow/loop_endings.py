@@ -53,10 +53,10 @@ from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.layers.detours import Detours
 from pytest_torchlens.history.layers.signatures import Groups
 from pytest_torchlens.history.layers.signatures import Operations
-from pytest_torchlens.history.source_lines import by_identity
-from pytest_torchlens.history.source_lines import describe
-from pytest_torchlens.history.source_lines import model_frames
-from pytest_torchlens.history.source_lines import model_frames_of
+from pytest_torchlens.history.source import by_identity
+from pytest_torchlens.history.source import describe
+from pytest_torchlens.history.source import model_frames
+from pytest_torchlens.history.source import model_frames_of
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import LoopRecord
 

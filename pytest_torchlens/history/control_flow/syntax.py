@@ -12,8 +12,8 @@ from types import CodeType
 
 from executing import Source
 
-from pytest_torchlens.history.source_lines import line_of
-from pytest_torchlens.history.source_lines import positions
+from pytest_torchlens.history.source import line_of
+from pytest_torchlens.history.source import positions
 
 Span = tuple[int, ...]
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp

@@ -18,8 +18,8 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.source_lines import by_identity
-from pytest_torchlens.history.source_lines import positions
+from pytest_torchlens.history.source import by_identity
+from pytest_torchlens.history.source import positions
 
 
 class Interned(dict[Hashable, int]):
