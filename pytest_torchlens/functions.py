@@ -17,9 +17,9 @@ from pytest_torchlens.draw import checked_path
 from pytest_torchlens.draw import draw
 from pytest_torchlens.history import LayersToSave
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.history.arguments import arguments_of
-from pytest_torchlens.history.options import TraceOptions
-from pytest_torchlens.history.options import with_gradients
+from pytest_torchlens.history.history_options import TraceOptions
+from pytest_torchlens.history.history_options import arguments_of
+from pytest_torchlens.history.history_options import with_gradients
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import validate
 

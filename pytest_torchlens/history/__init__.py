@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_torchlens.history.history_options import LayersToSave
 from pytest_torchlens.history.layer import Layer
 from pytest_torchlens.history.loaded import LoadedHistory
 from pytest_torchlens.history.loaded import load
@@ -9,7 +10,6 @@ from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.model_history import ModelHistory
 from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.query import Query
-from pytest_torchlens.history.selection import LayersToSave
 from pytest_torchlens.history.store import HistoryFileError
 from pytest_torchlens.history.walks import NoPathError
 

@@ -16,8 +16,8 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.history.arguments import arguments_of
-from pytest_torchlens.history.options import TraceOptions
+from pytest_torchlens.history.history_options import TraceOptions
+from pytest_torchlens.history.history_options import arguments_of
 from pytest_torchlens.measure.by_module import by_module
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.memory import LiveStorages

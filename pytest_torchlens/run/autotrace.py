@@ -21,7 +21,7 @@ from pytest_torchlens.capture.guarded import record_guarded
 from pytest_torchlens.capture.patches import listening
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import unlink
-from pytest_torchlens.history.options import TraceOptions
+from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest

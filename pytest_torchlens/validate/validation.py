@@ -24,7 +24,7 @@ from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.history.options import TraceOptions
+from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
