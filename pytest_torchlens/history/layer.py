@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_torchlens.history import html
-from pytest_torchlens.history.facts import as_text
-from pytest_torchlens.history.facts import facts_of_layer
-from pytest_torchlens.history.facts import title_of_layer
+from pytest_torchlens.history import printing
 from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.history.printing import as_text
+from pytest_torchlens.history.printing import facts_of_layer
+from pytest_torchlens.history.printing import title_of_layer
 from pytest_torchlens.records import RolledEdge
 
 # what differs from pass to pass: asked of a layer, it has no one answer
@@ -98,4 +98,4 @@ class Layer:
 
     def _repr_html_(self) -> str:
         """Return the summary and a table of the passes for notebooks."""
-        return html.of_layer(self)
+        return printing.of_layer(self)

@@ -10,11 +10,11 @@ from typing import Protocol
 
 import torch
 
-from pytest_torchlens.history import html
-from pytest_torchlens.history.facts import as_text
-from pytest_torchlens.history.facts import corner_of
-from pytest_torchlens.history.facts import facts_of_operation
-from pytest_torchlens.history.facts import title_of_operation
+from pytest_torchlens.history import printing
+from pytest_torchlens.history.printing import as_text
+from pytest_torchlens.history.printing import corner_of
+from pytest_torchlens.history.printing import facts_of_operation
+from pytest_torchlens.history.printing import title_of_operation
 from pytest_torchlens.history.source import StackFrame
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import Operation
@@ -166,7 +166,7 @@ class LoggedOperation(Operation):
 
     def _repr_html_(self) -> str:
         """Return the summary as a table for notebooks."""
-        return html.of_operation(self)
+        return printing.of_operation(self)
 
 
 def fields_by_name(operation: Operation) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import TypeAlias
 
-from pytest_torchlens.history import html
+from pytest_torchlens.history import printing
 from pytest_torchlens.history import tables
 from pytest_torchlens.history.control_flow.conditions import lines_by_branch
 from pytest_torchlens.history.live import BackwardPass
@@ -20,8 +20,8 @@ from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.lookup import checked
 from pytest_torchlens.history.lookup import is_key
 from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.history.printing import summary
 from pytest_torchlens.history.query import query
-from pytest_torchlens.history.summary import summary
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
@@ -378,4 +378,4 @@ class HistoryView(abc.ABC):
 
     def _repr_html_(self) -> str:
         """Return the summary and a table of the layers for notebooks."""
-        return html.of_history(self.record_without_operations(), self.operations)
+        return printing.of_history(self.record_without_operations(), self.operations)
