@@ -1,6 +1,13 @@
-"""The graph: a node for each tensor that has a part in the result, with its parents and children."""
+"""Building many objects at once, none of them garbage: Python's collector would walk over them again and again.
+
+The graph: a node for each tensor that has a part in the result, with its parents and children.
+"""
 
 from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Recording
@@ -11,6 +18,18 @@ from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.values import value_of
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Hold the cyclic garbage collector still, if it is on."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Node:

@@ -18,6 +18,7 @@ from pytest_torchlens.history.control_flow.conditions import mark_conditions
 from pytest_torchlens.history.control_flow.loop_endings import loop_records
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
+from pytest_torchlens.history.graph import uncollected
 from pytest_torchlens.history.history_options import Arguments
 from pytest_torchlens.history.history_options import LayersToSave
 from pytest_torchlens.history.history_options import TraceOptions
@@ -38,7 +39,6 @@ from pytest_torchlens.history.records import arguments_with_labels
 from pytest_torchlens.history.records import fields_of
 from pytest_torchlens.history.rerun import graph_differences
 from pytest_torchlens.history.source import source_line
-from pytest_torchlens.history.uncollected import uncollected
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
