@@ -14,8 +14,8 @@ from benchmarks.table import environment
 from pytest_torchlens.capture import record
 from pytest_torchlens.history.graph import build_nodes
 from pytest_torchlens.history.graph import uncollected
-from pytest_torchlens.history.labels import assign_labels
 from pytest_torchlens.history.layers.passes import group_passes
+from pytest_torchlens.history.operation_records import assign_labels
 
 SIZES = (10_000, 30_000, 100_000)
 _FUNCTIONS = (torch.cos, torch.sin, torch.tanh, torch.sigmoid, torch.relu)

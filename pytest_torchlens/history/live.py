@@ -11,7 +11,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.gradients import key_of
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.records import bare
+from pytest_torchlens.history.operation_records import bare
 from pytest_torchlens.history.source import StackFrame
 from pytest_torchlens.history.source import call_stack
 from pytest_torchlens.history.walks import Walks

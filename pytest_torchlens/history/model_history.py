@@ -25,7 +25,6 @@ from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.history.history_options import arguments_of
 from pytest_torchlens.history.history_options import keys_and_tests
 from pytest_torchlens.history.history_options import places_that_pass
-from pytest_torchlens.history.labels import assign_labels
 from pytest_torchlens.history.layer import Layer
 from pytest_torchlens.history.layers.passes import group_passes
 from pytest_torchlens.history.live import BackwardPass
@@ -35,8 +34,9 @@ from pytest_torchlens.history.lookup import Lookup
 from pytest_torchlens.history.lookup import named_node
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation import LoggedOperation
-from pytest_torchlens.history.records import arguments_with_labels
-from pytest_torchlens.history.records import fields_of
+from pytest_torchlens.history.operation_records import arguments_with_labels
+from pytest_torchlens.history.operation_records import assign_labels
+from pytest_torchlens.history.operation_records import fields_of
 from pytest_torchlens.history.rerun import graph_differences
 from pytest_torchlens.history.source import source_line
 from pytest_torchlens.history.view import HistoryView

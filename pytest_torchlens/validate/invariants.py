@@ -19,8 +19,8 @@ from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.labels import label_of
-from pytest_torchlens.history.labels import type_of
+from pytest_torchlens.history.operation_records import label_of
+from pytest_torchlens.history.operation_records import type_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.validate.score import Score
