@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from pytest_torchlens.history.layer import Layer
+from pytest_torchlens.history.layers_and_operations import Layer
+from pytest_torchlens.history.layers_and_operations import LoggedOperation
+from pytest_torchlens.history.layers_and_operations import fields_by_name
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import Lookup
 from pytest_torchlens.history.lookup import Named
 from pytest_torchlens.history.model_history import ModelHistory
-from pytest_torchlens.history.operation import LoggedOperation
-from pytest_torchlens.history.operation import fields_by_name
 from pytest_torchlens.history.source import StackFrame
 from pytest_torchlens.history.store import Stored
 from pytest_torchlens.history.store import path_of

@@ -25,15 +25,15 @@ from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.history.history_options import arguments_of
 from pytest_torchlens.history.history_options import keys_and_tests
 from pytest_torchlens.history.history_options import places_that_pass
-from pytest_torchlens.history.layer import Layer
 from pytest_torchlens.history.layers.passes import group_passes
+from pytest_torchlens.history.layers_and_operations import Layer
+from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.live import Live
 from pytest_torchlens.history.live import LiveOperation
 from pytest_torchlens.history.lookup import Lookup
 from pytest_torchlens.history.lookup import named_node
 from pytest_torchlens.history.modules import Modules
-from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.operation_records import arguments_with_labels
 from pytest_torchlens.history.operation_records import assign_labels
 from pytest_torchlens.history.operation_records import fields_of

@@ -22,8 +22,8 @@ from pytest_torchlens.records import Operation
 from pytest_torchlens.records import byte_size
 
 if TYPE_CHECKING:
-    from pytest_torchlens.history.layer import Layer
-    from pytest_torchlens.history.operation import LoggedOperation
+    from pytest_torchlens.history.layers_and_operations import Layer
+    from pytest_torchlens.history.layers_and_operations import LoggedOperation
 
 
 Facts = list[tuple[str, str]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.history.operation import LoggedOperation
+from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.records import nearest
 
 ByLabel = Mapping[str, LoggedOperation]

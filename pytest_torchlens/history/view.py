@@ -15,11 +15,11 @@ from typing import TypeAlias
 from pytest_torchlens.history import printing
 from pytest_torchlens.history import tables
 from pytest_torchlens.history.control_flow.conditions import lines_by_branch
+from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.lookup import checked
 from pytest_torchlens.history.lookup import is_key
-from pytest_torchlens.history.operation import LoggedOperation
 from pytest_torchlens.history.printing import summary
 from pytest_torchlens.history.query import query
 from pytest_torchlens.history.walks import Walks
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import networkx
     import pandas
 
-    from pytest_torchlens.history.layer import Layer
+    from pytest_torchlens.history.layers_and_operations import Layer
 
     Which: TypeAlias = str | int | LoggedOperation | Layer
 
