@@ -8,8 +8,8 @@ from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.loaded import LoadedHistory
 from pytest_torchlens.history.loaded import load
 from pytest_torchlens.history.lookup import LookupKeyError
+from pytest_torchlens.history.lookup import Query
 from pytest_torchlens.history.model_history import ModelHistory
-from pytest_torchlens.history.query import Query
 from pytest_torchlens.history.store import HistoryFileError
 from pytest_torchlens.history.walks import NoPathError
 

@@ -27,9 +27,9 @@ from pytest_torchlens.capture import TraceError
 from pytest_torchlens.capture import check_model
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.lookup import LookupKeyError
+from pytest_torchlens.history.lookup import Query
 from pytest_torchlens.history.lookup import checked
 from pytest_torchlens.history.lookup import is_key
-from pytest_torchlens.history.query import Query
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 

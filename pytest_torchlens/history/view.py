@@ -20,8 +20,8 @@ from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.lookup import checked
 from pytest_torchlens.history.lookup import is_key
+from pytest_torchlens.history.lookup import query
 from pytest_torchlens.history.printing import summary
-from pytest_torchlens.history.query import query
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
