@@ -1,9 +1,13 @@
-"""What a forward pass costs, and how each number was had."""
+"""What each module cost: the sums over its operations.
+
+What a forward pass costs, and how each number was had.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -12,13 +16,13 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.history.history_options import arguments_of
-from pytest_torchlens.measure.by_module import by_module
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.memory import LiveStorages
 from pytest_torchlens.measure.memory import measured_peak
@@ -28,6 +32,24 @@ from pytest_torchlens.measure.times import same_calls
 from pytest_torchlens.measure.times import seconds_on_cuda
 from pytest_torchlens.measure.times import times_of
 from pytest_torchlens.records import Measurements
+from pytest_torchlens.records import ModuleMeasurements
+
+Costs = dict[str, tuple[Any, ...]]
+"""By field of `ModuleMeasurements`, what each call cost."""
+
+
+def by_module(recording: Recording, costs: Costs) -> tuple[ModuleMeasurements, ...]:
+    """Return the sums for each module that was called, the model itself first; of all its calls."""
+    found: dict[str, dict[str, Any]] = {call.address: defaultdict(int) for call in recording.module_calls}
+    for number, call in enumerate(recording.calls):
+        addresses = list(dict.fromkeys(around.address for around in call.module.stack())) if call.module else []
+        for name, each in costs.items():
+            for address in addresses if each else ():
+                found[address][name] += each[number]
+            if each and addresses:
+                found[addresses[0]][f"self_{name}"] += each[number]
+    return tuple(ModuleMeasurements(address=address, **sums) for address, sums in found.items())
+
 
 _FLOPS = (
     "PyTorch's formulas (torch.utils.flop_counter), and ours for fused kernels, over the replay; multiply-add is two"
