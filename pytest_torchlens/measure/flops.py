@@ -1,4 +1,6 @@
-"""Floating-point operations of each recorded call, counted by PyTorch's own formulas over the replay.
+"""The recorded calls, run again one by one for what they cost.
+
+Floating-point operations of each recorded call, counted by PyTorch's own formulas over the replay.
 
 PyTorch has no formulas for the fused kernels that attention and recurrent layers take in eval mode on the CPU; without
 them `torch.utils.flop_counter.FlopCounterMode` leaves these out.  `FORMULAS` has them, in the form of its
@@ -8,15 +10,55 @@ them `torch.utils.flop_counter.FlopCounterMode` leaves these out.  `FORMULAS` ha
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from math import prod
 from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.flop_counter import sdpa_flop_count
 
+from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
-from pytest_torchlens.measure.played import played
+from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.replay import Player
+
+
+class Played(NamedTuple):
+    """One call, just after it ran; what is not used again is freed when the next is asked for."""
+
+    number: int
+    call: Call
+    arguments: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+
+
+class NotPlayedError(RuntimeError):
+    """A recorded call cannot be run again, with its name and the reason."""
+
+
+def played(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[Played]:
+    """Run the calls of a recording again and yield each; `begin` is called just before it runs.
+
+    Raises
+    ------
+    NotPlayedError
+        If one raises, or gives other tensors than were recorded.
+    """
+    with Player(recording) as player:
+        for number, call in enumerate(recording.calls):
+            try:
+                arguments = player.arguments(call)
+                begin()
+                returned, outputs = player.play(number, call, arguments)
+                yield Played(number, call, tensors(arguments), outputs)
+                del arguments, outputs
+                player.store(number, call, returned)
+            except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
+                raise NotPlayedError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
+            del returned
+
 
 Shape = tuple[int, ...]
 

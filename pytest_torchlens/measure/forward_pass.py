@@ -23,11 +23,11 @@ from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.history.history_options import arguments_of
+from pytest_torchlens.measure.flops import NotPlayedError
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.memory import LiveStorages
 from pytest_torchlens.measure.memory import measured_peak
 from pytest_torchlens.measure.memory import needed_and_moved
-from pytest_torchlens.measure.played import NotPlayedError
 from pytest_torchlens.measure.times import same_calls
 from pytest_torchlens.measure.times import seconds_on_cuda
 from pytest_torchlens.measure.times import times_of

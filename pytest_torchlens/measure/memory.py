@@ -22,8 +22,8 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import value_of
-from pytest_torchlens.measure.played import Played
-from pytest_torchlens.measure.played import played
+from pytest_torchlens.measure.flops import Played
+from pytest_torchlens.measure.flops import played
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from torch.utils import benchmark
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import record
-from pytest_torchlens.measure.played import played
+from pytest_torchlens.measure.flops import played
 
 _SHORTEST = 0.01
 """Seconds that one timing takes at least; shorter passes are run several times in it."""

@@ -7,9 +7,9 @@ import time
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.measure.flops import NotPlayedError
 from pytest_torchlens.measure.flops import flops_of
-from pytest_torchlens.measure.played import NotPlayedError
-from pytest_torchlens.measure.played import played
+from pytest_torchlens.measure.flops import played
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
