@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_torchlens.plugin.arguments import with_reason
-from pytest_torchlens.plugin.autotrace_options import MARKER_HELP
 from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
 from pytest_torchlens.plugin.fixtures import lens_model
@@ -19,6 +18,7 @@ from pytest_torchlens.plugin.fixtures import lens_recorder
 from pytest_torchlens.plugin.fixtures import lens_report
 from pytest_torchlens.plugin.fixtures import lens_trace
 from pytest_torchlens.plugin.fixtures import lens_validate
+from pytest_torchlens.plugin.options import MARKER_HELP
 from pytest_torchlens.plugin.options import add_options
 from pytest_torchlens.plugin.options import is_wanted
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.plugin.arguments import names_zoo
-from pytest_torchlens.plugin.autotrace_options import MODES
-from pytest_torchlens.plugin.autotrace_options import WHICH
 from pytest_torchlens.plugin.deadlines import lift_deadline
 from pytest_torchlens.plugin.marker import choice
 from pytest_torchlens.plugin.marker import marked
 from pytest_torchlens.plugin.marker import number
+from pytest_torchlens.plugin.options import MODES
+from pytest_torchlens.plugin.options import WHICH
 from pytest_torchlens.plugin.traced import Traced
 from pytest_torchlens.plugin.traced import failure_of
 from pytest_torchlens.plugin.traced import section

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_torchlens.plugin.autotrace_options import MODES
-from pytest_torchlens.plugin.autotrace_options import WHICH
+from pytest_torchlens.plugin.options import MODES
+from pytest_torchlens.plugin.options import WHICH
 
 if TYPE_CHECKING:
     from collections.abc import Callable

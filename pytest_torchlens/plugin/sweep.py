@@ -13,6 +13,7 @@ from pytest_torchlens.plugin.costs import keep_costs
 from pytest_torchlens.plugin.costs import known_costs
 from pytest_torchlens.plugin.estimate import Estimate
 from pytest_torchlens.plugin.gather import Gathered
+from pytest_torchlens.plugin.options import MANY
 from pytest_torchlens.plugin.progress import Progress
 from pytest_torchlens.plugin.resume import folders_left
 from pytest_torchlens.plugin.resume import new_folder
@@ -20,7 +21,6 @@ from pytest_torchlens.plugin.resume import remove_old
 from pytest_torchlens.plugin.resume import stamps
 from pytest_torchlens.plugin.schedule import GUESSES
 from pytest_torchlens.plugin.schedule import Schedule
-from pytest_torchlens.plugin.sweep_options import MANY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

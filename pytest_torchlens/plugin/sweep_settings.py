@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_torchlens.plugin.sweep_options import SECONDS
-from pytest_torchlens.plugin.sweep_options import SIZES
+from pytest_torchlens.plugin.options import SECONDS
+from pytest_torchlens.plugin.options import SIZES
 
 if TYPE_CHECKING:
     from pathlib import Path
