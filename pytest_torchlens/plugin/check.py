@@ -13,11 +13,11 @@ import pytest
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.wording import told
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.plugin.baseline_policy import command_options
-from pytest_torchlens.plugin.baseline_policy import policy_of
 from pytest_torchlens.plugin.hooks import HookError
 from pytest_torchlens.plugin.hooks import overruled
 from pytest_torchlens.plugin.marker import conditions
+from pytest_torchlens.plugin.settings import command_options
+from pytest_torchlens.plugin.settings import policy_of
 from pytest_torchlens.run import find_environment
 from pytest_torchlens.run import machine_of
 from pytest_torchlens.run import replay_seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_torchlens.plugin.ci_settings import CiOptions
+    from pytest_torchlens.plugin.settings import CiOptions
     from pytest_torchlens.records import RunReport
 
 

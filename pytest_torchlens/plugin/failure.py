@@ -11,7 +11,7 @@ import pluggy
 
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.wording import told
-from pytest_torchlens.plugin.baseline_policy import command_options
+from pytest_torchlens.plugin.settings import command_options
 
 if TYPE_CHECKING:
     import pytest

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Mapping
 
-    from pytest_torchlens.plugin.sweep_settings import SweepOptions
+    from pytest_torchlens.plugin.settings import SweepOptions
 
 GUESSES = {"fast": 5.0, "slow": 60.0, "huge": 600.0}
 """Seconds of a model that was never run here, by its size class."""

@@ -285,7 +285,7 @@ class LensSession:
 
     def _tell_of_baselines(self, reporter: pytest.TerminalReporter, models: tuple[ModelReport, ...]) -> None:
         from pytest_torchlens.baseline.wording import summary
-        from pytest_torchlens.plugin.baseline_policy import command_options
+        from pytest_torchlens.plugin.settings import command_options
 
         compared = [(f"{model.zoo}:{model.name}", model.comparison) for model in models if model.comparison]
         options = command_options(self.config)

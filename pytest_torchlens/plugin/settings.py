@@ -1,8 +1,16 @@
-"""What the options and ini keys of a run come to."""
+"""What the options and ini keys of baselines come to.
+
+What the options of a CI come to.
+
+What the options of runs over many models come to.
+
+What the options and ini keys of a run come to.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +19,260 @@ from typing import Any
 
 import pytest
 
-from pytest_torchlens.plugin.baseline_policy import check_alone
-from pytest_torchlens.plugin.baseline_policy import policy_of
-from pytest_torchlens.plugin.ci_settings import CiOptions
-from pytest_torchlens.plugin.sweep_settings import SweepOptions
+from pytest_torchlens.baseline.conditions import ConditionError
+from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.baseline.policy import KEEPS
+from pytest_torchlens.baseline.policy import UPDATES
+from pytest_torchlens.baseline.policy import Policy
+from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.plugin.options import SECONDS
+from pytest_torchlens.plugin.options import SIZES
+from pytest_torchlens.records import nearest
 
 if TYPE_CHECKING:
-    from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.report import Graphs
+    from pytest_torchlens.report import ResultTable
+    from pytest_torchlens.run import Limits
     from pytest_torchlens.run import OtherPython
+
+
+_OF_STORED = ("--lens-update", "--lens-baseline", "--lens-keep")
+
+
+def policy_of(config: pytest.Config) -> Policy:
+    """Return what the options and ini keys of baselines come to.
+
+    Raises
+    ------
+    pytest.UsageError
+        If a value is none that its option takes, or baselines are to be stored under CI.
+    """
+    option: Any = config.option
+    given = config.getini("lens_baseline_dir")
+    store = Store.of(config.rootpath, config.rootpath / given if given else None, _name(option.lens_baseline))
+    fail_on = (*config.getini("lens_fail_on"), *option.lens_fail_on)
+    try:
+        Conditions.of(fail_on)
+    except ConditionError as error:
+        raise pytest.UsageError(f"--lens-fail-on: {error}") from None
+    in_ci = bool(os.environ.get("CI"))
+    return Policy(
+        folder=str(store.folder),
+        pending=str(store.pending),
+        activations=str(store.activations),
+        times=str(store.times),
+        root=str(config.rootpath),
+        update=_update(option.lens_update, refused=in_ci and not option.lens_update_in_ci),
+        strict=option.lens_strict or config.getini("lens_strict") or (in_ci and bool(store)),
+        fail_on=fail_on,
+        keep=_keep(option.lens_keep or config.getini("lens_keep")),
+    )
+
+
+def command_options(config: pytest.Config) -> str:
+    """Return what ``pytest-lens`` must be told to find the baselines of a run, with a space before each word."""
+    here, root, given = config.invocation_params.dir, config.rootpath, config.getini("lens_baseline_dir")
+    options = {
+        "root": os.path.relpath(root, here) if root != here else "",
+        "dir": os.path.relpath(root / given, here) if given else "",
+        "baseline": config.getoption("lens_baseline") or "",
+    }
+    return "".join(f" {shlex.quote(f'--{name}={value}')}" for name, value in options.items() if value)
+
+
+def _name(name: str | None) -> str:
+    if name is None:
+        return ""
+    if not name or Path(name).name != name or name.startswith((".", "@")):
+        raise pytest.UsageError(f"--lens-baseline: {name!r} is no name of a set; one is a plain word, as torch-2.13")
+    return name
+
+
+def _keep(values: list[str]) -> tuple[str, ...]:
+    kinds = tuple(kind.strip() for value in values for kind in value.split(","))
+    for kind in kinds:
+        if kind not in KEEPS:
+            raise pytest.UsageError(f"--lens-keep: there is no {kind!r} to keep: {nearest(kind, KEEPS)}")
+    return kinds
+
+
+def _update(values: list[str], *, refused: bool) -> tuple[str, ...]:
+    kinds = [kind.strip() for value in values for kind in value.split(",")]
+    for kind in kinds:
+        if kind not in UPDATES:
+            raise pytest.UsageError(f"--lens-update: no kind {kind!r}: {nearest(kind, UPDATES)}")
+    if kinds and refused:
+        raise pytest.UsageError(
+            "--lens-update under CI would accept whatever it finds; store baselines on your machine, "
+            "or add --lens-update-in-ci"
+        )
+    return UPDATES[:-1] if "all" in kinds else tuple(kinds)
+
+
+def check_alone(config: pytest.Config) -> None:
+    """Refuse options of baselines where nothing is compared.
+
+    Raises
+    ------
+    pytest.UsageError
+        If one is there without ``--lens-validate``.
+    """
+    option: Any = config.option
+    given = {"--lens-update": option.lens_update, "--lens-strict": option.lens_strict}
+    given |= {"--lens-baseline": option.lens_baseline, "--lens-fail-on": option.lens_fail_on}
+    given |= {"--lens-keep": option.lens_keep, "--lens-against": option.lens_against}
+    for name, value in given.items():
+        if value and not option.lens_validate:
+            raise pytest.UsageError(f"{name} is about the comparison with a baseline: add --lens-validate")
+        if value and option.lens_against and name in _OF_STORED:
+            raise pytest.UsageError(
+                f"{name} is about stored baselines, and --lens-against leaves these alone: drop one"
+            )
+
+
+@dataclass(frozen=True)
+class CiOptions:
+    """Files for a CI; None where one is not asked for."""
+
+    markdown: Path | None
+    json: Path | None
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> CiOptions:
+        """Read and check them.
+
+        Raises
+        ------
+        pytest.UsageError
+            If a file cannot be written.
+        """
+        return cls(_file(config, "lens_report_md"), _file(config, "lens_json"))
+
+
+def _file(config: pytest.Config, key: str) -> Path | None:
+    option: Any = getattr(config.option, key)
+    name = option or config.getini(key)
+    if not name:
+        return None
+    path = Path((config.invocation_params.dir if option else config.rootpath) / name)
+    if path.is_dir() or (path.parent.exists() and not path.parent.is_dir()):
+        where = "is a folder" if path.is_dir() else "is in no folder"
+        raise pytest.UsageError(f"--{key.replace('_', '-')}: {path} {where}; name a file")
+    return path
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """These options, checked."""
+
+    isolate: bool | None
+    """None decides by the number of models."""
+    timeout: float
+    memory: int | None
+    """Bytes; None takes a share of the machine's."""
+    limit: int | None
+    sample: tuple[int, int] | None
+    """How many models, and the seed."""
+    sizes: tuple[str, ...]
+    resume: bool
+    table: Path | None
+    """The CSV file of results; None where none is asked for."""
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> SweepOptions:
+        """Read and check them.
+
+        Raises
+        ------
+        pytest.UsageError
+            If a value is none that the option takes.
+        """
+        option: Any = config.option
+        # A debugger needs the model in the process that has the terminal.
+        isolate = False if option.usepdb else option.lens_isolate
+        return cls(
+            isolate=isolate,
+            timeout=_seconds(option.lens_timeout or config.getini("lens_timeout")),
+            memory=_memory(option.lens_memory or config.getini("lens_memory")),
+            limit=None if option.lens_limit is None else _count("--lens-limit", option.lens_limit),
+            sample=_sample(option.lens_sample),
+            sizes=_sizes(option.lens_size),
+            resume=option.lens_resume,
+            table=config.invocation_params.dir / option.lens_table if option.lens_table else None,
+        )
+
+    def limits(self) -> Limits:
+        """Return what a model may use whose zoo file says nothing else."""
+        from pytest_torchlens.run import Limits
+        from pytest_torchlens.run import memory_share
+
+        return Limits(self.timeout, self.memory or memory_share())
+
+    def open_table(self) -> ResultTable | None:
+        """Return the file of results; None where none is asked for.
+
+        Raises
+        ------
+        pytest.UsageError
+            If it is the file of something else.
+        """
+        if self.table is None:
+            return None
+        from pytest_torchlens.report import ResultTable
+        from pytest_torchlens.report import TableError
+
+        try:
+            return ResultTable(self.table)
+        except TableError as error:
+            raise pytest.UsageError(f"--lens-table: {error}") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text or SECONDS)
+    except ValueError:
+        seconds = 0
+    if not seconds > 0:
+        raise pytest.UsageError(f"--lens-timeout: {text!r} is no number of seconds above 0")
+    return seconds
+
+
+def _memory(text: str) -> int | None:
+    if not text:
+        return None
+    from pytest_torchlens.zoo.units import bytes_of
+
+    try:
+        return bytes_of(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"--lens-memory: {error}") from None
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise pytest.UsageError(f"{name}: {text!r} is no number of models from 1")
+    return int(text)
+
+
+def _sample(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    count, comma, seed = text.partition(",")
+    if comma and not seed.isdecimal():
+        raise pytest.UsageError(f"--lens-sample: the seed {seed!r} is no whole number from 0")
+    return _count("--lens-sample", count), int(seed or 0)
+
+
+def _sizes(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return SIZES
+    from pytest_torchlens.records import nearest
+
+    sizes = tuple(size.strip() for size in text.split(","))
+    for size in sizes:
+        if size not in SIZES:
+            raise pytest.UsageError(f"--lens-size: no size class {size!r}: {nearest(size, SIZES)}")
+    return sizes
 
 
 @dataclass(frozen=True)

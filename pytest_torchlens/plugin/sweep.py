@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_torchlens.plugin.selection import Selection
-    from pytest_torchlens.plugin.sweep_settings import SweepOptions
+    from pytest_torchlens.plugin.settings import SweepOptions
     from pytest_torchlens.run import RunOptions
 
 
