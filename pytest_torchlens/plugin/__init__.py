@@ -117,7 +117,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     marked = [item for item in session.items if any(mark.name in _MARKERS for mark in item.iter_markers())]
     if marked:
-        from pytest_torchlens.plugin.marked import Marked
+        from pytest_torchlens.plugin.marker import Marked
 
         session.config.pluginmanager.register(Marked(marked), "lens-marked")
 
