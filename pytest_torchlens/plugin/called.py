@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_torchlens.plugin.gather import Gathered
+from pytest_torchlens.plugin.results import Gathered
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome

@@ -16,10 +16,10 @@ from pytest_torchlens.plugin.called import Called
 from pytest_torchlens.plugin.hooks import concerns_models
 from pytest_torchlens.plugin.hooks import with_facts
 from pytest_torchlens.plugin.options import MANY
-from pytest_torchlens.plugin.outcomes import Said
-from pytest_torchlens.plugin.outcomes import outcome_of
-from pytest_torchlens.plugin.outcomes import with_outcome
-from pytest_torchlens.plugin.outcomes import without_report
+from pytest_torchlens.plugin.results import Said
+from pytest_torchlens.plugin.results import outcome_of
+from pytest_torchlens.plugin.results import with_outcome
+from pytest_torchlens.plugin.results import without_report
 from pytest_torchlens.plugin.selection import Selection
 from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.plugin.sweep import Sweep

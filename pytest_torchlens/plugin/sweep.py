@@ -12,13 +12,13 @@ import pytest
 from pytest_torchlens.plugin.costs import keep_costs
 from pytest_torchlens.plugin.costs import known_costs
 from pytest_torchlens.plugin.estimate import Estimate
-from pytest_torchlens.plugin.gather import Gathered
 from pytest_torchlens.plugin.options import MANY
 from pytest_torchlens.plugin.progress import Progress
-from pytest_torchlens.plugin.resume import folders_left
-from pytest_torchlens.plugin.resume import new_folder
-from pytest_torchlens.plugin.resume import remove_old
-from pytest_torchlens.plugin.resume import stamps
+from pytest_torchlens.plugin.results import Gathered
+from pytest_torchlens.plugin.results import folders_left
+from pytest_torchlens.plugin.results import new_folder
+from pytest_torchlens.plugin.results import remove_old
+from pytest_torchlens.plugin.results import stamps
 from pytest_torchlens.plugin.schedule import GUESSES
 from pytest_torchlens.plugin.schedule import Schedule
 
