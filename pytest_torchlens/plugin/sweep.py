@@ -11,8 +11,8 @@ import pytest
 
 from pytest_torchlens.plugin.costs import keep_costs
 from pytest_torchlens.plugin.costs import known_costs
-from pytest_torchlens.plugin.estimate import Estimate
 from pytest_torchlens.plugin.options import MANY
+from pytest_torchlens.plugin.progress import Estimate
 from pytest_torchlens.plugin.progress import Progress
 from pytest_torchlens.plugin.results import Gathered
 from pytest_torchlens.plugin.results import folders_left

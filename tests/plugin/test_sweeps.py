@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from pytest_torchlens.plugin.estimate import Estimate
+from pytest_torchlens.plugin.progress import Estimate
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import from_json
 
