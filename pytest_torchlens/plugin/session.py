@@ -1,9 +1,16 @@
-"""A run that is about models: collects them, gathers what was found, and tells it at the end."""
+"""What a run tells of the drawings that ``--lens-graph`` asked for.
+
+What a run leaves for a CI: files, the summary of a GitHub step, annotations.
+
+A run that is about models: collects them, gathers what was found, and tells it at the end.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from datetime import timezone
 from functools import cached_property
@@ -25,12 +32,15 @@ from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.plugin.sweep import Sweep
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import RunReport
+from pytest_torchlens.run import NO_GRAPH
+from pytest_torchlens.run import UNFIT_GRAPH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.plugin.items import ZooFile
+    from pytest_torchlens.plugin.settings import CiOptions
     from pytest_torchlens.plugin.unused import Unused
     from pytest_torchlens.records import Environment
     from pytest_torchlens.records import ModelReport
@@ -38,6 +48,53 @@ if TYPE_CHECKING:
     from pytest_torchlens.run import Isolation
     from pytest_torchlens.run import Runner
     from pytest_torchlens.run import RunOptions
+
+
+def fit_none(models: Iterable[ModelReport]) -> bool:
+    """Whether what was asked for fits none of the models that could have been drawn."""
+    drawable = [model for model in models if model.history is not None]
+    return bool(drawable) and all(_reasons(model, UNFIT_GRAPH) for model in drawable)
+
+
+def missing(models: tuple[ModelReport, ...]) -> Iterator[str]:
+    """Say of how many models there is no drawing, with the first reason of each kind."""
+    for kind in (UNFIT_GRAPH, NO_GRAPH):
+        reasons = [reason for model in models for reason in _reasons(model, kind)]
+        if reasons:
+            yield f"no graph of {len(reasons)} of {len(models)} model{'s' * (len(models) != 1)}: {kind}{reasons[0]}"
+
+
+def _reasons(model: ModelReport, kind: str) -> list[str]:
+    return [note.removeprefix(kind) for note in model.notes if note.startswith(kind)]
+
+
+def write_files(run: RunReport, options: CiOptions) -> None:
+    """Write the files that were asked for, and the summary of the step where there is one.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be written.
+    """
+    from pytest_torchlens.records import to_json
+    from pytest_torchlens.report import markdown
+    from pytest_torchlens.report.files import write_file
+
+    if options.json:
+        write_file(options.json, to_json(run, indent=1))
+    if options.markdown:
+        write_file(options.markdown, markdown(run))
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(markdown(run))
+
+
+def annotated(run: RunReport, root: Path) -> Iterator[str]:
+    """Yield the lines that annotate a GitHub job; none elsewhere."""
+    from pytest_torchlens.report import github_annotations
+
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        yield from github_annotations(run.models, root)
 
 
 class LensSession:
@@ -228,7 +285,6 @@ class LensSession:
 
     def _judge_drawings(self, session: pytest.Session, models: tuple[ModelReport, ...]) -> None:
         """End as pytest ends after a wrong option where what was asked for is in no model of the run."""
-        from pytest_torchlens.plugin.drawings import fit_none
 
         if self.options.graphs and session.exitstatus == pytest.ExitCode.OK and fit_none(models):
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -246,7 +302,6 @@ class LensSession:
         return without_report(nodeid, self.selection.models[nodeid], said)
 
     def _write(self, report: RunReport, session: pytest.Session) -> None:
-        from pytest_torchlens.plugin.ci import write_files
         from pytest_torchlens.report import write_site
 
         try:
@@ -263,7 +318,6 @@ class LensSession:
         """Print one table, and where the report is."""
         if self._report is None:
             return
-        from pytest_torchlens.plugin.ci import annotated
         from pytest_torchlens.report import terminal_table
         from pytest_torchlens.report import verbose_text
 
@@ -296,8 +350,6 @@ class LensSession:
         self, reporter: pytest.TerminalReporter, folder: Path, models: tuple[ModelReport, ...]
     ) -> None:
         """Say where the drawings are, and why there are none of some models."""
-        from pytest_torchlens.plugin.drawings import fit_none
-        from pytest_torchlens.plugin.drawings import missing
 
         unfit = fit_none(models)
         if not unfit:
