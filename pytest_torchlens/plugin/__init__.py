@@ -69,7 +69,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """Explain why tensors or histories are not equal."""
-    from pytest_torchlens.plugin.compare import explain
+    from pytest_torchlens.plugin.fixtures import explain
 
     return explain(op, left, right)
 
