@@ -12,13 +12,13 @@ from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.plugin.failure import failure_text
 from pytest_torchlens.plugin.failure import is_models_own
+from pytest_torchlens.plugin.failure import junit_properties
 from pytest_torchlens.plugin.failure import represent
 from pytest_torchlens.plugin.failure import represent_text
 from pytest_torchlens.plugin.hooks import HookError
 from pytest_torchlens.plugin.hooks import hooked
 from pytest_torchlens.plugin.hooks import with_last_words
 from pytest_torchlens.plugin.progress import Progress
-from pytest_torchlens.plugin.properties import junit_properties
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.zoo import ZooError
 
