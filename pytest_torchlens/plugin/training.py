@@ -43,7 +43,7 @@ def give_recorder(item: pytest.Item) -> None:
 def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:
     """Yield the recorder of a test, made with what its markers say."""
     from pytest_torchlens.recorder import Recorder
-    from pytest_torchlens.recorder.automatic import ModelFinder
+    from pytest_torchlens.recorder.tracking import ModelFinder
 
     item = request.node
     options, expectations = _asked(item)
