@@ -69,7 +69,7 @@ def recorder_of(request: pytest.FixtureRequest) -> Iterator[Recorder]:
 def _asked(item: pytest.Item) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return options and expectations from all markers of a test, those nearest to it last."""
     from pytest_torchlens.recorder.expectations import NAMES
-    from pytest_torchlens.recorder.options import RecorderOptions
+    from pytest_torchlens.recorder.recorder_options import RecorderOptions
 
     known = {field.name for field in fields(RecorderOptions)}
     words = known.union(NAMES, NARROWING)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
-    from pytest_torchlens.recorder.errors import ExpectationError
-    from pytest_torchlens.recorder.errors import RecorderError
     from pytest_torchlens.recorder.recorder import Recorder
+    from pytest_torchlens.recorder.recorder_options import ExpectationError
+    from pytest_torchlens.recorder.recorder_options import RecorderError
     from pytest_torchlens.recorder.series import Series
 
 _HOME = {"ExpectationError": "errors", "Recorder": "recorder", "RecorderError": "errors", "Series": "series"}

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_torchlens.recorder.options import RecorderOptions
+    from pytest_torchlens.recorder.recorder_options import RecorderOptions
 
 
 class Clock:

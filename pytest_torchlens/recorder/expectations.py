@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.recorder.checks import check_whole
-from pytest_torchlens.recorder.errors import ExpectationError
-from pytest_torchlens.recorder.ranges import Range
+from pytest_torchlens.recorder.recorder_options import ExpectationError
+from pytest_torchlens.recorder.recorder_options import Range
+from pytest_torchlens.recorder.recorder_options import check_whole
 from pytest_torchlens.recorder.rules import RULES
 from pytest_torchlens.recorder.rules import Found
 from pytest_torchlens.recorder.rules import decrease

@@ -6,8 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_torchlens.recorder.errors import RecorderError
 from pytest_torchlens.recorder.forks import forget_in_forks
+from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.worker.files import read_reports
 
 if sys.platform != "win32":

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.recorder.checks import check_flags
+from pytest_torchlens.recorder.recorder_options import check_flags
 from pytest_torchlens.records.near import nearest
 
 VIEWS = ("auto", "heatmap", "channels", "histogram", "pca", "square")

@@ -6,9 +6,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from typing import Any
 
-from pytest_torchlens.recorder.errors import RecorderError
 from pytest_torchlens.recorder.folder import OwnFolder
 from pytest_torchlens.recorder.process import Worker
+from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.series import COLUMNS
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_torchlens.recorder.items import Item
-    from pytest_torchlens.recorder.options import RecorderOptions
     from pytest_torchlens.recorder.process import Counts
     from pytest_torchlens.recorder.readings import Reading
+    from pytest_torchlens.recorder.recorder_options import RecorderOptions
     from pytest_torchlens.recorder.series import Row
 
 _columns = attrgetter(*COLUMNS)

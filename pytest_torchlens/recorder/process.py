@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pytest_torchlens.recorder.errors import RecorderError
 from pytest_torchlens.recorder.forks import forget_in_forks
+from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.ring import Ring
 
 if TYPE_CHECKING:
-    from pytest_torchlens.recorder.options import RecorderOptions
+    from pytest_torchlens.recorder.recorder_options import RecorderOptions
 
 RESERVED = 2
 """Slots that frames leave to the statistics."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from typing import Any
 
-from pytest_torchlens.recorder.checks import check_flags
 from pytest_torchlens.recorder.expectations import Expectations
-from pytest_torchlens.recorder.options import RecorderOptions
 from pytest_torchlens.recorder.process import check_not_beside
+from pytest_torchlens.recorder.recorder_options import RecorderOptions
+from pytest_torchlens.recorder.recorder_options import check_flags
 from pytest_torchlens.recorder.recording import Recording
 from pytest_torchlens.recorder.series import ByName
 from pytest_torchlens.recorder.tracker import Tracker

@@ -6,12 +6,12 @@ import warnings
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.recorder.clock import Clock
-from pytest_torchlens.recorder.errors import RecorderError
 from pytest_torchlens.recorder.items import Drawing
 from pytest_torchlens.recorder.items import Item
 from pytest_torchlens.recorder.optimizers import OptimizerSteps
 from pytest_torchlens.recorder.output import Output
 from pytest_torchlens.recorder.parameters import Parameters
+from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.series import ByName
 from pytest_torchlens.recorder.series import Row
 from pytest_torchlens.recorder.series import Series
@@ -22,10 +22,10 @@ from pytest_torchlens.recorder.watch import Watch
 if TYPE_CHECKING:
     import torch
 
-    from pytest_torchlens.recorder.errors import ExpectationError
     from pytest_torchlens.recorder.expectations import Expectations
-    from pytest_torchlens.recorder.options import RecorderOptions
     from pytest_torchlens.recorder.readings import Reading
+    from pytest_torchlens.recorder.recorder_options import ExpectationError
+    from pytest_torchlens.recorder.recorder_options import RecorderOptions
 
 
 class Recording:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_torchlens.recorder.expectations import Expected
-    from pytest_torchlens.recorder.ranges import Range
+    from pytest_torchlens.recorder.recorder_options import Range
     from pytest_torchlens.recorder.series import Row
 
 GRADIENTS = frozenset({"output gradient", "parameter gradient", "tensor gradient"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from typing import Any
 
-from pytest_torchlens.recorder.checks import check_flags
-from pytest_torchlens.recorder.checks import check_some
 from pytest_torchlens.recorder.items import Drawing
+from pytest_torchlens.recorder.recorder_options import check_flags
+from pytest_torchlens.recorder.recorder_options import check_some
 from pytest_torchlens.recorder.tracking import check_hooks
 from pytest_torchlens.recorder.tracking import check_tensor
 from pytest_torchlens.recorder.tracking import chosen_modules

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.clock import Clock
     from pytest_torchlens.recorder.expectations import Expectations
     from pytest_torchlens.recorder.items import Item
-    from pytest_torchlens.recorder.options import RecorderOptions
+    from pytest_torchlens.recorder.recorder_options import RecorderOptions
 
 
 class Hook:

@@ -1,20 +1,181 @@
-"""Options of a recorder, checked."""
+"""What a recording can fail with.
+
+Ranges as people write them: ``<1e3``, ``>=0``, ``<5%``, ``1e-5..1e-1``.
+
+Arguments, checked: an error names the argument, what it was, and what to give.
+
+Options of a recorder, checked.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import math
+import operator
 import os
+import re
 import sys
 from dataclasses import dataclass
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pytest_torchlens.recorder.checks import check_flags
-from pytest_torchlens.recorder.checks import check_positive
-from pytest_torchlens.recorder.checks import check_text
-from pytest_torchlens.recorder.checks import check_whole
 from pytest_torchlens.records.near import nearest
+
+
+class RecorderError(RuntimeError):
+    """The recording itself cannot go on: its process ended, its disk is full, a callback of the user's raised."""
+
+
+class ExpectationError(AssertionError):
+    """Training did what was not expected of it.
+
+    Attributes
+    ----------
+    step : int
+        The step it happened in; the first is 0.
+    item : str
+        Name of the tensor, as in `Recorder.series`.
+    expectation : str
+        Its name, as given to `Recorder.expect`.
+    value : float
+        What was found.
+    """
+
+    def __init__(self, message: str, *, step: int, item: str, expectation: str, value: float) -> None:
+        super().__init__(message)
+        self.step = step
+        self.item = item
+        self.expectation = expectation
+        self.value = value
+
+
+COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_ONE = re.compile(r"\s*(<=|>=|<|>)\s*(\S+)\s*")
+_TWO = re.compile(r"\s*(\S+?)\s*\.\.\s*(\S+)\s*")
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of numbers; what is not finite is in none.
+
+    Attributes
+    ----------
+    text : str
+        As it was written.
+    bounds : tuple of (str, float)
+        Comparisons that all have to hold.
+    """
+
+    text: str
+    bounds: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, name: str, text: object) -> Range:
+        """Read a range.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+        """
+        bounds = _bounds(text) if isinstance(text, str) else None
+        if not bounds or any(math.isnan(bound) for _, bound in bounds):
+            raise ValueError(f"{name}={text!r} is no range: write '<1e3', '>=0.5', '<5%' or '1e-5..1e-1'")
+        if len(bounds) > 1 and bounds[0][1] > bounds[1][1]:
+            raise ValueError(f"{name}={text!r}: the range is empty, its lower end comes first")
+        return cls(str(text).strip(), bounds)
+
+    def __contains__(self, value: float) -> bool:
+        return math.isfinite(value) and all(COMPARE[sign](value, bound) for sign, bound in self.bounds)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is in percent."""
+        return "%" in self.text
+
+
+def _bounds(text: str) -> tuple[tuple[str, float], ...] | None:
+    try:
+        if found := _ONE.fullmatch(text):
+            return ((found[1], _number(found[2])),)
+        if found := _TWO.fullmatch(text):
+            return ((">=", _number(found[1])), ("<=", _number(found[2])))
+    except ValueError:
+        pass
+    return None
+
+
+def _number(text: str) -> float:
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Check that it is a whole number, and neither too small nor too large.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):
+        span = f"from {least} on" if most is None else f"from {least:,} to {most:,}"
+        raise ValueError(f"{name}={value!r}: give a whole number {span}")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Check that it is a finite number above 0.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ValueError(f"{name}={value!r}: give a number above 0")
+
+
+def check_flags(**flags: Any) -> None:
+    """Check that each is True or False.
+
+    Raises
+    ------
+    TypeError
+        If one is not.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r}: give True or False")
+
+
+def check_some(**flags: Any) -> None:
+    """Check that each is True or False, and one of them True.
+
+    Raises
+    ------
+    TypeError
+        If one is neither.
+    ValueError
+        If all are False.
+    """
+    check_flags(**flags)
+    if not any(flags.values()):
+        raise ValueError(f"nothing is left to be tracked: {' and '.join(flags)} are all False")
+
+
+def check_text(name: str, value: Any) -> None:
+    """Check that it is a text.
+
+    Raises
+    ------
+    TypeError
+        If it is not.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r}: give a text")
+
 
 SMALLEST, LARGEST = 160, 8192
 """Pixels of a frame's sides: its text is to be read, and its file to be played."""
