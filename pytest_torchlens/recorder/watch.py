@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from pytest_torchlens.recorder.clock import Clock
     from pytest_torchlens.recorder.expectations import Expectations
     from pytest_torchlens.recorder.items import Item
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
+    from pytest_torchlens.recorder.steps import Clock
 
 
 class Hook:
