@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from typing import Any
 
-from pytest_torchlens.recorder.forks import forget_in_forks
 from pytest_torchlens.recorder.process import Worker
+from pytest_torchlens.recorder.process import forget_in_forks
 from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.series import COLUMNS
 from pytest_torchlens.recorder.worker.files import read_reports

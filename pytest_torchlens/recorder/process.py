@@ -1,4 +1,7 @@
-"""The near side of the process that draws and writes: started, fed, watched, and ended in time."""
+"""Forks of the process that records, such as workers of a DataLoader: what it holds open is not theirs.
+
+The near side of the process that draws and writes: started, fed, watched, and ended in time.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,46 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from pytest_torchlens.recorder.forks import forget_in_forks
 from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.ring import Ring
 
 if TYPE_CHECKING:
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
+
+
+class Forgets(Protocol):
+    """Something that a forked process must let go of."""
+
+    def forget(self) -> None:
+        """Be of no more use in this process, which was forked, and hold nothing open."""
+
+
+_all: weakref.WeakSet[Forgets] = weakref.WeakSet()
+
+
+def forget_in_forks(thing: Forgets) -> None:
+    """Have `forget` called in each process that is forked from now on."""
+    _all.add(thing)
+
+
+def _after_fork() -> None:
+    for thing in list(_all):
+        thing.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
 
 RESERVED = 2
 """Slots that frames leave to the statistics."""
