@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_torchlens.recorder.items import Drawing
 from pytest_torchlens.recorder.items import Item
 from pytest_torchlens.recorder.output import Output
-from pytest_torchlens.recorder.parameters import Parameters
+from pytest_torchlens.recorder.readings import Parameters
 from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.series import ByName
 from pytest_torchlens.recorder.series import Row

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
-from pytest_torchlens.recorder.outputs import is_measurable
+from pytest_torchlens.recorder.readings import is_measurable
 from pytest_torchlens.recorder.recorder_options import check_text
 from pytest_torchlens.records.near import nearest
 

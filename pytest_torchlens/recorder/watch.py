@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.recorder.outputs import first_tensor
-from pytest_torchlens.recorder.outputs import is_measurable
 from pytest_torchlens.recorder.readings import Reading
 from pytest_torchlens.recorder.readings import Readings
+from pytest_torchlens.recorder.readings import first_tensor
+from pytest_torchlens.recorder.readings import is_measurable
 from pytest_torchlens.recorder.sample import picture_sample
 from pytest_torchlens.recorder.statistics import Measured
 
