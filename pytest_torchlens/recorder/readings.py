@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from pytest_torchlens.recorder.sample import spread_sample
 from pytest_torchlens.recorder.series import Row
 from pytest_torchlens.recorder.statistics import NOT_MEASURED
 from pytest_torchlens.recorder.statistics import Measured
+from pytest_torchlens.recorder.statistics import spread_sample
 
 if TYPE_CHECKING:
     from torch import nn

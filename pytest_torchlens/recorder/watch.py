@@ -13,8 +13,8 @@ from pytest_torchlens.recorder.readings import Reading
 from pytest_torchlens.recorder.readings import Readings
 from pytest_torchlens.recorder.readings import first_tensor
 from pytest_torchlens.recorder.readings import is_measurable
-from pytest_torchlens.recorder.sample import picture_sample
 from pytest_torchlens.recorder.statistics import Measured
+from pytest_torchlens.recorder.statistics import picture_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 Image = pytest.importorskip("PIL.Image")
-from pytest_torchlens.recorder.sample import picture_sample  # noqa: E402
-from pytest_torchlens.recorder.sample import spread_sample  # noqa: E402
+from pytest_torchlens.recorder.statistics import picture_sample  # noqa: E402
+from pytest_torchlens.recorder.statistics import spread_sample  # noqa: E402
 from pytest_torchlens.recorder.worker.colours import NOT_A_NUMBER  # noqa: E402
 from pytest_torchlens.recorder.worker.painter import Painter  # noqa: E402
 from pytest_torchlens.recorder.worker.views import BAR  # noqa: E402
