@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from collections.abc import Iterable
 
-    from pytest_torchlens.recorder.items import Item
     from pytest_torchlens.recorder.readings import Reading
     from pytest_torchlens.recorder.rules import Rule
     from pytest_torchlens.recorder.series import Row
+    from pytest_torchlens.recorder.tracker import Item
 
 AT_THE_END = "loss_decreases"
 NAMES = (*RULES, AT_THE_END)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_torchlens.recorder.items import Item
     from pytest_torchlens.recorder.process import Counts
     from pytest_torchlens.recorder.readings import Reading
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
     from pytest_torchlens.recorder.series import Row
+    from pytest_torchlens.recorder.tracker import Item
 
 
 if sys.platform != "win32":

@@ -29,7 +29,7 @@ from pytest_torchlens.recorder.statistics import spread_sample
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_torchlens.recorder.items import Item
+    from pytest_torchlens.recorder.tracker import Item
     from pytest_torchlens.recorder.watch import Watch
 
 

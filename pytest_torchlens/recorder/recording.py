@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from pytest_torchlens.recorder.items import Drawing
-from pytest_torchlens.recorder.items import Item
 from pytest_torchlens.recorder.output import Output
 from pytest_torchlens.recorder.readings import Parameters
 from pytest_torchlens.recorder.recorder_options import RecorderError
@@ -16,6 +14,8 @@ from pytest_torchlens.recorder.series import Series
 from pytest_torchlens.recorder.series import number_row
 from pytest_torchlens.recorder.steps import Clock
 from pytest_torchlens.recorder.steps import OptimizerSteps
+from pytest_torchlens.recorder.tracker import Drawing
+from pytest_torchlens.recorder.tracker import Item
 from pytest_torchlens.recorder.tracking import check_name
 from pytest_torchlens.recorder.watch import Watch
 

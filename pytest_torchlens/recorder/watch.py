@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pytest_torchlens.recorder.expectations import Expectations
-    from pytest_torchlens.recorder.items import Item
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
     from pytest_torchlens.recorder.steps import Clock
+    from pytest_torchlens.recorder.tracker import Item
 
 
 class Hook:
