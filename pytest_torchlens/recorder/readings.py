@@ -29,8 +29,8 @@ from pytest_torchlens.recorder.statistics import spread_sample
 if TYPE_CHECKING:
     from torch import nn
 
+    from pytest_torchlens.recorder.tensor_hooks import Watch
     from pytest_torchlens.recorder.tracker import Item
-    from pytest_torchlens.recorder.watch import Watch
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:

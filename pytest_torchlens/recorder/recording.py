@@ -14,10 +14,10 @@ from pytest_torchlens.recorder.series import Series
 from pytest_torchlens.recorder.series import number_row
 from pytest_torchlens.recorder.steps import Clock
 from pytest_torchlens.recorder.steps import OptimizerSteps
+from pytest_torchlens.recorder.tensor_hooks import Watch
 from pytest_torchlens.recorder.tracker import Drawing
 from pytest_torchlens.recorder.tracker import Item
 from pytest_torchlens.recorder.tracking import check_name
-from pytest_torchlens.recorder.watch import Watch
 
 if TYPE_CHECKING:
     import torch
