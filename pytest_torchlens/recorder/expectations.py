@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.recorder.expectation_rules import RULES
+from pytest_torchlens.recorder.expectation_rules import Found
+from pytest_torchlens.recorder.expectation_rules import decrease
+from pytest_torchlens.recorder.expectation_rules import text
 from pytest_torchlens.recorder.recorder_options import ExpectationError
 from pytest_torchlens.recorder.recorder_options import Range
 from pytest_torchlens.recorder.recorder_options import check_whole
-from pytest_torchlens.recorder.rules import RULES
-from pytest_torchlens.recorder.rules import Found
-from pytest_torchlens.recorder.rules import decrease
-from pytest_torchlens.recorder.rules import text
 from pytest_torchlens.recorder.statistics import NOT_MEASURED
 from pytest_torchlens.records.near import nearest
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from collections.abc import Iterable
 
+    from pytest_torchlens.recorder.expectation_rules import Rule
     from pytest_torchlens.recorder.readings import Reading
-    from pytest_torchlens.recorder.rules import Rule
     from pytest_torchlens.recorder.series import Row
     from pytest_torchlens.recorder.tracker import Item
 

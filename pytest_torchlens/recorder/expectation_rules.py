@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.recorder_options import Range
     from pytest_torchlens.recorder.series import Row
 
+
 GRADIENTS = frozenset({"output gradient", "parameter gradient", "tensor gradient"})
 ANYTHING = GRADIENTS | {"output", "parameter", "update", "tensor", "loss", "scalar"}
 FEW = 5
