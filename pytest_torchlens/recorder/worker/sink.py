@@ -15,11 +15,11 @@ from pytest_torchlens.recorder.ring import Ring
 from pytest_torchlens.recorder.worker.callbacks import Callback
 from pytest_torchlens.recorder.worker.files import file_stem
 from pytest_torchlens.recorder.worker.files import replace_file
-from pytest_torchlens.recorder.worker.table import Table
+from pytest_torchlens.recorder.worker.tables import Table
 
 if TYPE_CHECKING:
-    from pytest_torchlens.recorder.worker.board import Board
     from pytest_torchlens.recorder.worker.painter import Painter
+    from pytest_torchlens.recorder.worker.tables import Board
     from pytest_torchlens.recorder.worker.video import Video
 
 
@@ -120,7 +120,7 @@ class Sink:
         item.video.add(item.painter.paint(values, message))
 
     def _new_board(self) -> Board:
-        from pytest_torchlens.recorder.worker.board import Board
+        from pytest_torchlens.recorder.worker.tables import Board
 
         return Board(self.folder / "tensorboard")
 
@@ -146,7 +146,7 @@ class Sink:
 
     def _convert_table(self) -> None:
         if self._is_first and self.settings["series"] == "parquet":
-            from pytest_torchlens.recorder.worker.parquet import to_parquet
+            from pytest_torchlens.recorder.worker.tables import to_parquet
 
             to_parquet(self.folder / "series.csv")
 

@@ -1,0 +1,100 @@
+"""The table of statistics as CSV: whole lines at any time, also on a full disk.
+
+The table of statistics as Parquet.
+
+Event files for TensorBoard.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import TYPE_CHECKING
+
+from tensorboard.summary import Writer
+
+from pytest_torchlens.recorder.worker.files import WholeFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+COLUMNS = (
+    *("item", "kind", "step", "call", "count", "mean", "std", "norm"),
+    *("min", "max", "zeros", "nans", "ratio", "dead"),
+)
+WORDS = ("item", "kind")
+WHOLE = {"step", "call", "count", "nans"}
+
+
+class Table:
+    """Appends rows."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = WholeFile(path)
+        self._append([COLUMNS])
+
+    def write(self, rows: Sequence[tuple[str, str, Sequence[float]]]) -> None:
+        """Append rows: name, kind, and the numbers of the other columns.
+
+        Raises
+        ------
+        OSError
+            If they cannot be written; the file then ends with the row before them.
+        """
+        self._append([(name, kind, *map(_text, COLUMNS[2:], numbers)) for name, kind, numbers in rows])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _append(self, rows: Sequence[Sequence[str]]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self._file.append(text.getvalue().encode())
+
+
+def _text(column: str, number: float) -> str:
+    if math.isnan(number):
+        return ""
+    return str(int(number)) if column in WHOLE else f"{number:.9g}"
+
+
+def to_parquet(path: Path) -> None:
+    """Write a table beside its CSV, which goes once that is done: until then it is what can be read."""
+    import pyarrow
+    from pyarrow import csv
+    from pyarrow import parquet
+
+    words = dict.fromkeys(WORDS, pyarrow.string())
+    types = {name: pyarrow.int64() if name in WHOLE else pyarrow.float64() for name in COLUMNS} | words
+    table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=types))
+    part = path.with_suffix(".parquet.part")
+    parquet.write_table(table, part)
+    part.replace(path.with_suffix(".parquet"))
+    path.unlink()
+
+
+SHOWN = ("mean", "std", "norm", "min", "max", "zeros", "nans", "ratio", "dead")
+
+
+class Board:
+    """Writes each column of statistics as a scalar of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._writer = Writer(str(folder))
+
+    def write(self, rows: Sequence[tuple[str, Sequence[float]]]) -> None:
+        """Write rows: the item's name, and the numbers of the table's columns."""
+        for name, numbers in rows:
+            row = dict(zip(COLUMNS[2:], numbers, strict=True))
+            for column in SHOWN:
+                if not math.isnan(row[column]):
+                    self._writer.add_scalar(f"{name}/{column}", row[column], int(row["step"]))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
