@@ -11,10 +11,10 @@ import pytest
 Image = pytest.importorskip("PIL.Image")
 from pytest_torchlens.recorder.statistics import picture_sample  # noqa: E402
 from pytest_torchlens.recorder.statistics import spread_sample  # noqa: E402
-from pytest_torchlens.recorder.worker.colours import NOT_A_NUMBER  # noqa: E402
 from pytest_torchlens.recorder.worker.painter import Painter  # noqa: E402
-from pytest_torchlens.recorder.worker.views import BAR  # noqa: E402
-from pytest_torchlens.recorder.worker.views import new_view  # noqa: E402
+from pytest_torchlens.recorder.worker.pixels import BAR  # noqa: E402
+from pytest_torchlens.recorder.worker.pixels import NOT_A_NUMBER  # noqa: E402
+from pytest_torchlens.recorder.worker.pixels import new_view  # noqa: E402
 from pytest_torchlens.recorder.worker.webp import WebP  # noqa: E402
 
 

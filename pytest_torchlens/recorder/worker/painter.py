@@ -10,9 +10,9 @@ from PIL import Image
 from PIL import ImageDraw
 from PIL import ImageFont
 
-from pytest_torchlens.recorder.worker.views import BACK
-from pytest_torchlens.recorder.worker.views import View
-from pytest_torchlens.recorder.worker.views import new_view
+from pytest_torchlens.recorder.worker.pixels import BACK
+from pytest_torchlens.recorder.worker.pixels import View
+from pytest_torchlens.recorder.worker.pixels import new_view
 
 LINE = 15
 HEAD = 3 * LINE + 6
