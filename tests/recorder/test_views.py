@@ -15,7 +15,7 @@ from pytest_torchlens.recorder.worker.painter import Painter  # noqa: E402
 from pytest_torchlens.recorder.worker.pixels import BAR  # noqa: E402
 from pytest_torchlens.recorder.worker.pixels import NOT_A_NUMBER  # noqa: E402
 from pytest_torchlens.recorder.worker.pixels import new_view  # noqa: E402
-from pytest_torchlens.recorder.worker.webp import WebP  # noqa: E402
+from pytest_torchlens.recorder.worker.video import WebP  # noqa: E402
 
 
 def draw(values, view: str = "auto", kind: str = "parameter", size=(200, 100)) -> np.ndarray:
