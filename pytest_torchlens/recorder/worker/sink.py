@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from pytest_torchlens.recorder.ring import Ring
-from pytest_torchlens.recorder.worker.callbacks import Callback
 from pytest_torchlens.recorder.worker.files import file_stem
 from pytest_torchlens.recorder.worker.files import replace_file
+from pytest_torchlens.recorder.worker.painter import Callback
 from pytest_torchlens.recorder.worker.tables import Table
 
 if TYPE_CHECKING:
