@@ -21,7 +21,7 @@ from pytest_torchlens.recorder import Recorder
 from pytest_torchlens.recorder import RecorderError
 from pytest_torchlens.recorder import process
 from pytest_torchlens.recorder.process import Counts
-from pytest_torchlens.recorder.worker import messages
+from pytest_torchlens.recorder.worker import sink
 from tests.recorder import callbacks
 from tests.recorder.training import PATIENCE
 from tests.recorder.training import frames
@@ -360,9 +360,9 @@ def test_a_process_beside_that_hangs_ends_when_it_is_alone(monkeypatch: pytest.M
         looks.append(seconds)
         next(taken, None)
 
-    monkeypatch.setattr(messages, "time", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(messages, "os", SimpleNamespace(read=os.read, _exit=lambda status: ended.set()))
-    taken = iter(messages.Messages(source))
+    monkeypatch.setattr(sink, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(sink, "os", SimpleNamespace(read=os.read, _exit=lambda status: ended.set()))
+    taken = iter(sink.Messages(source))
     next(taken)
     begun.set()
     assert ended.wait(PATIENCE)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from pytest_torchlens.recorder.worker.messages import Messages
+from pytest_torchlens.recorder.worker.sink import Messages
 from pytest_torchlens.recorder.worker.sink import Sink
 
 
