@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.plugin.settings import report_folder
-from pytest_torchlens.records.near import nearest
+from pytest_torchlens.records.names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from pytest_torchlens.recorder.recorder_options import ExpectationError
 from pytest_torchlens.recorder.recorder_options import Range
 from pytest_torchlens.recorder.recorder_options import check_whole
 from pytest_torchlens.recorder.statistics import NOT_MEASURED
-from pytest_torchlens.records.near import nearest
+from pytest_torchlens.records.names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -20,7 +20,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pytest_torchlens.records.near import nearest
+from pytest_torchlens.records.names import nearest
 
 
 class RecorderError(RuntimeError):

@@ -13,8 +13,8 @@ import numpy as np
 
 from pytest_torchlens.recorder.statistics import NOT_MEASURED
 from pytest_torchlens.recorder.statistics import Statistics
-from pytest_torchlens.records.near import close
-from pytest_torchlens.records.near import nearest
+from pytest_torchlens.records.names import close
+from pytest_torchlens.records.names import nearest
 
 T = TypeVar("T")
 

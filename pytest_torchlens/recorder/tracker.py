@@ -23,7 +23,7 @@ from pytest_torchlens.recorder.tracking import check_tensor
 from pytest_torchlens.recorder.tracking import chosen_modules
 from pytest_torchlens.recorder.tracking import chosen_parameters
 from pytest_torchlens.recorder.tracking import joined
-from pytest_torchlens.records.near import nearest
+from pytest_torchlens.records.names import nearest
 
 if TYPE_CHECKING:
     from torch import nn

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from pytest_torchlens.recorder.readings import is_measurable
 from pytest_torchlens.recorder.recorder_options import check_text
-from pytest_torchlens.records.near import nearest
+from pytest_torchlens.records.names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_torchlens.records.address import address_of
-from pytest_torchlens.records.address import pass_of
 from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
@@ -20,7 +18,6 @@ from pytest_torchlens.records.comparison import Growth
 from pytest_torchlens.records.control import EscapeRecord
 from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.environment import Environment
-from pytest_torchlens.records.file_names import file_name
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.history import ModuleRecord
 from pytest_torchlens.records.json import from_json
@@ -30,8 +27,11 @@ from pytest_torchlens.records.measurements import ModuleMeasurements
 from pytest_torchlens.records.merged import MergedGraph
 from pytest_torchlens.records.merged import MergedOperation
 from pytest_torchlens.records.merged import merge
-from pytest_torchlens.records.near import close
-from pytest_torchlens.records.near import nearest
+from pytest_torchlens.records.names import address_of
+from pytest_torchlens.records.names import close
+from pytest_torchlens.records.names import file_name
+from pytest_torchlens.records.names import nearest
+from pytest_torchlens.records.names import pass_of
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import Operation
 from pytest_torchlens.records.report import SCHEMA

@@ -1,0 +1,75 @@
+"""Which module a module call is of.
+
+Names of files for whatever a model is called.
+
+Hints for a word that is none of those known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Container
+from collections.abc import Iterable
+
+
+def address_of(call: str, known: Container[str]) -> str:
+    """Return the address in a module call's name, ``"cell"`` or ``"cell:2"``; an address may hold a colon."""
+    return call if call in known else call.rpartition(":")[0] or call
+
+
+def pass_of(call: str, known: Container[str]) -> int:
+    """Return which call of its module a module call is, from 1."""
+    number = call.removeprefix(address_of(call, known)).removeprefix(":")
+    return int(number) if number.isdecimal() else 1
+
+
+_LONGEST = 80
+# Lower case only: some file systems do not tell `Net` from `net`.
+_SAFE = re.compile(rf"[a-z0-9](?:[a-z0-9._-]{{0,{_LONGEST - 2}}}[a-z0-9])?")
+_DIGESTED = re.compile(r".*-[0-9a-f]{12}")
+_RESERVED_ON_WINDOWS = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")
+
+
+def file_name(name: str) -> str:
+    """Return a name that every file system takes: a plain one as it is, of others what can be read, and a digest."""
+    taken = _DIGESTED.fullmatch(name) or _RESERVED_ON_WINDOWS.fullmatch(name)
+    if _SAFE.fullmatch(name) and not taken:
+        return name
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
+    readable = re.sub(r"[^a-z0-9._]+", "-", name.lower())[:_LONGEST].strip("-._")
+    return f"{readable or 'unnamed'}-{digest}"
+
+
+_FEW = 6
+"""So many names are listed whole."""
+
+
+def close(word: str, known: Iterable[str]) -> str:
+    """Return a hint with the known words most like `word`, whatever their case; nothing where none is like it.
+
+    Examples
+    --------
+    >>> close("Conv2d_11", ["conv2d_1", "relu_1"])
+    "did you mean 'conv2d_1'?"
+    """
+    by_lower = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(by_lower[name]) for name in found)}?" if found else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint with the known words most like `word`, or with all where they are few.
+
+    Examples
+    --------
+    >>> nearest("resnet81", ["resnet18", "resnet34", "vgg11", "vgg13", "vgg16", "vgg19", "alexnet"])
+    "did you mean 'resnet18' or 'resnet34'?"
+    """
+    words = sorted(known)
+    if hint := close(word, words):
+        return hint
+    if len(words) <= _FEW:
+        return f"known are {', '.join(words)}" if words else "there is none"
+    return f"{len(words)} are known, for example {', '.join(words[:3])}"
