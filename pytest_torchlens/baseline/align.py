@@ -14,7 +14,7 @@ from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Finding
 from pytest_torchlens.records import align
-from pytest_torchlens.records.common import common_places
+from pytest_torchlens.records.alignment import common_places
 
 _SHOWN = 3
 _PAIR = 2

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from pytest_torchlens.records.alignment import in_step
 from pytest_torchlens.records.history import HistoryRecord
-from pytest_torchlens.records.in_step import in_step
 from pytest_torchlens.records.names import address_of
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import Operation

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_torchlens.records import common
+from pytest_torchlens.records import alignment
 
 ITEMS = st.lists(st.sampled_from("abcd"), max_size=14)
 
@@ -22,7 +22,7 @@ def longest(first, second):
 
 
 def checked(first, second):
-    found = list(common.common_places(first, second))
+    found = list(alignment.common_places(first, second))
     assert all(first[i] == second[j] for i, j in found)
     assert all(i < k and j < m for (i, j), (k, m) in pairwise(found))
     return len(found)
@@ -36,7 +36,7 @@ def test_as_many_as_can_be(first, second):
 @given(first=ITEMS, second=ITEMS)
 def test_bounded_work_leaves_a_common_part(first, second):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(common, "_MOST", 3)
+        patch.setattr(alignment, "_MOST", 3)
         assert checked(first, second) <= longest(first, second)
 
 
