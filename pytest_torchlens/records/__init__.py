@@ -26,7 +26,10 @@ from pytest_torchlens.records.measurements import Measurements
 from pytest_torchlens.records.measurements import ModuleMeasurements
 from pytest_torchlens.records.merged import MergedGraph
 from pytest_torchlens.records.merged import MergedOperation
+from pytest_torchlens.records.merged import RolledEdge
 from pytest_torchlens.records.merged import merge
+from pytest_torchlens.records.merged import pass_label
+from pytest_torchlens.records.merged import roll_edges
 from pytest_torchlens.records.names import address_of
 from pytest_torchlens.records.names import close
 from pytest_torchlens.records.names import file_name
@@ -41,9 +44,6 @@ from pytest_torchlens.records.report import Outcome
 from pytest_torchlens.records.report import RunPart
 from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
-from pytest_torchlens.records.rolled import RolledEdge
-from pytest_torchlens.records.rolled import pass_label
-from pytest_torchlens.records.rolled import roll_edges
 from pytest_torchlens.records.sizes import byte_size
 from pytest_torchlens.records.statistics import ActivationStatistics
 from pytest_torchlens.records.traced import TracedCall
