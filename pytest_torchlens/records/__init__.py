@@ -15,8 +15,6 @@ from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Exactness
 from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
-from pytest_torchlens.records.control import EscapeRecord
-from pytest_torchlens.records.control import LoopRecord
 from pytest_torchlens.records.environment import Environment
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.history import ModuleRecord
@@ -36,6 +34,8 @@ from pytest_torchlens.records.names import file_name
 from pytest_torchlens.records.names import nearest
 from pytest_torchlens.records.names import pass_of
 from pytest_torchlens.records.operation import Edge
+from pytest_torchlens.records.operation import EscapeRecord
+from pytest_torchlens.records.operation import LoopRecord
 from pytest_torchlens.records.operation import Operation
 from pytest_torchlens.records.report import SCHEMA
 from pytest_torchlens.records.report import ErrorRecord

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_torchlens.records.control import EscapeRecord
-from pytest_torchlens.records.control import LoopRecord
+from pytest_torchlens.records.operation import EscapeRecord
+from pytest_torchlens.records.operation import LoopRecord
 from pytest_torchlens.records.operation import Operation
 
 
