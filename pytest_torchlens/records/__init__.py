@@ -16,6 +16,7 @@ from pytest_torchlens.records.comparison import Exactness
 from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
 from pytest_torchlens.records.environment import Environment
+from pytest_torchlens.records.history import ActivationStatistics
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.history import ModuleRecord
 from pytest_torchlens.records.json import from_json
@@ -45,7 +46,6 @@ from pytest_torchlens.records.report import RunPart
 from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
 from pytest_torchlens.records.sizes import byte_size
-from pytest_torchlens.records.statistics import ActivationStatistics
 from pytest_torchlens.records.traced import TracedCall
 from pytest_torchlens.records.traced import TracedTest
 from pytest_torchlens.records.verdict import UNCHECKED

@@ -13,9 +13,9 @@ from typing import ClassVar
 from pytest_torchlens.records.audit import AuditFinding
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.environment import Environment
+from pytest_torchlens.records.history import ActivationStatistics
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.measurements import Measurements
-from pytest_torchlens.records.statistics import ActivationStatistics
 from pytest_torchlens.records.verdict import Verdict
 
 SCHEMA = 1
