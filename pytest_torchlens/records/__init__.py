@@ -23,6 +23,7 @@ from pytest_torchlens.records.json import from_json
 from pytest_torchlens.records.json import to_json
 from pytest_torchlens.records.measurements import Measurements
 from pytest_torchlens.records.measurements import ModuleMeasurements
+from pytest_torchlens.records.measurements import byte_size
 from pytest_torchlens.records.merged import MergedGraph
 from pytest_torchlens.records.merged import MergedOperation
 from pytest_torchlens.records.merged import RolledEdge
@@ -45,7 +46,6 @@ from pytest_torchlens.records.report import Outcome
 from pytest_torchlens.records.report import RunPart
 from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
-from pytest_torchlens.records.sizes import byte_size
 from pytest_torchlens.records.traced import TracedCall
 from pytest_torchlens.records.traced import TracedTest
 from pytest_torchlens.records.verdict import UNCHECKED
