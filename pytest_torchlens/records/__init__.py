@@ -15,7 +15,6 @@ from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Exactness
 from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
-from pytest_torchlens.records.environment import Environment
 from pytest_torchlens.records.history import ActivationStatistics
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.history import ModuleRecord
@@ -40,14 +39,15 @@ from pytest_torchlens.records.operation import EscapeRecord
 from pytest_torchlens.records.operation import LoopRecord
 from pytest_torchlens.records.operation import Operation
 from pytest_torchlens.records.report import SCHEMA
+from pytest_torchlens.records.report import Environment
 from pytest_torchlens.records.report import ErrorRecord
 from pytest_torchlens.records.report import ModelReport
 from pytest_torchlens.records.report import Outcome
 from pytest_torchlens.records.report import RunPart
 from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
-from pytest_torchlens.records.traced import TracedCall
-from pytest_torchlens.records.traced import TracedTest
+from pytest_torchlens.records.report import TracedCall
+from pytest_torchlens.records.report import TracedTest
 from pytest_torchlens.records.verdict import UNCHECKED
 from pytest_torchlens.records.verdict import Failure
 from pytest_torchlens.records.verdict import PartVerdict

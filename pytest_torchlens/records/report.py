@@ -1,4 +1,9 @@
-"""What is known of one model, and of one run over many."""
+"""Where a run took place.
+
+What was found of the models that somebody's test called.
+
+What is known of one model, and of one run over many.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,71 @@ from typing import ClassVar
 
 from pytest_torchlens.records.audit import AuditFinding
 from pytest_torchlens.records.comparison import Comparison
-from pytest_torchlens.records.environment import Environment
 from pytest_torchlens.records.history import ActivationStatistics
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.measurements import Measurements
 from pytest_torchlens.records.verdict import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Versions and settings that can change a number."""
+
+    python: str = ""
+    platform: str = ""
+    torch: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Versions of further packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of what PyTorch was built
+    with: BLAS, MKL, oneDNN, CUDA."""
+    device: str = "cpu"
+    cpu_capability: str = ""
+    num_threads: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+    """Default dtype, deterministic algorithms, matmul precision, oneDNN; with a GPU, whether it may round to TF32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedCall:
+    """One outermost call of a module in a test, recorded and validated.
+
+    Attributes
+    ----------
+    model
+        Class name.
+    verdict
+        None where there is none: `trouble` or `left_off` says why.
+    trouble
+        The traceback of an error of ours.
+    left_off
+        The limit that was passed.
+    operations
+        How many were recorded.
+    seconds
+        What recording (the call itself included) and validating took.
+    """
+
+    model: str
+    verdict: Verdict | None = None
+    trouble: str = ""
+    left_off: str = ""
+    operations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedTest:
+    """What became of the outermost module calls of one test."""
+
+    calls: int = 0
+    """How many there were."""
+    known: int = 0
+    """How many had a structure and inputs that were validated before."""
+    passed_over: dict[str, int] = field(default_factory=dict)
+    """How many were not recorded, by the reason."""
+    found: tuple[TracedCall, ...] = ()
+    seconds: float = 0.0
+    """What recording and validating took, and what it took to tell which calls are known."""
+
 
 SCHEMA = 1
 
