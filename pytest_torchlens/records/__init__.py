@@ -6,9 +6,6 @@ from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
 from pytest_torchlens.records.alignment import align
-from pytest_torchlens.records.audit import AuditFinding
-from pytest_torchlens.records.audit import AuditPlace
-from pytest_torchlens.records.audit import Severity
 from pytest_torchlens.records.comparison import Alone
 from pytest_torchlens.records.comparison import Change
 from pytest_torchlens.records.comparison import Comparison
@@ -49,8 +46,11 @@ from pytest_torchlens.records.report import Stage
 from pytest_torchlens.records.report import TracedCall
 from pytest_torchlens.records.report import TracedTest
 from pytest_torchlens.records.verdict import UNCHECKED
+from pytest_torchlens.records.verdict import AuditFinding
+from pytest_torchlens.records.verdict import AuditPlace
 from pytest_torchlens.records.verdict import Failure
 from pytest_torchlens.records.verdict import PartVerdict
+from pytest_torchlens.records.verdict import Severity
 from pytest_torchlens.records.verdict import Status
 from pytest_torchlens.records.verdict import Verdict
 

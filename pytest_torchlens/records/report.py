@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Any
 from typing import ClassVar
 
-from pytest_torchlens.records.audit import AuditFinding
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.history import ActivationStatistics
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.measurements import Measurements
+from pytest_torchlens.records.verdict import AuditFinding
 from pytest_torchlens.records.verdict import Verdict
 
 
