@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_torchlens.report.annotations import github_annotations
 from pytest_torchlens.report.drawing import save_drawing
 from pytest_torchlens.report.folder import RunFolder
 from pytest_torchlens.report.folder import RunFolderError
 from pytest_torchlens.report.graphs import Graphs
+from pytest_torchlens.report.markdown import github_annotations
 from pytest_torchlens.report.markdown import markdown
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.schema import SCHEMA_FILE
