@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_torchlens.records import ModelReport
-from pytest_torchlens.report.costs import Costs
+from pytest_torchlens.report.layer_table import Costs
 from tests.draw.samples import Sketch
 from tests.draw.samples import alexnet
 from tests.draw.samples import transformer

@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_torchlens.records import ModuleRecord
-from pytest_torchlens.report.costs import Costs
-from pytest_torchlens.report.layers import layers
-from pytest_torchlens.report.layers import module_tree
+from pytest_torchlens.report.layer_table import Costs
+from pytest_torchlens.report.layer_table import layers
+from pytest_torchlens.report.layer_table import module_tree
 from tests.draw.samples import Sketch
 from tests.draw.samples import alexnet
 from tests.draw.samples import demo_network

@@ -1,0 +1,331 @@
+"""What operations, their kinds and modules cost: measured where that was done, else as recorded.
+
+What a page tells of an operation or a module that is chosen in the graph or the table.
+
+Rows of the table of layers, and the tree of modules with their totals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import Final
+
+from pytest_torchlens.draw import module_id
+from pytest_torchlens.draw import node_id
+from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import duration
+from pytest_torchlens.draw.text import magnitude
+from pytest_torchlens.draw.text import printable
+from pytest_torchlens.draw.text import shape_text
+from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import ModuleMeasurements
+from pytest_torchlens.records import ModuleRecord
+from pytest_torchlens.records import Operation
+from pytest_torchlens.records import address_of
+from pytest_torchlens.records import byte_size
+from pytest_torchlens.report.inline import row_id
+from pytest_torchlens.report.views import Views
+
+if TYPE_CHECKING:
+    from pytest_torchlens.records import HistoryRecord
+    from pytest_torchlens.records import Measurements
+
+
+_MOST_BARS: Final = 12
+_FEW: Final = 3
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of a chart."""
+
+    name: str
+    seconds: float
+    share: float
+    """Of the time of all operations."""
+    count: int
+    """Calls."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds and floating-point operations of one forward pass."""
+
+    history: HistoryRecord
+    measured: Measurements | None = None
+
+    @classmethod
+    def of(cls, report: ModelReport) -> Costs | None:
+        """Return the costs of a model; None where nothing was recorded."""
+        return cls(report.history, report.measurements) if report.history else None
+
+    def seconds(self, operation: Operation) -> float:
+        """Return the time of the call that made a tensor."""
+        times = self.measured.operation_seconds if self.measured else ()
+        return times[operation.call_id] if 0 <= operation.call_id < len(times) else operation.func_time_elapsed
+
+    def flops(self, operation: Operation) -> int | None:
+        """Return the floating-point operations of the call that made a tensor; None where that is not known."""
+        counts = self.measured.operation_flops if self.measured else ()
+        return counts[operation.call_id] if 0 <= operation.call_id < len(counts) else None
+
+    @cached_property
+    def calls(self) -> tuple[Operation, ...]:
+        """One operation for each call."""
+        return tuple({op.call_id: op for op in reversed(self.history.operations) if op.call_id >= 0}.values())[::-1]
+
+    @cached_property
+    def total(self) -> float:
+        """Seconds of all calls."""
+        return sum(map(self.seconds, self.calls))
+
+    def by_type(self) -> list[Bar]:
+        """Return the kinds of operation, the most costly first."""
+        return self._bars((op.layer_type, op) for op in self.calls)
+
+    def by_module(self) -> list[Bar]:
+        """Return modules of the outermost level that has some, the most costly first."""
+        addresses = {module.address for module in self.history.modules}
+        paths = {
+            op.call_id: tuple(address_of(call, addresses) for call in op.containing_module_origin_nested)
+            for op in self.calls
+        }
+        deepest = max(map(len, paths.values()), default=0)
+        levels = ({path[:level][-1:] for path in paths.values()} for level in range(1, deepest + 1))
+        level = next((level for level, names in enumerate(levels, 1) if len(names - {()}) >= _FEW), deepest)
+        named = ((paths[op.call_id][:level][-1:] or ("outside of modules",), op) for op in self.calls)
+        return self._bars((name, op) for (name,), op in named) if deepest else []
+
+    def _bars(self, named: Iterable[tuple[str, Operation]]) -> list[Bar]:
+        times: dict[str, list[float]] = defaultdict(list)
+        for name, op in named:
+            times[name].append(self.seconds(op))
+        ranked = sorted(times.items(), key=lambda item: -sum(item[1]))
+        shown, others = ranked[:_MOST_BARS], ranked[_MOST_BARS:]
+        if others:
+            shown.append((counted(len(others), "other"), [time for _, list_ in others for time in list_]))
+        return [Bar(name, sum(list_), sum(list_) / (self.total or 1.0), len(list_)) for name, list_ in shown]
+
+
+_LONGEST = 300
+_MOST_LINKS = 50
+
+
+def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
+    """Return everything the page looks up: layers by the id of their row, modules by the id of their node."""
+    history = costs.history
+    operations = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
+    smallest = _smallest_view(views)
+    modules = {module.address: module for module in history.modules}
+    layers = {
+        row_id(op): {
+            "label": op.label,
+            "nodes": _nodes(op),
+            "view": next((smallest[id_] for id_ in _nodes(op) if id_ in smallest), ""),
+            "facts": [(name, shortened(printable(text), _LONGEST)) for name, text in _facts(op, costs) if text],
+            "code": report.code.get(op.source_line, ""),
+            "from": _links(op.parent_layers, operations),
+            "to": _links(op.child_layers, operations),
+        }
+        for op in history.operations
+    }
+    around = {op.containing_module_origin_nested: None for op in history.operations}
+    paths = {call: path[: place + 1] for path in around for place, call in enumerate(path)}
+    costs_of = {module.address: module for module in report.measurements.modules} if report.measurements else {}
+    firsts = {address_of(call, modules): module_id(call) for call in reversed(paths)}
+    told = {
+        module_id(call): _module(path, modules, costs_of) | {"view": firsts[address_of(call, modules)]}
+        for call, path in paths.items()
+    }
+    return {"layers": layers, "modules": told}
+
+
+def _nodes(op: Operation) -> list[str]:
+    """Return the ids of what may stand for an operation in a drawing: itself, or a module around it."""
+    return [node_id(op), *map(module_id, reversed(op.containing_module_origin_nested))]
+
+
+def _smallest_view(views: Views) -> dict[str, str]:
+    """Return for each node the drawing with the fewest nodes that it is in."""
+    by_size = sorted(views.views, key=lambda view: -len(view.ids))
+    return {id_: view.key for view in by_size for id_ in view.ids}
+
+
+def _links(labels: tuple[str, ...], operations: Mapping[str, Operation]) -> list[tuple[str, str]]:
+    known = (operations[label] for label in labels[:_MOST_LINKS] if label in operations)
+    return [(op.label, row_id(op)) for op in known]
+
+
+def _facts(op: Operation, costs: Costs) -> Iterator[tuple[str, str]]:
+    """Yield names and texts; those without text are not shown."""
+    params = zip(op.parent_param_addresses, op.parent_param_shapes, strict=False)
+    frozen = op.num_params_total - op.num_params_trainable
+    yield "shape", f"{shape_text(op.tensor_shape)}, {op.tensor_dtype.removeprefix('torch.')} on {op.tensor_device}"
+    yield "size", byte_size(op.tensor_fsize)
+    yield "function", op.func_applied_name + (" (in place)" if op.function_is_inplace else "")
+    yield "inside", op.composite
+    yield "arguments", ", ".join(op.func_position_args_non_tensor + op.func_keyword_args_non_tensor)
+    yield "parameters", ", ".join(f"{name} {shape_text(shape)}" for name, shape in params)
+    yield "of them frozen", f"{frozen:,}" if frozen else ""
+    yield "buffer", op.buffer_address or ""
+    yield "constant", op.constant_origin
+    yield "module", " › ".join(op.containing_module_origin_nested)
+    yield "pass", f"{op.pass_num} of {op.layer_passes_total}" if op.layer_passes_total > 1 else ""
+    yield "time", duration(costs.seconds(op)) if costs.seconds(op) else ""
+    yield "FLOPs", magnitude(costs.flops(op) or 0) if costs.flops(op) else ""
+    yield "random", "draws random numbers" if op.function_is_random else ""
+    yield "backward", op.gradfunc_name
+    yield "fingerprint", op.fingerprint
+    yield "source", op.source_line
+
+
+def _module(
+    path: tuple[str, ...], modules: Mapping[str, ModuleRecord], costs: Mapping[str, ModuleMeasurements]
+) -> dict[str, Any]:
+    call = path[-1]
+    address = address_of(call, modules)
+    module = modules.get(address) or ModuleRecord(address=call, module_type="")
+    facts = [("class", module.module_type), ("calls", f"{module.num_passes:,}")]
+    if module.num_params:
+        facts.append(("own parameters", counted(module.num_params, "element")))
+    if cost := costs.get(address):
+        facts += [("time", duration(cost.seconds)), ("of it its own", duration(cost.self_seconds))]
+        facts += [("FLOPs", magnitude(cost.flops)), ("bytes moved", byte_size(cost.bytes_moved))]
+    return {
+        "label": call,
+        "around": [module_id(name) for name in reversed(path[:-1])],
+        "facts": [(name, shortened(printable(text), _LONGEST)) for name, text in facts],
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One row."""
+
+    id: str
+    label: str
+    operation: Operation
+    parents: tuple[tuple[str, str], ...]
+    """Label and row id of each tensor it was made from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """One module in the tree."""
+
+    module: ModuleRecord
+    level: int
+    num_params: int
+    """Of the module and all below it."""
+    num_operations: int
+    seconds: float
+    """Sum over its operations."""
+    share: float
+    """Of the time of all operations."""
+    flops: int
+    fsize: int
+    """Bytes of the tensors made in it."""
+    opens: bool
+    """Whether the next one is below it."""
+    num_closing: int
+    """How many lists end after it."""
+
+
+@dataclass
+class _Work:
+    operations: int = 0
+    seconds: float = 0.0
+    flops: int = 0
+    fsize: int = 0
+
+    def add(self, operations: int, seconds: float, flops: int, fsize: int) -> None:
+        self.operations += operations
+        self.seconds += seconds
+        self.flops += flops
+        self.fsize += fsize
+
+
+def layers(history: HistoryRecord) -> Iterator[Layer]:
+    """Yield a row for each operation and source."""
+    labels = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
+    for operation in history.operations:
+        parents = (labels[label] for label in operation.parent_layers if label in labels)
+        yield Layer(
+            id=row_id(operation),
+            label=operation.label,
+            operation=operation,
+            parents=tuple((parent.label, row_id(parent)) for parent in parents),
+        )
+
+
+def module_tree(costs: Costs) -> list[Branch]:
+    """Return the modules in the order of the tree, each before those below it."""
+    modules = {module.address: module for module in costs.history.modules}
+    if "" not in modules:
+        return []
+    order = list(_walk(modules))
+    work = _work(costs, modules)
+    params = _params(order)
+    following = [level for _, level in order[1:]] + [0]
+    return [
+        Branch(
+            module=module,
+            level=level,
+            num_params=params[module.address],
+            num_operations=work[module.address].operations,
+            seconds=work[module.address].seconds,
+            share=work[module.address].seconds / (costs.total or 1.0),
+            flops=work[module.address].flops,
+            fsize=work[module.address].fsize,
+            opens=next_level > level,
+            num_closing=max(level - next_level, 0),
+        )
+        for (module, level), next_level in zip(order, following, strict=True)
+    ]
+
+
+def _walk(modules: dict[str, ModuleRecord]) -> Iterator[tuple[ModuleRecord, int]]:
+    """Yield each module once, also where several modules share it."""
+    waiting, seen = [("", 0)], set()
+    while waiting:
+        address, level = waiting.pop()
+        if address in seen or address not in modules:
+            continue
+        seen.add(address)
+        yield modules[address], level
+        waiting += [(child, level + 1) for child in reversed(modules[address].children)]
+
+
+def _work(costs: Costs, modules: dict[str, ModuleRecord]) -> dict[str, _Work]:
+    """Add up each module's calls, and the tensors they made."""
+    work: dict[str, _Work] = defaultdict(_Work)
+    for call in costs.calls:
+        for address in _around(call, modules):
+            work[address].add(1, costs.seconds(call), costs.flops(call) or 0, 0)
+    for operation in costs.history.operations:
+        for address in _around(operation, modules) if operation.call_id >= 0 else ():
+            work[address].add(0, 0.0, 0, operation.tensor_fsize)
+    return work
+
+
+def _around(operation: Operation, modules: dict[str, ModuleRecord]) -> set[str]:
+    return {address_of(call, modules) for call in operation.containing_module_origin_nested} | {""}
+
+
+def _params(order: list[tuple[ModuleRecord, int]]) -> Counter[str]:
+    """Add each module's own parameters to all that contain it."""
+    totals: Counter[str] = Counter()
+    path: list[str] = []
+    for module, level in order:
+        path[level:] = [module.address]
+        totals.update(dict.fromkeys(path, module.num_params))
+    return totals
