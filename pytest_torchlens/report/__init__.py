@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_torchlens.report.drawing import save_drawing
+from pytest_torchlens.report.drawings import Graphs
+from pytest_torchlens.report.drawings import save_drawing
 from pytest_torchlens.report.folder import RunFolder
 from pytest_torchlens.report.folder import RunFolderError
-from pytest_torchlens.report.graphs import Graphs
 from pytest_torchlens.report.markdown import github_annotations
 from pytest_torchlens.report.markdown import markdown
 from pytest_torchlens.report.paths import page_path

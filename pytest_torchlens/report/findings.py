@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_torchlens.draw.text import counted
 from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
-from pytest_torchlens.report.inline import row_id
+from pytest_torchlens.report.drawings import row_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import RunPart
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import from_json
-from pytest_torchlens.report.drawing import save_drawing
+from pytest_torchlens.report.drawings import save_drawing
 from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path

@@ -32,8 +32,8 @@ from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
-from pytest_torchlens.report.inline import row_id
-from pytest_torchlens.report.views import Views
+from pytest_torchlens.report.drawings import Views
+from pytest_torchlens.report.drawings import row_id
 
 if TYPE_CHECKING:
     from pytest_torchlens.records import HistoryRecord

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.records import to_json
+from pytest_torchlens.report.drawings import read_views
 from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.schema import SCHEMA_FILE
 from pytest_torchlens.report.training import FOLDER
-from pytest_torchlens.report.views import read_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,10 +7,10 @@ import pytest
 from pytest_torchlens.draw import render
 from pytest_torchlens.draw.drawing import LayoutStopped
 from pytest_torchlens.records import ModelReport
-from pytest_torchlens.report import drawing
+from pytest_torchlens.report import drawings
 from pytest_torchlens.report import page_path
 from pytest_torchlens.report import save_drawing
-from pytest_torchlens.report.inline import inline_drawing
+from pytest_torchlens.report.drawings import inline_drawing
 from tests.draw.samples import transformer
 from tests.report.html_page import Page
 from tests.report.samples import passed
@@ -41,13 +41,13 @@ def test_the_inline_drawing_links_to_rows_and_keeps_its_ids(tmp_path):
     report = save_drawing(passed(), tmp_path)
     alone = (tmp_path / report.graph).read_bytes()
     assert {"alexnet.html#row-conv2d_1_1"} <= {link.get(XLINK) for link in ET.fromstring(alone).iter()}  # noqa: S314
-    drawing = inline_drawing(alone)
-    page = Page(drawing.svg)
-    assert {"op-conv2d_1_1", "module-features"} <= drawing.ids
+    drawings = inline_drawing(alone)
+    page = Page(drawings.svg)
+    assert {"op-conv2d_1_1", "module-features"} <= drawings.ids
     assert "#row-conv2d_1_1" in page.values("a", "href")
     assert set(page.values("a", "tabindex")) == {"-1"}
-    assert drawing.height > drawing.width > 100
-    assert "xmlns" not in drawing.svg
+    assert drawings.height > drawings.width > 100
+    assert "xmlns" not in drawings.svg
 
 
 @pytest.mark.parametrize("damage", [b"", b"<svg", b"<svg/>", b'<svg viewBox="0 0 wide"/>', b"\xff\xfe"])
@@ -65,7 +65,7 @@ def test_where_the_layout_of_all_takes_too_long_modules_are_drawn(tmp_path, monk
             raise LayoutStopped("no drawing: dot was stopped after 60 s")
         return render(dot)
 
-    monkeypatch.setattr(drawing, "render", stopped_at_first)
+    monkeypatch.setattr(drawings, "render", stopped_at_first)
     report = save_drawing(passed(history=transformer(30)), tmp_path)
     assert report.graph
     assert report.notes == ()

@@ -22,8 +22,8 @@ from pytest_torchlens.report import page_path
 from pytest_torchlens.report import pages
 from pytest_torchlens.report import save_drawing
 from pytest_torchlens.report import write_site
+from pytest_torchlens.report.drawings import read_views
 from pytest_torchlens.report.pages import Pages
-from pytest_torchlens.report.views import read_views
 from tests.draw.samples import Sketch
 from tests.draw.samples import transformer
 from tests.draw.test_rolled import cell

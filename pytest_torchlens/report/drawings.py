@@ -1,0 +1,395 @@
+"""A drawing as part of a page.
+
+The drawings of a model: made, and kept beside its page.
+
+Drawings of many models, each in a file of its own.
+
+Drawings of a model at each level, and of each of its modules, for its page to show one at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from pytest_torchlens.draw import DrawingUnavailable
+from pytest_torchlens.draw import DrawOptions
+from pytest_torchlens.draw import OptionError
+from pytest_torchlens.draw import check_choice
+from pytest_torchlens.draw import dot_source
+from pytest_torchlens.draw import module_id
+from pytest_torchlens.draw import render
+from pytest_torchlens.draw import write_drawing
+from pytest_torchlens.draw.draw_options import check_draws
+from pytest_torchlens.draw.drawing import FORMATS
+from pytest_torchlens.draw.drawing import LayoutStopped
+from pytest_torchlens.draw.metric import MEASURED
+from pytest_torchlens.draw.metric import METRICS
+from pytest_torchlens.draw.text import id_part
+from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import Operation
+from pytest_torchlens.records import address_of
+from pytest_torchlens.records import from_json
+from pytest_torchlens.records import nearest
+from pytest_torchlens.records import to_json
+from pytest_torchlens.report.files import write_file
+from pytest_torchlens.report.paths import drawing_path
+from pytest_torchlens.report.paths import page_path
+from pytest_torchlens.report.paths import views_path
+
+_SVG = "{http://www.w3.org/2000/svg}"
+_XLINK = "{http://www.w3.org/1999/xlink}"
+_XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+_POINT = 4 / 3
+"""CSS pixels in Graphviz's unit."""
+
+
+@dataclass(frozen=True)
+class InlineDrawing:
+    """A drawing as part of a page."""
+
+    svg: str
+    width: int
+    """Pixels at natural size."""
+    height: int
+    ids: frozenset[str]
+    """Of the nodes and boxes that can be linked to."""
+
+
+def row_id(operation: Operation) -> str:
+    """Return the id of an operation's row in the table of layers."""
+    return "row-" + id_part(operation.label)
+
+
+def inline_drawing(svg: bytes) -> InlineDrawing:
+    """Return an SVG file of Graphviz's as a fragment of HTML.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    try:
+        root = ET.fromstring(svg)  # noqa: S314 - our own file; a page must not break where it is damaged
+        width, height = (float(number) for number in root.attrib["viewBox"].split()[2:])
+    except (ET.ParseError, KeyError, ValueError) as error:
+        raise ValueError(f"the drawing is no SVG that Graphviz wrote: {error}") from None
+    for element in list(root.iter()):
+        _to_html(element)
+    for size in ("width", "height"):
+        root.attrib.pop(size, None)
+    ids = frozenset(group.get("id", "") for group in root.iter("g"))
+    return InlineDrawing(ET.tostring(root, encoding="unicode"), round(width * _POINT), round(height * _POINT), ids)
+
+
+def _to_html(element: ET.Element) -> None:
+    """Drop namespaces, which HTML knows by itself, and make hints of what Graphviz wrote as links' titles."""
+    element.tag = element.tag.removeprefix(_SVG)
+    for title in element.findall(f"{_SVG}title"):
+        element.remove(title)
+    hint = element.attrib.pop(f"{_XLINK}title", "").strip()
+    target = element.attrib.pop(f"{_XLINK}href", None)
+    element.attrib.pop(_XML_SPACE, None)
+    if hint:
+        title = ET.Element("title")
+        title.text = hint
+        element.insert(0, title)
+    if target is not None:
+        # The table of layers is the way for the keyboard: a graph has hundreds of links.
+        element.attrib |= {"href": f"#{target.partition('#')[2]}", "tabindex": "-1"}
+
+
+FEW_NODES = 60
+"""What can be laid out in time whatever the arrows."""
+
+
+def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> ModelReport:
+    """Draw a model into the report's folder: as a whole, and the views of its page.
+
+    Parameters
+    ----------
+    report
+        With its history; without one there is nothing to draw.
+    folder
+        The report's folder; made where it does not exist.
+    max_nodes
+        Above this number of nodes modules are drawn as one node each.
+
+    Returns
+    -------
+    ModelReport
+        The report with the drawing's path in ``graph``, or with a note that says why there is none.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    if report.history is None:
+        return report
+    path, history = page_path(report), report.history
+
+    def drawn(max_nodes: int) -> bytes:
+        options = DrawOptions(max_nodes=max_nodes)
+        return render(dot_source(history, options, link=lambda operation: f"{path.name}#{row_id(operation)}"))
+
+    try:
+        try:
+            svg = drawn(max_nodes)
+        except LayoutStopped:  # so many arrows that only modules can be drawn
+            svg = drawn(min(max_nodes, FEW_NODES))
+        views = make_views(report.history, svg)
+    except DrawingUnavailable as error:
+        return replace(report, graph="", notes=(*report.notes, str(error)))
+    write_file(folder / drawing_path(report), svg)
+    write_file(folder / views_path(report), to_json(views))
+    return replace(report, graph=str(drawing_path(report)))
+
+
+_WORDS: Final = {"true": True, "false": False, "none": None}
+
+
+def _number(text: str) -> object:
+    return int(text) if text.isdecimal() else _word(text)
+
+
+def _word(text: str) -> object:
+    return _WORDS.get(text.lower(), text)
+
+
+# What can be asked for in text, and how it is read; a mapping, a function and gradients cannot.
+_SETTINGS: Final[dict[str, Callable[[str], object]]] = {
+    "format": str,
+    "vis_opt": str,
+    "vis_nesting_depth": _number,
+    "direction": str,
+    "focus": str,
+    "color_by": str,
+    "theme": str,
+    "legend": _word,
+    "repeats": _word,
+    "max_nodes": _number,
+}
+
+_SWITCHES: Final = ("legend", "repeats")
+"""What needs no value to be asked for."""
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Where drawings go, and what they look like."""
+
+    folder: Path
+    format: str = "svg"
+    options: DrawOptions = field(default_factory=DrawOptions)
+    settings: tuple[str, ...] = ()
+    """The text that `of` read."""
+
+    @classmethod
+    def of(cls, folder: Path, settings: Iterable[str]) -> Graphs:
+        """Read settings such as ``format=pdf``, ``vis_opt=rolled``, ``vis_nesting_depth=2``.
+
+        Raises
+        ------
+        OptionError, TypeError
+            If there is none of a name, or a value cannot be.
+        """
+        settings = tuple(settings)
+        pairs = _pairs(settings)
+        ending = pairs.pop("format", "svg")
+        check_choice("format", ending, FORMATS)
+        if (name := str(pairs.get("color_by", METRICS[0]))) not in METRICS:
+            raise OptionError(f"color_by is {name!r}, which records have no numbers for; {nearest(name, METRICS)}")
+        options = DrawOptions.of(**pairs)
+        check_draws(options)
+        return cls(folder, str(ending), options, settings)
+
+    @property
+    def needs_measurements(self) -> bool:
+        """Whether fills show what is known of a measured model alone."""
+        return self.options.color_by in MEASURED
+
+    def path(self, report: ModelReport) -> Path:
+        """Return where a model's drawing goes: ``<zoo>/<model>.svg`` for plain names."""
+        page = page_path(report)
+        return self.folder / page.parent.name / page.with_suffix(f".{self.format}").name
+
+    def draw(self, report: ModelReport) -> str:
+        """Draw a model; return why it could not be, or ``""``.
+
+        Raises
+        ------
+        OptionError
+            If what is asked for does not fit this model.
+        """
+        if report.history is None:
+            return ""
+        path = self.path(report)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_drawing(dot_source(report.history, self.options, measured=report.measurements), path)
+        except (DrawingUnavailable, OSError) as error:
+            return str(error)
+        return ""
+
+
+def _pairs(settings: Iterable[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in map(_pair, settings):
+        if name in found:
+            raise OptionError(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
+def _pair(setting: str) -> tuple[str, object]:
+    name, equals, value = map(str.strip, setting.partition("="))
+    if not equals and name in _SWITCHES:
+        return name, True
+    if not equals:
+        raise OptionError(f"{setting.strip()!r} is no setting; write NAME=VALUE, as in vis_opt=rolled")
+    if name not in _SETTINGS:
+        raise OptionError(f"a drawing has no setting {name!r}; {nearest(name, _SETTINGS)}")
+    return name, _SETTINGS[name](value)
+
+
+MOST_MODULES: Final = 60
+"""Modules that have a drawing of their own, outermost first; a drawing takes about 30 ms and 5 KB."""
+_ARROW: Final = " -> "
+_MOST_ARROWS: Final = 300
+"""In a level or a module: beyond it a drawing takes seconds."""
+_LESS: Final = 0.7
+"""Part of all arrows that a level has at most: with more it shows hardly less than the drawing of all operations."""
+_READABLE: Final = 60
+"""Nodes that a page begins with, at most, where a level has no more."""
+_DEEPEST: Final = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One drawing."""
+
+    key: str
+    """``"level-1"``, ``"all"``, or the id of a module's node."""
+    title: str
+    width: int
+    """Pixels at natural size."""
+    height: int
+    ids: tuple[str, ...]
+    """Of the nodes and boxes in it."""
+    svg: str
+    """The drawing, as base64 of gzip: a page has dozens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """All drawings of a model."""
+
+    views: tuple[View, ...] = ()
+    first: str = ""
+    """Key of the one to begin with."""
+    num_modules_left_out: int = 0
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    key: str
+    title: str
+    dot: str
+
+
+def read_views(report: ModelReport, folder: Path) -> tuple[Views, str]:
+    """Return a model's views, and why there are none where that is not in its notes."""
+    file = folder / views_path(report)
+    if not report.graph:
+        return Views(), ""
+    try:
+        return from_json(file.read_text(encoding="utf-8"), Views), ""
+    except FileNotFoundError:
+        return Views(), f"no graph: {views_path(report)} is not in the report's folder"
+    except (OSError, ValueError) as error:
+        return Views(), f"no graph: {views_path(report)} is damaged ({error})"
+
+
+def packed(text: str) -> str:
+    """Return a text as base64 of gzip, which browsers unpack by themselves."""
+    return base64.b64encode(gzip.compress(text.encode(errors="backslashreplace"), mtime=0)).decode()
+
+
+def make_views(history: HistoryRecord, drawing: bytes) -> Views:
+    """Draw a model at each level, and each of its modules alone.
+
+    Parameters
+    ----------
+    history
+        The forward pass.
+    drawing
+        An SVG of all operations, or as many as can be.
+
+    Raises
+    ------
+    DrawingUnavailable
+        If there is no Graphviz, or it fails.
+    """
+    levels, modules = list(_levels(history)), _modules(history)
+    inner = [_module(history, call) for call in modules[:MOST_MODULES]]
+    wanted = [*levels, *(each for each in inner if each.dot.count(_ARROW) <= _MOST_ARROWS)]
+    # One process for all: starting one takes longer than most drawings.
+    drawn = render("\n".join(each.dot for each in wanted)).split(b"<?xml")[1:] if wanted else []
+    views = [_view(each.key, each.title, b"<?xml" + svg) for each, svg in zip(wanted, drawn, strict=True)]
+    views.insert(len(levels), _view("all", "All operations", drawing))
+    return Views(
+        views=tuple(views),
+        first=_first(views[: len(levels) + 1]),
+        num_modules_left_out=len(modules) - (len(wanted) - len(levels)),
+    )
+
+
+def _levels(history: HistoryRecord) -> Iterator[_Wanted]:
+    """Yield the whole model, its modules opened ever deeper, while that is less than all."""
+    everything, before = dot_source(history), ""
+    for level in range(1, _DEEPEST + 1):
+        dot = dot_source(history, DrawOptions(vis_nesting_depth=level))
+        if dot in (everything, before) or dot.count(_ARROW) > min(_MOST_ARROWS, _LESS * everything.count(_ARROW)):
+            return
+        yield _Wanted(f"level-{level}", f"Modules at level {level}", dot)
+        before = dot
+
+
+def _modules(history: HistoryRecord) -> list[str]:
+    """Return the module calls of several operations, the outermost first; of a module called often, the first."""
+    addresses = {module.address for module in history.modules}
+    calls = [call for op in history.operations for call in op.containing_module_origin_nested]
+    firsts = {address_of(call, addresses): call for call in reversed(calls)}
+    sizes = Counter(calls)
+    return sorted((call for call in firsts.values() if sizes[call] > 1), key=lambda call: call.count("."))
+
+
+def _module(history: HistoryRecord, call: str) -> _Wanted:
+    kinds = {module.address: module.module_type for module in history.modules}
+    kind = kinds.get(address_of(call, kinds), "")
+    options = DrawOptions(focus=call, vis_nesting_depth=1, max_nodes=150)
+    return _Wanted(module_id(call), f"{shortened(call)} ({shortened(kind)})", dot_source(history, options))
+
+
+def _first(levels: list[View]) -> str:
+    readable = [view.key for view in levels if sum(id_.startswith(("op-", "module-")) for id_ in view.ids) <= _READABLE]
+    return readable[-1] if readable else levels[0].key
+
+
+def _view(key: str, title: str, svg: bytes) -> View:
+    drawing = inline_drawing(svg)
+    ids = tuple(sorted(id_ for id_ in drawing.ids if id_.startswith(("op-", "module-"))))
+    return View(key=key, title=title, width=drawing.width, height=drawing.height, ids=ids, svg=packed(drawing.svg))
