@@ -18,11 +18,11 @@ from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.records import Severity
 from pytest_torchlens.records import byte_size
-from pytest_torchlens.report.findings import line
-from pytest_torchlens.report.findings import severities
 from pytest_torchlens.report.summary import counts
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
+from pytest_torchlens.report.summary import line
+from pytest_torchlens.report.summary import severities
 from pytest_torchlens.report.summary import status
 from pytest_torchlens.report.summary import trouble
 

@@ -33,15 +33,15 @@ from pytest_torchlens.records import byte_size
 from pytest_torchlens.report import summary
 from pytest_torchlens.report.drawings import packed
 from pytest_torchlens.report.drawings import row_id
-from pytest_torchlens.report.findings import severities
-from pytest_torchlens.report.findings import told
-from pytest_torchlens.report.findings import was_audited
-from pytest_torchlens.report.findings import weight
 from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.layer_table import details
 from pytest_torchlens.report.layer_table import layers
 from pytest_torchlens.report.layer_table import module_tree
 from pytest_torchlens.report.paths import page_path
+from pytest_torchlens.report.summary import severities
+from pytest_torchlens.report.summary import told
+from pytest_torchlens.report.summary import was_audited
+from pytest_torchlens.report.summary import weight
 
 if TYPE_CHECKING:
     from pytest_torchlens.records import RunReport

@@ -15,8 +15,8 @@ from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import short_place
 from pytest_torchlens.draw.text import shortened
 from pytest_torchlens.records import byte_size
-from pytest_torchlens.report.findings import line
 from pytest_torchlens.report.layer_table import Costs
+from pytest_torchlens.report.summary import line
 
 if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
