@@ -153,7 +153,7 @@ class TrainingReport:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         """Write the list."""
-        from pytest_torchlens.report.training import write_training_index
+        from pytest_torchlens.report.folder import write_training_index
 
         if self._folder:
             self._index = write_training_index(self._folder, self._begun)

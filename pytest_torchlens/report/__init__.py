@@ -6,11 +6,11 @@ from pytest_torchlens.report.drawings import Graphs
 from pytest_torchlens.report.drawings import save_drawing
 from pytest_torchlens.report.folder import RunFolder
 from pytest_torchlens.report.folder import RunFolderError
+from pytest_torchlens.report.folder import write_site
 from pytest_torchlens.report.markdown import github_annotations
 from pytest_torchlens.report.markdown import markdown
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.schema import SCHEMA_FILE
-from pytest_torchlens.report.site import write_site
 from pytest_torchlens.report.table import ResultTable
 from pytest_torchlens.report.table import TableError
 from pytest_torchlens.report.terminal import terminal_table

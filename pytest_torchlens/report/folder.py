@@ -1,12 +1,19 @@
-"""The records of runs that have ended, and pages made from them."""
+"""The report's folder: one index, one page a model, and the records they are made from.
+
+A list of recordings of training, in the report's folder.
+
+The records of runs that have ended, and pages made from them.
+"""
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import TypeVar
 
 from pytest_torchlens.records import SCHEMA
@@ -14,12 +21,116 @@ from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import RunPart
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import from_json
+from pytest_torchlens.records import to_json
+from pytest_torchlens.report.drawings import read_views
 from pytest_torchlens.report.drawings import save_drawing
 from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.paths import views_path
-from pytest_torchlens.report.site import write_site
+from pytest_torchlens.report.schema import SCHEMA_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+
+    from pytest_torchlens.report.pages import Pages
+
+
+def write_site(run: RunReport, models: Iterable[ModelReport], folder: Path) -> list[Path]:
+    """Write ``report.json``, ``index.html``, and a page and a record for each model.
+
+    Files of the same names are overwritten, each whole; whatever else is in the folder stays.  A model is
+    known by its zoo and its name: of two reports of one model the later stays.
+
+    Parameters
+    ----------
+    run
+        The run; brief reports of its models will do.
+    models
+        The whole reports, each asked for when its page is made: thousands need no memory at once.  Where a drawing
+        lies in `folder` already, a page shows it.
+    folder
+        Made where it does not exist.
+
+    Returns
+    -------
+    list[Path]
+        What was written: ``index.html`` first.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be written.
+    """
+    # Here, for a run that writes no report to do without jinja2.
+    from pytest_torchlens.report.pages import Pages
+
+    run = replace(run, models=tuple({page_path(report): report.brief() for report in run.models}.values()))
+    pages = Pages(run)
+    head = [
+        write_file(folder / "index.html", pages.index(has_training=(folder / FOLDER / "index.html").is_file())),
+        write_file(folder / "report.json", to_json(run)),
+        write_file(folder / SCHEMA_FILE.name, SCHEMA_FILE.read_bytes()),
+    ]
+    written = {path: None for report in models for path in _write_model(report, pages, folder)}
+    return [*head, *written]
+
+
+def _write_model(report: ModelReport, pages: Pages, folder: Path) -> Iterator[Path]:
+    path = folder / page_path(report)
+    views, trouble = read_views(report, folder)
+    yield write_file(path, pages.model(replace(report, notes=(*report.notes, *filter(None, [trouble]))), views))
+    if not report.is_brief:
+        yield write_file(path.with_suffix(".json"), to_json(report))
+
+
+FOLDER = "training"
+
+
+def write_training_index(folder: Path, since: float) -> Path | None:
+    """Write ``training/index.html``, a link to each recording; return its path.
+
+    Parameters
+    ----------
+    folder
+        The report's.
+    since
+        Seconds since the epoch; older recordings are another run's, and are not listed.
+
+    Returns
+    -------
+    Path or None
+        None where there is no recording; a list of earlier ones is removed.
+    """
+    found = sorted((folder / FOLDER).glob("*/recording-0.json"))
+    recent = [path for path in found if path.stat().st_mtime >= since]
+    index = folder / FOLDER / "index.html"
+    if recent:
+        return write_file(index, _page([_line(path) for path in recent]))
+    index.unlink(missing_ok=True)
+    return None
+
+
+def _line(path: Path) -> str:
+    report = json.loads(path.read_text(encoding="utf-8"))
+    place = html.escape(f"{path.parent.name}/index.html")
+    frames = sum(item["frames"] for item in report["items"])
+    ended = "" if report["ended"] == "closed" else f", ended: {html.escape(report['ended'])}"
+    name = html.escape(report["title"] or path.parent.name)
+    return f'<li><a href="{place}">{name}</a> <small>{frames:,} frames{ended}</small></li>'
+
+
+def _page(lines: list[str]) -> str:
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'">'
+        "<title>Training · pytest-torchlens</title></head>\n"
+        f"<body><h1>Recordings of training</h1>\n<ul>\n{chr(10).join(lines)}\n</ul></body></html>\n"
+    )
+
 
 RUN_FILE = "report.json"
 
