@@ -78,7 +78,7 @@ def write_files(run: RunReport, options: CiOptions) -> None:
     """
     from pytest_torchlens.records import to_json
     from pytest_torchlens.report import markdown
-    from pytest_torchlens.report.files import write_file
+    from pytest_torchlens.report.paths import write_file
 
     if options.json:
         write_file(options.json, to_json(run, indent=1))

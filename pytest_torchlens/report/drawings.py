@@ -44,10 +44,10 @@ from pytest_torchlens.records import address_of
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records import to_json
-from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.paths import views_path
+from pytest_torchlens.report.paths import write_file
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"

@@ -24,10 +24,10 @@ from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 from pytest_torchlens.report.drawings import read_views
 from pytest_torchlens.report.drawings import save_drawing
-from pytest_torchlens.report.files import write_file
 from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.paths import views_path
+from pytest_torchlens.report.paths import write_file
 from pytest_torchlens.report.schema import SCHEMA_FILE
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import io
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.records import Outcome
-from pytest_torchlens.report.files import write_file
+from pytest_torchlens.report.paths import write_file
 from pytest_torchlens.report.summary import explained
 from pytest_torchlens.report.summary import failed_how
 
