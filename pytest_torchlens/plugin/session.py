@@ -246,7 +246,7 @@ class LensSession:
             self._tabulate(report.nodeid)
 
     def _tabulate(self, nodeid: str) -> None:
-        from pytest_torchlens.report.table import TableError
+        from pytest_torchlens.report.results_table import TableError
 
         if self._table and nodeid not in self._tabulated:
             self._tabulated.add(nodeid)

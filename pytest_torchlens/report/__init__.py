@@ -10,9 +10,9 @@ from pytest_torchlens.report.folder import write_site
 from pytest_torchlens.report.markdown import github_annotations
 from pytest_torchlens.report.markdown import markdown
 from pytest_torchlens.report.paths import page_path
+from pytest_torchlens.report.results_table import ResultTable
+from pytest_torchlens.report.results_table import TableError
 from pytest_torchlens.report.schema import SCHEMA_FILE
-from pytest_torchlens.report.table import ResultTable
-from pytest_torchlens.report.table import TableError
 from pytest_torchlens.report.terminal import terminal_table
 from pytest_torchlens.report.verbose import verbose_text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_torchlens.report.table import COLUMNS
+from pytest_torchlens.report.results_table import COLUMNS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "zoo"
 TABLES = sorted(FOLDER.glob("*.csv"))

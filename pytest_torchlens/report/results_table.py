@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     Rows: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
+
 COLUMNS = (
     "zoo model inputs weights params operations layers edges flops forward_ms validate_ratio seconds verdict reason "
     "torch library python"
