@@ -14,7 +14,7 @@ from pytest_torchlens.report.results_table import ResultTable
 from pytest_torchlens.report.results_table import TableError
 from pytest_torchlens.report.schema import SCHEMA_FILE
 from pytest_torchlens.report.terminal import terminal_table
-from pytest_torchlens.report.verbose import verbose_text
+from pytest_torchlens.report.terminal import verbose_text
 
 __all__ = [
     "Graphs",
