@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_torchlens.run.against import Against
 from pytest_torchlens.run.device import check_device
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.isolated import IsolatedResult
 from pytest_torchlens.run.isolated import Isolation
 from pytest_torchlens.run.isolated import Runner
+from pytest_torchlens.run.other_python import Against
 from pytest_torchlens.run.other_python import OtherPython
 from pytest_torchlens.run.other_python import OtherPythonError
 from pytest_torchlens.run.run import NO_GRAPH
