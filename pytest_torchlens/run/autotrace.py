@@ -1,9 +1,17 @@
-"""Records and validates the models that somebody's tests call, as they call them."""
+"""Which module calls are alike: one structure, one kind of input, one way to run.
+
+Which module calls are left alone, and why: recording would change what they do, or a replay could not be had.
+
+Records and validates the models that somebody's tests call, as they call them.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import os
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -14,10 +22,14 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytest_torchlens.capture.guarded import Guarded
 from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
+from pytest_torchlens.capture.leaves import everything
+from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.patches import listening
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import unlink
@@ -26,10 +38,136 @@ from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
 from pytest_torchlens.records import Verdict
-from pytest_torchlens.run.likeness import likeness
-from pytest_torchlens.run.untraced import why_not_traced
 from pytest_torchlens.validate.single import Bounds
 from pytest_torchlens.validate.single import validate_once
+
+_MOST = 10_000
+"""Parts of the inputs that are looked at."""
+_BY_VALUE = (bool, str, type(None))
+_PLAIN = (*_BY_VALUE, int, float, tuple)
+
+
+def likeness(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return a digest that module calls have in common if one is much like the other.
+
+    It is one of the classes, addresses, modes and constants of all modules, the code of their forwards, the shapes,
+    types and devices of parameters, buffers and input tensors, the truth values and texts among the inputs, and whether
+    autograd is on.  Numbers among the inputs are not in it: they change from step to step.
+    """
+    lines = itertools.chain(
+        (repr((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled())),),
+        *(_of_module(address, part) for address, part in module.named_modules()),
+        _of_inputs((args, kwargs)),
+    )
+    return hashlib.blake2b("\n".join(lines).encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def _of_module(address: str, module: torch.nn.Module) -> Iterator[str]:
+    kind = type(module)
+    yield f"{address} {kind.__module__}.{kind.__qualname__} {getattr(module, 'training', None)} {_code_of(module)}"
+    for name in getattr(kind, "__constants__", ()):
+        if isinstance(value := module.__dict__.get(name), _PLAIN):
+            yield f"{name} {value}"
+    for members in (module._parameters, module._buffers):
+        for name, tensor in members.items():
+            yield f"{name} {_of_tensor(tensor)}"
+
+
+def _code_of(module: torch.nn.Module) -> str:
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(module._c._type().qualified_name())  # one name, one code
+    forward = vars(module).get("forward", type(module).forward)  # tests replace it
+    code = getattr(forward, "__code__", None)
+    return str(code and hash(code))
+
+
+def _of_inputs(inputs: Any) -> Iterator[str]:
+    for path, thing in itertools.islice(everything(inputs), _MOST):
+        if isinstance(thing, torch.Tensor):
+            yield f"{path} {_of_tensor(thing)}"
+        else:
+            yield f"{path} {type(thing).__qualname__} {thing if isinstance(thing, _BY_VALUE) else ''}"
+
+
+def _of_tensor(tensor: torch.Tensor | None) -> str:
+    if tensor is None or is_lazy(tensor):
+        return str(type(tensor))
+    shape = "nested" if tensor.is_nested else tuple(tensor.shape)
+    return f"{type(tensor).__qualname__} {shape} {tensor.dtype} {tensor.device} {tensor.layout} {tensor.requires_grad}"
+
+
+def why_not_traced(module: torch.nn.Module) -> str:
+    """Return why a module call that is about to be made is not recorded; ``""`` if it is."""
+    return next((reason for reason, holds in _REASONS if holds(module)), "")
+
+
+def _in_backward(_: torch.nn.Module) -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _in_transform(_: torch.nn.Module) -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _is_fake(_: torch.nn.Module) -> bool:
+    modes = _get_current_dispatch_mode_stack()
+    return any(mode.is_infra_mode() for mode in modes)
+
+
+def _is_profiled(_: torch.nn.Module) -> bool:
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return is_opaque(module) or module._compiled_call_impl is not None
+
+
+def _has_compiled(module: torch.nn.Module) -> bool:
+    return any(_is_compiled(part) and not isinstance(part, torch.jit.ScriptModule) for part in module.modules())
+
+
+def _is_lazy(module: torch.nn.Module) -> bool:
+    return any(is_lazy(tensor) for tensor in itertools.chain(module.parameters(), module.buffers()))
+
+
+def _has_hooks_that_stay(_: torch.nn.Module) -> bool:
+    """Whether hooks on saved tensors are set, by a PyTorch that does not say which: they cannot be taken aside."""
+    hooks: Any = torch._C._autograd
+    if hasattr(hooks, "_top_saved_tensors_default_hooks") or not hooks._saved_tensors_hooks_is_enabled():
+        return False
+    try:
+        hooks._saved_tensors_hooks_disable("")
+    except RuntimeError:  # some are set
+        return True
+    finally:
+        hooks._saved_tensors_hooks_enable()
+    return False
+
+
+def _is_distributed(_: torch.nn.Module) -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return bool(distributed.get_world_size() > 1)
+
+
+def _is_captured(_: torch.nn.Module) -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+
+
+_REASONS: tuple[tuple[str, Callable[[torch.nn.Module], bool]], ...] = (
+    ("it was made in backward", _in_backward),
+    ("it was made inside a function transform", _in_transform),
+    ("its tensors are fake", _is_fake),
+    ("a profiler was on", _is_profiled),
+    ("it is compiled or scripted", _is_compiled),
+    ("a module of it is compiled", _has_compiled),
+    ("it has yet to make its parameters", _is_lazy),
+    ("hooks on saved tensors are set, which this PyTorch cannot take aside", _has_hooks_that_stay),
+    ("other processes take part in it", _is_distributed),
+    ("a CUDA graph was captured", _is_captured),
+)
+
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
