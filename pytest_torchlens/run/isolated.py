@@ -10,7 +10,7 @@ from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import from_json
-from pytest_torchlens.run.job import pack
+from pytest_torchlens.run.child import pack
 from pytest_torchlens.run.worker import Limits
 from pytest_torchlens.run.worker import NoAnswerError
 from pytest_torchlens.run.worker import Worker

@@ -25,8 +25,8 @@ import psutil
 import torch
 
 from pytest_torchlens.records import Stage
+from pytest_torchlens.run.child import ANSWERS
 from pytest_torchlens.run.errors import is_noise
-from pytest_torchlens.run.job import ANSWERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
