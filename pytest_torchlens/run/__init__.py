@@ -5,9 +5,6 @@ from __future__ import annotations
 from pytest_torchlens.run.device import check_device
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
-from pytest_torchlens.run.isolated import IsolatedResult
-from pytest_torchlens.run.isolated import Isolation
-from pytest_torchlens.run.isolated import Runner
 from pytest_torchlens.run.other_python import Against
 from pytest_torchlens.run.other_python import OtherPython
 from pytest_torchlens.run.other_python import OtherPythonError
@@ -18,7 +15,10 @@ from pytest_torchlens.run.run import RunOptions
 from pytest_torchlens.run.run import run_case
 from pytest_torchlens.run.snapshot import replay_seconds
 from pytest_torchlens.run.snapshot import snapshot_of
+from pytest_torchlens.run.worker import IsolatedResult
+from pytest_torchlens.run.worker import Isolation
 from pytest_torchlens.run.worker import Limits
+from pytest_torchlens.run.worker import Runner
 from pytest_torchlens.run.worker import memory_share
 
 __all__ = [

@@ -23,8 +23,8 @@ from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import Stage
-from pytest_torchlens.run.isolated import Isolation
 from pytest_torchlens.run.run import RunOptions
+from pytest_torchlens.run.worker import Isolation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

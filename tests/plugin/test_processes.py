@@ -15,7 +15,7 @@ from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import from_json
-from pytest_torchlens.run.isolated import Isolation
+from pytest_torchlens.run.worker import Isolation
 from pytest_torchlens.run.worker import Limits
 from pytest_torchlens.run.worker import NoAnswerError
 from pytest_torchlens.run.worker import Worker
