@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_torchlens.run.device import check_device
+from pytest_torchlens.run.environment import check_device
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.other_python import Against
