@@ -31,12 +31,12 @@ from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
 from pytest_torchlens.report import Graphs
 from pytest_torchlens.report import save_drawing
-from pytest_torchlens.run.code import code_of
 from pytest_torchlens.run.describe import describe
 from pytest_torchlens.run.describe import describe_arguments
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.environment import wait_for
+from pytest_torchlens.run.errors import code_of
 from pytest_torchlens.run.errors import error_record
 from pytest_torchlens.run.left_as_found import left_as_found
 from pytest_torchlens.run.snapshot import snapshot_of
