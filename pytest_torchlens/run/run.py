@@ -38,7 +38,7 @@ from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.environment import wait_for
 from pytest_torchlens.run.errors import code_of
 from pytest_torchlens.run.errors import error_record
-from pytest_torchlens.run.left_as_found import left_as_found
+from pytest_torchlens.run.preserved_state import left_as_found
 from pytest_torchlens.run.snapshot import snapshot_of
 from pytest_torchlens.run.statistics import activation_statistics
 from pytest_torchlens.validate import Validation

@@ -25,8 +25,8 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.records import from_json
 from pytest_torchlens.run import RunOptions
 from pytest_torchlens.run import run_case
-from pytest_torchlens.run.left_as_found import _SETTINGS
-from pytest_torchlens.run.left_as_found import left_as_found
+from pytest_torchlens.run.preserved_state import _SETTINGS
+from pytest_torchlens.run.preserved_state import left_as_found
 from pytest_torchlens.zoo import ModelCase
 from pytest_torchlens.zoo import Settings
 from pytest_torchlens.zoo import TensorSpec
