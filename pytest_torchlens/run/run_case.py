@@ -1,16 +1,27 @@
-"""One model as one job: built, called, recorded, validated, drawn, in this process."""
+"""Arguments and outputs of a forward pass, in words.
+
+Activation statistics of a model, by one more recorded pass that keeps seven numbers of each tensor.
+
+What a baseline keeps of a pass, and how long its operations take.
+
+One model as one job: built, called, recorded, validated, drawn, in this process.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import statistics
 import time
+from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import Final
 
 import torch
 from torch import nn
@@ -18,29 +29,35 @@ from torch import nn
 from pytest_torchlens.audit import ModelFacts
 from pytest_torchlens.audit import Subject
 from pytest_torchlens.audit import audit
+from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import key_of
+from pytest_torchlens.baseline.take_snapshot import take
+from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.patches import listening
 from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
+from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.measure import measure_forward_pass
+from pytest_torchlens.measure.flops import NotPlayedError
+from pytest_torchlens.measure.flops import flops_of
+from pytest_torchlens.measure.flops import played
+from pytest_torchlens.records import ActivationStatistics
+from pytest_torchlens.records import Environment
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
+from pytest_torchlens.records import Verdict
 from pytest_torchlens.report import Graphs
 from pytest_torchlens.report import save_drawing
-from pytest_torchlens.run.describe import describe
-from pytest_torchlens.run.describe import describe_arguments
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.environment import wait_for
 from pytest_torchlens.run.errors import code_of
 from pytest_torchlens.run.errors import error_record
 from pytest_torchlens.run.preserved_state import left_as_found
-from pytest_torchlens.run.snapshot import snapshot_of
-from pytest_torchlens.run.statistics import activation_statistics
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
@@ -53,6 +70,125 @@ if TYPE_CHECKING:
     from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.zoo import Inputs
     from pytest_torchlens.zoo import ModelCase
+
+
+def describe(value: Any, name: str = "") -> tuple[str, ...]:
+    """Return one line a tensor of a nested value: ``"0.boxes: float32[100, 4]"``.
+
+    A tensor that stands alone and has no name is its type and shape only.
+    """
+    return tuple(f"{place}: {_tensor(tensor)}" if place else _tensor(tensor) for place, tensor in _leaves(value, name))
+
+
+def describe_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return one line a tensor of the arguments, under the names that ``forward`` gives them."""
+    try:
+        bound: Mapping[str, Any] = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    except TypeError:  # forward will say what does not fit
+        bound = {**{str(index): value for index, value in enumerate(args)}, **kwargs}
+    return describe(bound)
+
+
+def _tensor(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        yield from _leaves(dict(enumerate(value)), name)
+
+
+_COUNT: Final = 7
+
+
+def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) -> ActivationStatistics:
+    """Run a model once and return what its tensors were like; those of quantized or complex numbers are left out."""
+    saving = SaveOptions(transform=_numbers)
+    history = log_forward_pass(model, inputs.args, inputs.kwargs, "all", seed, save_options=saving)
+    rows = [
+        (op.label, *op.tensor_contents.tolist())
+        for op in history
+        if op.tensor_contents is not None and op.tensor_contents.numel() == _COUNT
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * (_COUNT + 1)
+    names = ("operations", "mean", "std", "minimum", "maximum", "zeros", "not_finite", "nan")
+    return ActivationStatistics(**dict(zip(names, columns, strict=True)))
+
+
+@torch.no_grad()
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return mean, deviation, extremes, shares of zeros, of what is not finite, and of NaN; of others nothing."""
+    if not _is_plain(tensor):
+        return torch.empty(0)
+    values = tensor.detach().flatten()
+    if values.dtype not in (torch.float32, torch.float64):
+        values = values.double()
+    is_finite = values.isfinite()
+    lost = 1 - is_finite.count_nonzero() / len(values)
+    nan = values.isnan().count_nonzero() / len(values) if lost else lost
+    finite = values[is_finite] if lost else values
+    if not len(finite):
+        finite = values.new_full((1,), float("nan"))
+    std, mean = torch.std_mean(finite, correction=0)
+    zeros = 1 - values.count_nonzero() / len(values)
+    return torch.stack([number.double().cpu() for number in (mean, std, *finite.aminmax(), zeros, lost, nan)])
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    kind_is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)
+    return kind_is_plain and not tensor.is_complex() and tensor.numel() > 0
+
+
+_REPLAYS = 5
+
+
+def snapshot_of(history: ModelHistory, environment: Environment, verdict: Verdict | None = None) -> Snapshot:
+    """Return the snapshot of a pass with its floating-point operations and what could be proved of it.
+
+    Parameters
+    ----------
+    history
+        Just made; the model and its inputs must hold the values that they had before the pass.
+    environment
+        Where this process runs.
+    verdict
+        Of the validation; None where there was none.
+
+    Raises
+    ------
+    ReferenceError
+        If the model is gone.
+    Exception
+        Whatever a call raises that cannot be run again.
+    """
+    parts = verdict.parts if verdict is not None else ()
+    proof = {part.name: part.status.value for part in parts if part.status is not Status.NOT_RUN}
+    return take(history, environment, flops=_flops(history), proof=proof)
+
+
+def _flops(history: ModelHistory) -> int | None:
+    try:
+        return sum(flops_of(history.recording))
+    except NotPlayedError:  # not even PyTorch's formulas fit every call
+        return None
+
+
+def replay_seconds(history: ModelHistory) -> float:
+    """Return the time of the fastest of a few replays, for a pass that nobody may run again."""
+    return min(_replayed(history) for _ in range(_REPLAYS))
+
+
+def _replayed(history: ModelHistory) -> float:
+    start = time.perf_counter()
+    for _ in played(history.recording):
+        pass
+    return time.perf_counter() - start
+
 
 RUNS = 3
 """Timed forward passes, at least."""
