@@ -21,10 +21,10 @@ from pytest_torchlens.records import UNCHECKED
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import byte_size
-from pytest_torchlens.validate.apart import unnoticed
 from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.play import Replay
+from pytest_torchlens.validate.unobtrusive import unnoticed
 from pytest_torchlens.validate.validation import PARTS
 from pytest_torchlens.validate.validation import Validation
 from pytest_torchlens.validate.validation import has_content
