@@ -21,7 +21,7 @@ from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.origins import gradient_of
 from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.storage import storage_key
-from pytest_torchlens.validate.contents import Contents
+from pytest_torchlens.validate.containers import Contents
 
 Tensor = torch.Tensor
 

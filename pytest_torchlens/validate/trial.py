@@ -20,7 +20,7 @@ from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player
-from pytest_torchlens.validate.contents import Contents
+from pytest_torchlens.validate.containers import Contents
 from pytest_torchlens.validate.noise import is_dense
 
 Outcome = list[torch.Tensor]
