@@ -24,7 +24,7 @@ import torch
 
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.origins import script_attributes
-from pytest_torchlens.validate import stateful
+from pytest_torchlens.validate import resources
 
 Slot = tuple[types.MemberDescriptorType, tuple[Any, ...]]
 """A slot, and what it holds; nothing where it is empty."""
@@ -285,7 +285,7 @@ class Contents:
     def __init__(self, roots: dict[str, Any]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self._holders: list[Callable[[], None]] = []
-        self._stateful: list[tuple[Path, Any, stateful.PutBack]] = []
+        self._stateful: list[tuple[Path, Any, resources.PutBack]] = []
         self._used_up: list[tuple[Path, Any, Any]] = []
         self._kinds: dict[type, tuple[Any, Any]] = {}
         seen: dict[int, Any] = {}
@@ -301,12 +301,12 @@ class Contents:
         if isinstance(value, torch.Tensor):
             self.tensors.append((said(path, value), value))
             return [("", vars(value))]
-        if stateful.is_used_up(value):
-            self._used_up.append((path, value, stateful.progress(value)))
+        if resources.is_used_up(value):
+            self._used_up.append((path, value, resources.progress(value)))
             return []
         kind = type(value)
         if kind not in self._kinds:
-            self._kinds[kind] = stateful.kinds_of(kind), kinds_of(kind)
+            self._kinds[kind] = resources.kinds_of(kind), kinds_of(kind)
         states, holds = self._kinds[kind]
         own = (note(value) for note in states)
         self._stateful += [(path, value, put_back) for put_back in own if put_back is not None]
@@ -330,7 +330,7 @@ class Contents:
 
     def used_up(self, maybe: bool = False) -> list[str]:
         """Return what can be read only once and has been read since; with `maybe`, also what may have been."""
-        read = [(path, value, (at, stateful.progress(value))) for path, value, at in self._used_up]
+        read = [(path, value, (at, resources.progress(value))) for path, value, at in self._used_up]
         return [said(path, value) for path, value, (at, now) in read if at != now or (maybe and at is None)]
 
 
