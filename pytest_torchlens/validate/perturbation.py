@@ -13,7 +13,7 @@ from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
-from pytest_torchlens.validate.corner import corner_of
+from pytest_torchlens.validate.crop import corner_of
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.reasons import Explainer
 from pytest_torchlens.validate.reasons import is_gentle

@@ -18,7 +18,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.functions import is_of_torch
-from pytest_torchlens.validate.corner import ELEMENTWISE
+from pytest_torchlens.validate.crop import ELEMENTWISE
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.numbers import other_numbers
