@@ -21,7 +21,7 @@ from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.validate.crop import ELEMENTWISE
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.noise import is_dense
-from pytest_torchlens.validate.numbers import other_numbers
+from pytest_torchlens.validate.noise import other_numbers
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import same
 
