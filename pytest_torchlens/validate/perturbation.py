@@ -19,8 +19,8 @@ from pytest_torchlens.validate.reasons import Explainer
 from pytest_torchlens.validate.reasons import is_gentle
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
-from pytest_torchlens.validate.tags import landed
 from pytest_torchlens.validate.trial import Trial
+from pytest_torchlens.validate.trial import landed
 
 
 class Perturbation:
