@@ -14,9 +14,9 @@ from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.crop import corner_of
+from pytest_torchlens.validate.exemptions import Explainer
+from pytest_torchlens.validate.exemptions import is_gentle
 from pytest_torchlens.validate.noise import Noise
-from pytest_torchlens.validate.reasons import Explainer
-from pytest_torchlens.validate.reasons import is_gentle
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.trial import Trial
