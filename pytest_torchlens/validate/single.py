@@ -23,7 +23,7 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
-from pytest_torchlens.validate.play import Replay
+from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.unobtrusive import unnoticed
 from pytest_torchlens.validate.validation import PARTS
 from pytest_torchlens.validate.validation import Validation

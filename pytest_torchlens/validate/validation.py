@@ -33,7 +33,7 @@ from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import Observation
 from pytest_torchlens.validate.observer import compare
-from pytest_torchlens.validate.play import Replay
+from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.state import Generators
