@@ -1,6 +1,11 @@
-"""Why a call gave other values when it was replayed, as far as can be told."""
+"""Why a call gave other values when it was replayed, as far as can be told.
+
+Where two tensors differ, in words.
+"""
 
 from __future__ import annotations
+
+import torch
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
@@ -9,6 +14,7 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.validate.noise import is_dense
 
 
 def likely_cause(recording: Recording, call: Call, repeats: bool | None = None) -> str:
@@ -38,3 +44,32 @@ def _changed_source(recording: Recording, call: Call) -> tuple[str, Source] | No
         if source is not None and not source.written and value.digest and fingerprint(source.live) != value.fingerprint:
             return path, source
     return None
+
+
+_BESIDE = 1  # elements shown on either side of the first that differs
+
+
+def around_first_difference(recorded: torch.Tensor, replayed: torch.Tensor) -> str:
+    """Return both values around the first element that differs, ``""`` where that cannot be told."""
+    if recorded.shape != replayed.shape or not (is_dense(recorded) and is_dense(replayed)):
+        return ""
+    one, other = (tensor.detach().resolve_conj().resolve_neg().cpu().contiguous() for tensor in (recorded, replayed))
+    places = _different(one, other).nonzero().flatten()
+    if not places.numel():
+        return ""
+    first = int(places[0])
+    place = [int(index) for index in torch.unravel_index(places[0], one.shape)]
+    share = f"{places.numel():,} of {one.numel():,} elements differ"
+    return f"at {place}: recorded {_shown(one, first)}, replayed {_shown(other, first)}; {share}"
+
+
+def _different(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return for each element whether its bits differ."""
+    size = one.element_size()
+    return (one.flatten().view(torch.uint8) != other.flatten().view(torch.uint8)).view(-1, size).any(1)
+
+
+def _shown(tensor: torch.Tensor, place: int) -> str:
+    begin = max(place - _BESIDE, 0)
+    elements = tensor.flatten()[begin : place + _BESIDE + 1].tolist()
+    return " ".join(f"[{item}]" if at == place else str(item) for at, item in enumerate(elements, start=begin))

@@ -23,8 +23,8 @@ from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.replay import Player
+from pytest_torchlens.validate.causes import around_first_difference
 from pytest_torchlens.validate.causes import likely_cause
-from pytest_torchlens.validate.differences import around_first_difference
 from pytest_torchlens.validate.perturbation import Perturbation
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
