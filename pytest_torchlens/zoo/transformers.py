@@ -1,4 +1,7 @@
-"""Architectures of the library ``transformers``, of its own classes, with configurations shrunk to a few numbers."""
+"""Architectures of ``transformers`` whose configurations can be shrunk; the zoo file says the rest of each.
+
+Architectures of the library ``transformers``, of its own classes, with configurations shrunk to a few numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import cast
 
-from pytest_torchlens.zoo.architectures import SHRINKABLE
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import TensorSpec
@@ -17,6 +19,37 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from torch import nn
+
+
+SHRINKABLE = (
+    "afmoe aimv2_vision_model albert apertus apertus1p5_text arcee aria aria_text audioflamingo3 aya_vision bart "
+    "beam beit bert bert-generation big_bird bigbird_pegasus biogpt bitnet bloom camembert canine "
+    "chinese_clip_vision_model clip_text_model clip_vision_model cohere cohere2 cohere2_moe convbert cosmos3_omni "
+    "cpmant ctrl cwm data2vec-audio data2vec-text data2vec-vision deberta deberta-v2 deepseek_v4 deepseek_vl "
+    "deepseek_vl_hybrid deit diffllama dinov2 dinov2_with_registers dinov3_vit distilbert doge dory dpr dpt "
+    "electra ernie ernie4_5 ernie4_5_moe eurobert exaone exaone4 exaone4_5 exaone_moe falcon_h1 falcon_mamba "
+    "fastspeech2_conformer flaubert flava flex_olmo flint fnet fsmt fuyu gemma gemma2 gemma3 gemma3_text git glm "
+    "glm4 glm4_moe glmasr got_ocr2 gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_neox_japanese gpt_oss granite "
+    "granite_docling_text granite_speech granite_speech_plus granite_swa granitemoe granitemoe_swa "
+    "granitemoeshared gte helium higgs_audio_v2 hrm_text hubert hy_v3 hyperclovax hyperclovax_vision_v2 ibert "
+    "idefics2 idefics3 ijepa imagegpt inkling2_loop_text inkling2_text inkling_text internlm3 internvl "
+    "internvl_vision iquestcoder jais2 jetmoe jina_embeddings_v3 kolibri1 kosmos-2.5 laguna lara_mini layoutlm "
+    "led lfm2 lfm2_vl lighton_ocr llama llama4_text llava llava_next llava_next_video llava_onevision longformer "
+    "mamba markuplm mbart megatron-bert mellum mimo_v2_flash minimax minimax_m2 minimax_m3_vl minimax_m3_vl_text "
+    "ministral3 mistral mistral3 mixtral mlcd mlcd_vision_model mllama mobilebert mobilenet_v1 mobilenet_v2 "
+    "mobilevit modernbert modernbert-decoder modernvbert molmo2_text moshi moss_transcribe_diarize mpnet mpt mra "
+    "muse_glimmer_text musicflamingo mvp nanochat nemotron_h neomme nomic_bert nystromformer olmo olmo2 olmo3 "
+    "olmo_hybrid olmoe omniasr openai-gpt openai_privacy_filter opt ovis2 paligemma persimmon phi phi3 phimoe "
+    "pixio pixtral plbart qianfan_ocr qianfan_ocr_vision qwen2 qwen2_audio qwen2_moe qwen3 qwen3_asr qwen3_moe "
+    "qwen3_vl qwen3_vl_moe qwen3_vl_moe_text qwen3_vl_text radio rembert roberta roberta-prelayernorm roformer "
+    "rwkv sam3_vision_model sam3_vit_model sam_hq_vision_model sam_vision_model sapiens2 sarvam_moe seed_oss sew "
+    "sew-d siglip_vision_model smollm3 smolvlm solar_open splinter squeezebert stablelm starcoder2 swiftformer "
+    "tapas tipsv2 tipsv2_text_model tipsv2_vision_model ultrabert ultravbert unispeech unispeech-sat "
+    "unlimited_ocr vaultgemma video_llama_3 video_llava vipllava visual_bert vit vit_mae vit_msn vitdet voxtral "
+    "wav2vec2 wav2vec2-conformer wavlm xglm xlm xlm-roberta xlm-roberta-xl yoso "
+).split()
+"""Found by building each architecture of transformers 5.24 small, and calling it."""
+
 
 VOCABULARY = 128
 TOKENS = TensorSpec((1, 16), "int64", 5, VOCABULARY - 1)
