@@ -15,13 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from pytest_torchlens.zoo.arguments import refused_argument
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
 from pytest_torchlens.zoo.inputs import FromFunction
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import TensorSpec
+from pytest_torchlens.zoo.inputs import refused_argument
 from pytest_torchlens.zoo.providers import Provider
 from pytest_torchlens.zoo.schema import Settings
 
