@@ -18,9 +18,9 @@ from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
 from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.catalog import find_zoo_file
+from pytest_torchlens.zoo.catalog import parted
 from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.catalog import zoo_files
-from pytest_torchlens.zoo.globs import parted
 
 ZOO_FOLDER = "model_zoo_configs"
 ENDINGS = (".yaml", ".yml")

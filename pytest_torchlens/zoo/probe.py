@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.zoo.globs import covering_globs
+from pytest_torchlens.zoo.catalog import covering_globs
 from pytest_torchlens.zoo.inputs import TensorSpec
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.case import ModelCase
+from pytest_torchlens.zoo.catalog import fits
 from pytest_torchlens.zoo.errors import ZooError
-from pytest_torchlens.zoo.globs import fits
 from pytest_torchlens.zoo.lines import LinedDict
 from pytest_torchlens.zoo.lines import check_keys
 from pytest_torchlens.zoo.lines import read_yaml

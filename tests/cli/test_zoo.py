@@ -9,7 +9,7 @@ import yaml
 
 from pytest_torchlens.cli import main
 from pytest_torchlens.zoo import load_zoo
-from pytest_torchlens.zoo.globs import covering_globs
+from pytest_torchlens.zoo.catalog import covering_globs
 
 MODELS = """
 import torch
