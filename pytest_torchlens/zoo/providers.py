@@ -13,10 +13,10 @@ from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import TensorSpec
-from pytest_torchlens.zoo.members import AUDIO
-from pytest_torchlens.zoo.members import GRAPHS
-from pytest_torchlens.zoo.members import SEGMENTATION
-from pytest_torchlens.zoo.members import MembersProvider
+from pytest_torchlens.zoo.own import AUDIO
+from pytest_torchlens.zoo.own import GRAPHS
+from pytest_torchlens.zoo.own import SEGMENTATION
+from pytest_torchlens.zoo.own import MembersProvider
 from pytest_torchlens.zoo.own import own_provider
 from pytest_torchlens.zoo.transformers import TransformersProvider
 
