@@ -114,7 +114,7 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
     from pytest_torchlens.records import to_json
     from pytest_torchlens.run import run_case
     from pytest_torchlens.run.errors import error_record
-    from pytest_torchlens.zoo.forks import forks_end
+    from pytest_torchlens.zoo.errors import forks_end
 
     def answer(message: dict[str, Any]) -> None:
         sys.stdout.flush()

@@ -61,8 +61,8 @@ from pytest_torchlens.run.preserved_state import left_as_found
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
-from pytest_torchlens.zoo.forks import end_if_forked
-from pytest_torchlens.zoo.forks import forks_end
+from pytest_torchlens.zoo.errors import end_if_forked
+from pytest_torchlens.zoo.errors import forks_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable

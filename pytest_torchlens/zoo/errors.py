@@ -1,14 +1,37 @@
-"""What a user may get wrong about a zoo."""
+"""Processes that a model forks: one that comes out of the model's code is no second run of it.
+
+What a user may get wrong about a zoo.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from pytest_torchlens.zoo.forks import forks_end
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+@contextlib.contextmanager
+def forks_end() -> Iterator[None]:
+    """End a process that was forked inside the block as it leaves the block, with the status it would end with."""
+    own = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        end_if_forked(own, _status(error))
+        raise
+    end_if_forked(own, 0)
+
+
+def end_if_forked(own: int, status: int) -> None:
+    """End this process, without a word, unless it is the one whose number is `own`."""
+    if os.getpid() != own:
+        os._exit(status)
+
+
+def _status(error: BaseException) -> int:
+    code = error.code if isinstance(error, SystemExit) else 1
+    return code & 0xFF if isinstance(code, int) else int(code is not None)
 
 
 class ZooError(ValueError):
