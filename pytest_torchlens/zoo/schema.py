@@ -1,4 +1,7 @@
-"""The keys of a zoo file's settings, and what their values may be."""
+"""Amounts of memory as people write them.
+
+The keys of a zoo file's settings, and what their values may be.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,31 @@ from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import parse_input
 from pytest_torchlens.zoo.lines import LinedDict
 from pytest_torchlens.zoo.lines import check_keys
-from pytest_torchlens.zoo.units import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_torchlens.zoo.errors import ZooError
+
+
+_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
+
+
+def bytes_of(text: Any) -> int:
+    """Return bytes: ``"8 GiB"`` (also ``8G`` and ``8GB``) is 8 times 1024 cubed; a number is bytes.
+
+    Raises
+    ------
+    ValueError
+        If `text` says no amount above zero.
+    """
+    found = _FORM.fullmatch(str(text)) if type(text) in (str, int, float) else None
+    amount = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
+    if amount <= 0:
+        raise ValueError(f"expected an amount of memory as '8 GiB' or '500 MiB', not {text!r}")
+    return amount
+
 
 WEIGHTS = ("random", "init", "pretrained")
 MODES = ("eval", "train")
