@@ -77,9 +77,9 @@ def run_probe(options: argparse.Namespace) -> int:
 
 
 def _zoo_file(zoo: Zoo, probes: list[Any]) -> str:
-    from pytest_torchlens.zoo.lines import read_yaml
-    from pytest_torchlens.zoo.lines import to_yaml
     from pytest_torchlens.zoo.probe import rules
+    from pytest_torchlens.zoo.yaml_lines import read_yaml
+    from pytest_torchlens.zoo.yaml_lines import to_yaml
 
     provider = str(read_yaml(zoo.path)["provider"])
     return to_yaml({"provider": provider, "rules": rules(probes, zoo)})

@@ -20,8 +20,8 @@ import torch
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.imports import named_function
-from pytest_torchlens.zoo.lines import LinedDict
-from pytest_torchlens.zoo.lines import check_keys
+from pytest_torchlens.zoo.yaml_lines import LinedDict
+from pytest_torchlens.zoo.yaml_lines import check_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,8 @@ from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.inputs import FLOATS
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import parse_input
-from pytest_torchlens.zoo.lines import LinedDict
-from pytest_torchlens.zoo.lines import check_keys
+from pytest_torchlens.zoo.yaml_lines import LinedDict
+from pytest_torchlens.zoo.yaml_lines import check_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable

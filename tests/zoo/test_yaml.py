@@ -12,8 +12,8 @@ import yaml
 from pytest_torchlens.zoo import Settings
 from pytest_torchlens.zoo import ZooError
 from pytest_torchlens.zoo import load_zoo
-from pytest_torchlens.zoo.lines import read_yaml
-from pytest_torchlens.zoo.lines import to_yaml
+from pytest_torchlens.zoo.yaml_lines import read_yaml
+from pytest_torchlens.zoo.yaml_lines import to_yaml
 
 MODELS = """
 def zoo():
