@@ -11,8 +11,8 @@ from pytest_torchlens.zoo.fill import fill_tensor
 from pytest_torchlens.zoo.inputs import TensorSpec
 from pytest_torchlens.zoo.providers import Provider
 from pytest_torchlens.zoo.schema import Settings
-from pytest_torchlens.zoo.zoo import Zoo
-from pytest_torchlens.zoo.zoo import load_zoo
+from pytest_torchlens.zoo.zoo_file import Zoo
+from pytest_torchlens.zoo.zoo_file import load_zoo
 
 __all__ = [
     "Inputs",

@@ -18,7 +18,7 @@ from pytest_torchlens.zoo.inputs import TensorSpec
 
 if TYPE_CHECKING:
     from pytest_torchlens.zoo.case import ModelCase
-    from pytest_torchlens.zoo.zoo import Zoo
+    from pytest_torchlens.zoo.zoo_file import Zoo
 
 SIZES = (32, 64, 96, 128, 160, 192, 224, 256)
 """Pixels that are tried, the smallest first."""
