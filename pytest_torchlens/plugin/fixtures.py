@@ -273,7 +273,6 @@ def lens_check(request: pytest.FixtureRequest) -> Callable[..., Any]:
     of `lens_trace` holds its model in such a test, for one of `log_forward_pass` the test does.  What was found is
     returned, a `Comparison`.
     """
-
     return Check(request)
 
 

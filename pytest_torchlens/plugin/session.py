@@ -285,7 +285,6 @@ class LensSession:
 
     def _judge_drawings(self, session: pytest.Session, models: tuple[ModelReport, ...]) -> None:
         """End as pytest ends after a wrong option where what was asked for is in no model of the run."""
-
         if self.options.graphs and session.exitstatus == pytest.ExitCode.OK and fit_none(models):
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
@@ -350,7 +349,6 @@ class LensSession:
         self, reporter: pytest.TerminalReporter, folder: Path, models: tuple[ModelReport, ...]
     ) -> None:
         """Say where the drawings are, and why there are none of some models."""
-
         unfit = fit_none(models)
         if not unfit:
             reporter.write_line(f"graphs: {folder.absolute().as_uri()}")
