@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from pytest_torchlens.audit.rules import RULES
-from pytest_torchlens.audit.rules import Rule
+from pytest_torchlens.audit.rules import AuditRule
 from pytest_torchlens.audit.subject import ModelFacts
 from pytest_torchlens.audit.subject import Subject
 from pytest_torchlens.records import AuditFinding
@@ -24,7 +24,7 @@ def audit(subject: Subject) -> tuple[AuditFinding, ...]:
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
 
 
-def _guarded(rule: Rule, subject: Subject) -> AuditFinding | None:
+def _guarded(rule: AuditRule, subject: Subject) -> AuditFinding | None:
     """Return a finding; a rule that fails on a model of a kind it never met is one too, and no error of the model's."""
     try:
         return _finding(rule, subject)
@@ -38,7 +38,7 @@ def _guarded(rule: Rule, subject: Subject) -> AuditFinding | None:
         )
 
 
-def _finding(rule: Rule, subject: Subject) -> AuditFinding | None:
+def _finding(rule: AuditRule, subject: Subject) -> AuditFinding | None:
     places = tuple(rule.find(subject))
     if not places:
         return None

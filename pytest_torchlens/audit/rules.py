@@ -14,7 +14,7 @@ from pytest_torchlens.records import Severity
 
 
 @dataclass(frozen=True)
-class Rule:
+class AuditRule:
     """One rule."""
 
     name: str
@@ -27,7 +27,7 @@ class Rule:
 
 
 RULES = (
-    Rule(
+    AuditRule(
         "not-a-number",
         Severity.HIGH,
         "An activation holds NaN",
@@ -36,7 +36,7 @@ RULES = (
         "infinity less infinity.",
         value_rules.not_a_number,
     ),
-    Rule(
+    AuditRule(
         "infinite",
         Severity.HIGH,
         "An activation holds infinity",
@@ -45,7 +45,7 @@ RULES = (
         "Bound what goes in (clamp, a larger epsilon, normalization), or compute in a wider type.",
         value_rules.infinite,
     ),
-    Rule(
+    AuditRule(
         "train-mode",
         Severity.HIGH,
         "Dropout or batch norm acts as in training, in a model in eval mode",
@@ -54,7 +54,7 @@ RULES = (
         "training=self.training.",
         structure_rules.train_mode,
     ),
-    Rule(
+    AuditRule(
         "random",
         Severity.MEDIUM,
         "Random numbers reach an output in eval mode",
@@ -62,7 +62,7 @@ RULES = (
         "Draw them only if self.training, or from a generator that the caller gives.",
         structure_rules.random,
     ),
-    Rule(
+    AuditRule(
         "constant",
         Severity.MEDIUM,
         "All elements of an activation are the same",
@@ -71,7 +71,7 @@ RULES = (
         "as first made it may be meant.",
         value_rules.constant,
     ),
-    Rule(
+    AuditRule(
         "dead-relu",
         Severity.MEDIUM,
         "A rectifier lets next to nothing through",
@@ -79,7 +79,7 @@ RULES = (
         "Try several inputs; if it stays, look at the bias and the scale before it, or use a leaky rectifier.",
         value_rules.dead_relu,
     ),
-    Rule(
+    AuditRule(
         "large-activation",
         Severity.MEDIUM,
         "Activations are far larger than the rest, and than float16 can hold",
@@ -87,7 +87,7 @@ RULES = (
         "Normalize before it, or keep this part in a wider type under autocast.",
         value_rules.large,
     ),
-    Rule(
+    AuditRule(
         "unused-module",
         Severity.MEDIUM,
         "A module with parameters is never used in this pass",
@@ -95,7 +95,7 @@ RULES = (
         "Remove it, or make it only where it is wanted (auxiliary heads are used in train mode alone).",
         structure_rules.unused_modules,
     ),
-    Rule(
+    AuditRule(
         "unused-parameter",
         Severity.MEDIUM,
         "A parameter is never read in this pass",
@@ -103,7 +103,7 @@ RULES = (
         "Remove it, register it as a buffer, or use it.",
         structure_rules.unused_parameters,
     ),
-    Rule(
+    AuditRule(
         "no-effect",
         Severity.MEDIUM,
         "An operation's result reaches no output",
@@ -111,7 +111,7 @@ RULES = (
         "Remove it, or use what it gives; results for training alone belong under if self.training.",
         structure_rules.no_effect,
     ),
-    Rule(
+    AuditRule(
         "float64",
         Severity.MEDIUM,
         "Numbers become float64 in a model that is given none",
@@ -119,7 +119,7 @@ RULES = (
         "Give factories and NumPy arrays a dtype, as in torch.tensor(array, dtype=x.dtype).",
         value_rules.doubles,
     ),
-    Rule(
+    AuditRule(
         "mixed-types",
         Severity.LOW,
         "An operation mixes floating-point types",
@@ -127,7 +127,7 @@ RULES = (
         "Make both of one type where they are made.",
         value_rules.mixed,
     ),
-    Rule(
+    AuditRule(
         "duplicate",
         Severity.LOW,
         "The same is computed twice",
@@ -135,7 +135,7 @@ RULES = (
         "Keep the first result in a variable.",
         structure_rules.duplicates,
     ),
-    Rule(
+    AuditRule(
         "unreached-parameter",
         Severity.LOW,
         "No gradient can come from the outputs to a trainable parameter",
@@ -143,7 +143,7 @@ RULES = (
         "If a loss inside the model reads it, all is well; else take out what cuts the gradient off.",
         structure_rules.unreached,
     ),
-    Rule(
+    AuditRule(
         "frozen-parameter",
         Severity.LOW,
         "Some parameters are not trained",
@@ -151,7 +151,7 @@ RULES = (
         "If that is not meant, call requires_grad_(True) on them.",
         structure_rules.frozen,
     ),
-    Rule(
+    AuditRule(
         "data-dependent-branch",
         Severity.LOW,
         "A tensor's value decides what code runs",
@@ -160,7 +160,7 @@ RULES = (
         "Where it can be, select by torch.where; else audit the model with an input for each way.",
         structure_rules.decisions,
     ),
-    Rule(
+    AuditRule(
         "value-in-python",
         Severity.LOW,
         "Values of tensors go to Python",
@@ -168,7 +168,7 @@ RULES = (
         "Stay with tensors, or take the number from shapes and settings.",
         structure_rules.into_python,
     ),
-    Rule(
+    AuditRule(
         "nondeterministic-kernel",
         Severity.LOW,
         "The result depends on the order of threads",
@@ -176,7 +176,7 @@ RULES = (
         "Where that matters, call torch.use_deterministic_algorithms(True).",
         structure_rules.unordered,
     ),
-    Rule(
+    AuditRule(
         "copy",
         Severity.LOW,
         "A large tensor is copied to be laid out anew",

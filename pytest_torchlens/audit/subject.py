@@ -70,7 +70,7 @@ def _line(kind: type) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}, in {code.co_name}"
 
 
-class Numbers(NamedTuple):
+class ActivationNumbers(NamedTuple):
     """What one activation was like."""
 
     minimum: float
@@ -124,14 +124,14 @@ class Subject:
                 yield op
 
     @cached_property
-    def numbers(self) -> dict[str, Numbers]:
+    def numbers(self) -> dict[str, ActivationNumbers]:
         """What activations were like, by label."""
         found = self.statistics
         if found is None:
             return {}
         nans = found.nan or (0.0,) * len(found.operations)
         rows = zip(found.minimum, found.maximum, found.zeros, found.not_finite, nans, strict=True)
-        return {label: Numbers(*row) for label, row in zip(found.operations, rows, strict=True)}
+        return {label: ActivationNumbers(*row) for label, row in zip(found.operations, rows, strict=True)}
 
     @cached_property
     def used_parameters(self) -> frozenset[str]:

@@ -25,7 +25,7 @@ UNTIMED_AGAINST = "times were not compared: of another interpreter's run none is
 
 
 @dataclass(frozen=True, kw_only=True)
-class Times:
+class StoredTimes:
     """Seconds of the fastest plain pass of a model.
 
     Attributes
@@ -46,25 +46,25 @@ class Times:
         if not all(0 < seconds < math.inf for seconds in (self.baseline, self.last)):
             raise ValueError(f"no time of a pass: {self}")
 
-    def after(self, machine: str, seconds: float) -> Times:
+    def after(self, machine: str, seconds: float) -> StoredTimes:
         """Return them after another run; those of another machine are dropped."""
         same = machine == self.machine
-        return Times(machine=machine, baseline=self.baseline if same else seconds, last=seconds)
+        return StoredTimes(machine=machine, baseline=self.baseline if same else seconds, last=seconds)
 
-    def accepted(self) -> Times:
+    def accepted(self) -> StoredTimes:
         """Return them as they are when what the last run obtained becomes the baseline."""
         return replace(self, baseline=self.last)
 
 
-def read_times(path: Path) -> Times | None:
+def read_times(path: Path) -> StoredTimes | None:
     """Return what a file has; None where there is none that can be used: then it is written anew."""
     try:
-        return from_json(path.read_text(encoding="utf-8"), Times)
+        return from_json(path.read_text(encoding="utf-8"), StoredTimes)
     except (OSError, ValueError):
         return None
 
 
-def times_text(times: Times) -> str:
+def times_text(times: StoredTimes) -> str:
     """Return times as text, which `read_times` reads."""
     return to_json(times) + "\n"
 

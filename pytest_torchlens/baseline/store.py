@@ -10,7 +10,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pytest_torchlens.baseline.costs import Times
+from pytest_torchlens.baseline.costs import StoredTimes
 from pytest_torchlens.baseline.costs import read_times
 from pytest_torchlens.baseline.costs import times_text
 from pytest_torchlens.baseline.snapshot import Snapshot
@@ -104,17 +104,17 @@ class Store:
         if (times := self.times_of(key)) is not None:
             self._keep_times(key, times.accepted())
 
-    def times_of(self, key: str) -> Times | None:
+    def times_of(self, key: str) -> StoredTimes | None:
         """Return how long a model took; None where that is not known."""
         return read_times(path) if (path := self._times_path(key)) else None
 
-    def note_time(self, key: str, machine: str, seconds: float) -> Times:
+    def note_time(self, key: str, machine: str, seconds: float) -> StoredTimes:
         """Keep how long a model took in this run, and return it beside how long it took for its baseline."""
-        before = self.times_of(key) or Times(machine=machine, baseline=seconds, last=seconds)
+        before = self.times_of(key) or StoredTimes(machine=machine, baseline=seconds, last=seconds)
         self._keep_times(key, times := before.after(machine, seconds))
         return times
 
-    def _keep_times(self, key: str, times: Times) -> None:
+    def _keep_times(self, key: str, times: StoredTimes) -> None:
         if path := self._times_path(key):
             ignored_by_git(path.parent)
             _write(path, times_text(times))

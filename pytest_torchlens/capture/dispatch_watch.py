@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts dispatcher operations and notes those outside recorded calls.
 
     Attributes
@@ -41,7 +41,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._tracer = tracer
         self._thread = thread
         self._seen = 0
-        self._others: list[Watch] = []
+        self._others: list[DispatchWatch] = []
         self.missed: list[Missed] = []
         self.makers = Makers()
         self._left = False
@@ -93,9 +93,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """How many operations the dispatcher ran, in all threads."""
         return self._seen + sum(watch._seen for watch in self._others)
 
-    def for_thread(self, tracer: Tracer, name: str) -> Watch:
+    def for_thread(self, tracer: Tracer, name: str) -> DispatchWatch:
         """Return a watch for another thread that adds to this one's account."""
-        watch = Watch(tracer, name)
+        watch = DispatchWatch(tracer, name)
         watch.missed, watch.makers, watch._others = self.missed, self.makers, self._others
         self._others.append(watch)
         return watch

@@ -48,9 +48,9 @@ from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import Overwritten
 from pytest_torchlens.capture.origins import is_foreign
-from pytest_torchlens.capture.tensor_table import Ledger
 from pytest_torchlens.capture.tensor_table import Named
-from pytest_torchlens.capture.tensor_table import OutOfSightError
+from pytest_torchlens.capture.tensor_table import TensorTable
+from pytest_torchlens.capture.tensor_table import UntracedTensorError
 from pytest_torchlens.capture.tensor_table import View
 from pytest_torchlens.capture.tensor_table import unnoticed
 from pytest_torchlens.capture.values import Aliased
@@ -58,7 +58,7 @@ from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
 
 if TYPE_CHECKING:
-    from pytest_torchlens.capture.dispatch_watch import Watch
+    from pytest_torchlens.capture.dispatch_watch import DispatchWatch
 
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
@@ -187,11 +187,11 @@ class FunctionTracer(TorchFunctionMode):
         self.calls = recording.calls
         self._ambient = recording.ambient
         self.module: ModuleCall | None = None
-        self.ledger = Ledger(recording, retention, keep, named, self._record_view, self._record_write)
-        self._template = self.ledger.template
-        self._made = self.ledger.made
+        self.table = TensorTable(recording, retention, keep, named, self._record_view, self._record_write)
+        self._template = self.table.template
+        self._made = self.table.made
         self._group: Group | None = None
-        self.watch: Watch | None = None
+        self.watch: DispatchWatch | None = None
         self.apart()
 
     boundary: CodeType
@@ -233,19 +233,19 @@ class FunctionTracer(TorchFunctionMode):
         try:
             read = tuple(map(self._template, (args[0], {}) if info.copies else args))
             named = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
-        except OutOfSightError:
+        except UntracedTensorError:
             self.busy = False  # for the completeness check to see that it was missed
             return info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
         ambient = self._ambient.number(info.heeds_settings)
         call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
-        written = () if info.writer is None and not kwargs else self.ledger.about_to_write(info, args, kwargs)
+        written = () if info.writer is None and not kwargs else self.table.about_to_write(info, args, kwargs)
         random = state_before(info.name, args, kwargs) if info.draws else None
         start = perf_counter_ns()
         try:
             result = info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
         except Exception:
             for tensor in written:  # it may have begun
-                self.ledger.look_for_change(tensor, f"what {info.name} had written when it raised")
+                self.table.look_for_change(tensor, f"what {info.name} had written when it raised")
             raise
         call.elapsed = perf_counter_ns() - start
         if written and isinstance(info.writer, Overwritten):
@@ -277,12 +277,12 @@ class FunctionTracer(TorchFunctionMode):
         made = self._made
         with unnoticed():
             if call.info.moves:
-                self.ledger.follow(outputs[0])
+                self.table.follow(outputs[0])
             call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
             if written:
-                self.ledger.log_writes(call, number, written)
+                self.table.log_writes(call, number, written)
             elif call.args:
-                self.ledger.narrow(call, outputs[0])
+                self.table.narrow(call, outputs[0])
             if call.uninitialised:
                 self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
 
@@ -310,14 +310,14 @@ class FunctionTracer(TorchFunctionMode):
             second = (self._read_if_seen(arg) for arg in args[1:] if isinstance(arg, Tensor))
             others = tuple(value_of(other) for other in second if other is not None)
             if info.name in _ARRAYS and read is not None:
-                self.ledger.expose(args[0], result)
+                self.table.expose(args[0], result)
             value = None if read is None else value_of(read)
             self.recording.escapes.append(Escape(info.name, value, len(self.calls), plain, self.module, frames, others))
 
     def _read_if_seen(self, tensor: Tensor) -> Value | Aliased | None:
         try:
-            return self.ledger.read(tensor)
-        except OutOfSightError:
+            return self.table.read(tensor)
+        except UntracedTensorError:
             return None
 
     def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -330,7 +330,7 @@ class FunctionTracer(TorchFunctionMode):
 
     def _record_write(self, tensor: Tensor, contents: Tensor) -> None:
         call = self._new_call(
-            _COPY, (self.ledger.read(tensor), self.ledger.read(contents)), {}, Group("array", self._group)
+            _COPY, (self.table.read(tensor), self.table.read(contents)), {}, Group("array", self._group)
         )
         self._finish(call, (tensor,), (tensor,))
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.dispatch_watch import Watch
+from pytest_torchlens.capture.dispatch_watch import DispatchWatch
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import everything
 from pytest_torchlens.capture.leaves import is_lazy
@@ -174,18 +174,18 @@ class OnePass:
         addresses = {id(module): address for address, module in registered.modules.items()}
         retention = _retention(self.recording, keep)
         self.tracer = kind(self.recording, retention, keep != "none", registered.tensors, addresses)
-        self._watch: Watch | None = None
+        self._watch: DispatchWatch | None = None
         with torch._C.DisableTorchFunctionSubclass():
             inputs = _inputs(registered, args, kwargs)
             for path, tensor in inputs:
-                self.tracer.ledger.add_source(tensor, "input", path)
+                self.tracer.table.add_source(tensor, "input", path)
             for tensor, kind_of, name in registered.sharing_memory([tensor for _, tensor in inputs]):
-                self.tracer.ledger.add_source(tensor, kind_of, name)
+                self.tracer.table.add_source(tensor, kind_of, name)
 
     def thoroughly(self, *, watch: bool, parameters: bool) -> None:
         """Watch the dispatcher too, and take fingerprints of parameters, if asked for."""
-        self._watch = self.tracer.watch = Watch(self.tracer) if watch else None
-        self.tracer.ledger.parameters_too = parameters
+        self._watch = self.tracer.watch = DispatchWatch(self.tracer) if watch else None
+        self.tracer.table.parameters_too = parameters
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -206,10 +206,10 @@ class OnePass:
         if recording.stream is not None:
             recording.stream.close()
         recording.output_kinds = kinds(output)
-        recording.outputs = [(path, self.tracer.ledger.read(tensor)) for path, tensor in walk(output)]
+        recording.outputs = [(path, self.tracer.table.read(tensor)) for path, tensor in walk(output)]
         with torch._C.DisableTorchFunctionSubclass():
             _look_back(recording)
-        recording.slots = self.tracer.ledger.slots
+        recording.slots = self.tracer.table.slots
         recording.unseen += _unfinished(output)
         _note_parameters(recording, model)
         if self._watch is not None:
@@ -219,7 +219,7 @@ class OnePass:
         return recording
 
 
-def _note_makers(sources: list[Source], watch: Watch) -> None:
+def _note_makers(sources: list[Source], watch: DispatchWatch) -> None:
     for source in sources:
         if source.kind == "constant":  # one that has a name already was made by us
             source.maker, source.hidden = (source.name, False) if source.name else watch.makers.of(source.live)

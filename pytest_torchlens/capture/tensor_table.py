@@ -205,11 +205,11 @@ View = tuple[FunctionInfo, tuple[Any, ...]]
 unnoticed = torch._C.DisableTorchFunctionSubclass
 
 
-class OutOfSightError(Exception):
+class UntracedTensorError(Exception):
     """A tensor of a function transform that was not seen to begin: what is computed with it cannot be recorded."""
 
 
-class Ledger:
+class TensorTable:
     """The tensors of a recording and the values they hold; ids are checked, for they are used again.
 
     Parameters
@@ -426,7 +426,7 @@ class Ledger:
         if named is not None and named[0] is tensor:
             return self.add_source(tensor, named[1], named[2])
         if is_functorch_wrapped_tensor(tensor):
-            raise OutOfSightError
+            raise UntracedTensorError
         key = storage_key(tensor)
         owner = self._owner_of(key) or self._registered_over(key)
         if owner is None:

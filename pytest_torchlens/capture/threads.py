@@ -73,7 +73,7 @@ class SharedTracer(Tracer):
             self._drawing if info.draws and not info.opaque and is_of_torch(info.func) else contextlib.nullcontext()
         )
         with one_at_a_time, self.lock:  # type: ignore[union-attr]
-            self.ledger.report_to(self._record_view, self._record_write)
+            self.table.report_to(self._record_view, self._record_write)
             try:
                 return super()._leaf(info, args, kwargs)
             except PassOverError as late:

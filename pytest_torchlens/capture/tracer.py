@@ -26,7 +26,7 @@ from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
 from pytest_torchlens.capture.tensor_table import Named
-from pytest_torchlens.capture.tensor_table import OutOfSightError
+from pytest_torchlens.capture.tensor_table import UntracedTensorError
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -87,11 +87,11 @@ class Tracer(FunctionTracer):
         frames = self._frames(_CALLER_OF_MODULE) if outer is not None else ()
         call = ModuleCall(address, kind, number, outer, frames, len(self.calls))
         self.recording.module_calls.append(call)
-        call.entered = self.ledger.known((args, kwargs) if kwargs else args)
+        call.entered = self.table.known((args, kwargs) if kwargs else args)
         return call
 
     def _leave(self, call: ModuleCall, result: Any) -> None:
-        call.exited = self.ledger.known(result)
+        call.exited = self.table.known(result)
 
     def _call_opaque_module(
         self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -111,7 +111,7 @@ class Tracer(FunctionTracer):
         try:
             with self.lock or _UNSHARED:
                 self._template((args, kwargs))  # as they are before
-        except OutOfSightError:
+        except UntracedTensorError:
             return apply(*args, **kwargs)
         self._group = Group(name, outer)
         try:
@@ -129,7 +129,7 @@ class Tracer(FunctionTracer):
         self.busy = True  # looking at contents runs operations
         try:
             with aside(self):
-                return all(map(self.ledger.accounts_for, outputs))
+                return all(map(self.table.accounts_for, outputs))
         finally:
             self.busy = False
 
@@ -149,7 +149,7 @@ class Tracer(FunctionTracer):
         with self.lock or _UNSHARED:
             call = next((call for call in reversed(self.calls) if call.info is info), None)
             if call is not None:  # else it had no tensor to return, or was out of sight
-                call.args = (tuple(map(self.ledger.read, transform.reached)), *call.args)
+                call.args = (tuple(map(self.table.read, transform.reached)), *call.args)
         info.func, info.steps = transform.again, transform.steps
         return result
 
@@ -171,6 +171,6 @@ class Tracer(FunctionTracer):
 
     def close(self) -> None:
         """Stop recording, for the pass is over."""
-        self.ledger.close()
+        self.table.close()
         self.watch = None  # no cycle: what is recorded must die with the recording
         self.over = True

@@ -26,7 +26,7 @@ from pytest_torchlens.records import byte_size
 
 if TYPE_CHECKING:
     from pytest_torchlens.draw.picture import Arrow
-    from pytest_torchlens.draw.picture import Node
+    from pytest_torchlens.draw.picture import DrawnNode
     from pytest_torchlens.draw.picture import Picture
     from pytest_torchlens.draw.scene import Scene
 
@@ -55,7 +55,7 @@ class Words:
         for escape in scene.history.escapes:
             self._answers[escape.operation].append(escape)
 
-    def of_node(self, node: Node) -> list[str]:
+    def of_node(self, node: DrawnNode) -> list[str]:
         """Return a node's lines; the first is its name."""
         lines = self._own_text(node) or (self._of_module(node) if node.module else self._of_operation(node))
         mark, remarks = self.mark(node), self._scene.remarks
@@ -63,12 +63,12 @@ class Words:
             lines[0] = f"{MARKS[mark]} {lines[0]}"
         return [*lines, *(line for line in remarks.get(node.shown.label, ()) if not node.module)]
 
-    def mark(self, node: Node) -> str:
+    def mark(self, node: DrawnNode) -> str:
         """Return in what a node differs between two passes; a module with any difference in it is changed."""
         marks = {self._scene.marks.get(op.label, "") for op in node.operations}
         return marks.pop() if len(marks) == 1 else "changed" if marks else ""
 
-    def _own_text(self, node: Node) -> list[str]:
+    def _own_text(self, node: DrawnNode) -> list[str]:
         """Return what the user's function says of an operation."""
         function = self._options.node_text
         if function is None or node.module:
@@ -83,7 +83,7 @@ class Words:
             raise OptionError(f"the function given as node_text raised {reason}, for {node.shown.label}") from error
         return [*filter(None, lines)]
 
-    def _of_operation(self, node: Node) -> list[str]:
+    def _of_operation(self, node: DrawnNode) -> list[str]:
         op = node.shown
         name = op.layer_label if self._options.is_rolled else op.label
         tensors = dict.fromkeys(map(tensor_line, node.operations))
@@ -112,7 +112,7 @@ class Words:
             return []
         return [f"@{self._shown_call(op.bottom_level_submodule_exited or '')}"]
 
-    def _of_module(self, node: Node) -> list[str]:
+    def _of_module(self, node: DrawnNode) -> list[str]:
         last = node.operations[-1]
         params = sum(op.num_params_total for op in once(node.operations))
         lines = [
@@ -141,7 +141,7 @@ class Words:
         said = ", ".join(map(_argument, dict.fromkeys(arrow.arguments)))
         return f"{said}, written" if arrow.through_write else said
 
-    def hint(self, node: Node) -> list[str]:
+    def hint(self, node: DrawnNode) -> list[str]:
         """Return all that is known of a node, for when the pointer rests on it."""
         if node.module is not None:
             operations = node.operations
@@ -150,7 +150,7 @@ class Words:
             return [node.module, self._module(node.module).module_type, what, f"time: {duration(seconds)}"]
         return [line for line in self._metadata(node) if line]
 
-    def _metadata(self, node: Node) -> Iterable[str]:
+    def _metadata(self, node: DrawnNode) -> Iterable[str]:
         op = node.shown
         arguments = _listed(op.func_position_args_non_tensor + op.func_keyword_args_non_tensor)
         names = zip(op.parent_param_addresses, op.parent_param_shapes, strict=False)
@@ -204,7 +204,7 @@ def tensor_line(op: Operation) -> str:
     return f"{shape_text(op.tensor_shape)} ({byte_size(op.tensor_fsize)})"
 
 
-def _frozen(node: Node) -> str:
+def _frozen(node: DrawnNode) -> str:
     operations = list(once(node.operations))
     return _not_trained(
         sum(op.num_params_total for op in operations), sum(op.num_params_trainable for op in operations)

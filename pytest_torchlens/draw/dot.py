@@ -23,7 +23,7 @@ from pytest_torchlens.draw.draw_options import check_draws
 from pytest_torchlens.draw.metric import Metric
 from pytest_torchlens.draw.metric import Scale
 from pytest_torchlens.draw.metric import metric
-from pytest_torchlens.draw.picture import Node
+from pytest_torchlens.draw.picture import DrawnNode
 from pytest_torchlens.draw.picture import Picture
 from pytest_torchlens.draw.picture import compose
 from pytest_torchlens.draw.scene import Scene
@@ -90,7 +90,7 @@ class Look:
         small = {"fontname": self.theme.font, "fontsize": str(_SMALL), "fontcolor": self.theme.text}
         return {**small, "color": self.theme.line, "arrowsize": "0.7"}
 
-    def node(self, node: Node) -> Attributes:
+    def node(self, node: DrawnNode) -> Attributes:
         """Return the attributes that the visual code gives a node."""
         name, fill = kind(node), self._fill(node)
         lines = self.words.of_node(node)
@@ -112,7 +112,7 @@ class Look:
             attributes["class"] += " stub"
         return attributes
 
-    def _fill(self, node: Node) -> str:
+    def _fill(self, node: DrawnNode) -> str:
         if mark := self.words.mark(node):
             return str(getattr(self.theme, mark))
         if self.metric:
@@ -177,7 +177,7 @@ class Look:
         return f'<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="0">{name_row}<TR>{cells}</TR><TR>{ends}</TR></TABLE>'
 
 
-def kind(node: Node) -> str:
+def kind(node: DrawnNode) -> str:
     """Return which of the theme's fills a node has; the first rule that holds wins."""
     first = node.shown
     if node.module is None:
@@ -192,12 +192,12 @@ def kind(node: Node) -> str:
     return "params" if any(operation.num_params_trainable for operation in node.operations) else "plain"
 
 
-def is_boxed(node: Node) -> bool:
+def is_boxed(node: DrawnNode) -> bool:
     """Whether a module is what a node stands for."""
     return node.module is not None or node.shown.is_bottom_level_submodule_output
 
 
-def _border(node: Node) -> str:
+def _border(node: DrawnNode) -> str:
     if node.is_stub:
         return "dotted"
     return "dashed" if node.module is None and node.shown.initialized_inside_model else ""
@@ -273,7 +273,7 @@ def scene_source(
     addresses = {module.address for module in scene.history.modules}
     numbers = metric(options.color_by, scene.operations, addresses, scene.measured)
     look = Look(options, Words(scene, options), picture, numbers)
-    return _Writer(picture, look, link).write(has_marks=bool(scene.marks))
+    return _DotWriter(picture, look, link).write(has_marks=bool(scene.marks))
 
 
 def _left_out(picture: Picture) -> str:
@@ -287,11 +287,11 @@ def _left_out(picture: Picture) -> str:
 class _Box:
     """A module call's box: its nodes, and the boxes inside it."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[DrawnNode] = field(default_factory=list)
     boxes: dict[str, _Box] = field(default_factory=dict)
 
 
-class _Writer:
+class _DotWriter:
     def __init__(self, picture: Picture, look: Look, link: Link | None) -> None:
         self.picture = picture
         self.look = look
@@ -320,13 +320,13 @@ class _Writer:
                 cluster.attr(id=module_id(call), tooltip=_attribute(call), **self.look.box(call, run))
                 self._write_box(cluster, inner)
 
-    def _write_node(self, graph: Digraph, node: Node) -> None:
+    def _write_node(self, graph: Digraph, node: DrawnNode) -> None:
         target = {"URL": _attribute(self.link(node.operations[-1]))} if self.link else {}
         hint = (shortened(printable(line), _LONGEST_HINT) for line in self.look.words.hint(node))
         graph.node(node.id, id=node.id, tooltip=_attribute(*hint), **self.look.node(node), **target)
 
 
-def _nested(nodes: tuple[Node, ...]) -> _Box:
+def _nested(nodes: tuple[DrawnNode, ...]) -> _Box:
     root = _Box()
     for node in nodes:
         box = root

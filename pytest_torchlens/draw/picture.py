@@ -32,7 +32,7 @@ from pytest_torchlens.records import pass_of
 
 
 @dataclass(frozen=True)
-class Node:
+class DrawnNode:
     """One operation, a layer with all its passes, or a module call that is drawn as one node."""
 
     id: str
@@ -56,8 +56,8 @@ class Node:
 class Arrow:
     """Data that flow from one node into another, by one or more arguments."""
 
-    tail: Node
-    head: Node
+    tail: DrawnNode
+    head: DrawnNode
     arguments: tuple[str, ...]
     out_label: str = ""
     """``"Out 1-2"`` where only some passes of the tail send something."""
@@ -73,11 +73,11 @@ class Arrow:
 class Picture:
     """Everything the drawing shows, in execution order."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[DrawnNode, ...]
     arrows: tuple[Arrow, ...]
     options: DrawOptions
     """What was asked for; rolled where only so the picture is small enough."""
-    gradients: tuple[tuple[Node, Node], ...] = ()
+    gradients: tuple[tuple[DrawnNode, DrawnNode], ...] = ()
     """Ends of the arrows of the backward pass."""
     level: int | None = None
     """Level from which on modules are drawn as one node because there were too many nodes."""
@@ -174,7 +174,7 @@ class _Composer:
     def _fits(self) -> bool:
         return self.options.max_nodes is None or self._num_nodes() <= self.options.max_nodes
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[DrawnNode]:
         """Return the nodes in order of their first operation."""
         groups: dict[str, list[Operation]] = defaultdict(list)
         for op in self.scene.operations:
@@ -185,7 +185,7 @@ class _Composer:
     def _num_nodes(self) -> int:
         return len({self._id(op) for op in self.scene.operations if op.label not in self.repeats.standing_for})
 
-    def arrows(self, nodes: list[Node]) -> Iterator[Arrow]:
+    def arrows(self, nodes: list[DrawnNode]) -> Iterator[Arrow]:
         """Yield an arrow for each pair of nodes that data flow between, and each set of passes in which they do."""
         carried: dict[tuple[str, str, str, bool, Mark], list[tuple[Flow, str, str]]] = defaultdict(list)
         owner = self._owners(nodes)
@@ -195,7 +195,7 @@ class _Composer:
                 carried[key].append((flow, tail, head))
         yield from self._by_ends(self._arrow(owner, flows) for flows in carried.values())
 
-    def _arrow(self, owner: Mapping[str, Node], flows: list[tuple[Flow, str, str]]) -> Arrow:
+    def _arrow(self, owner: Mapping[str, DrawnNode], flows: list[tuple[Flow, str, str]]) -> Arrow:
         flow, tail, head = flows[0]
         sent = self._pass_label("Out", owner[tail], [flow.tail for flow, _, _ in flows])
         got = self._pass_label("In", owner[head], [flow.head for flow, _, _ in flows])
@@ -215,7 +215,7 @@ class _Composer:
             starts = any(arrow.starts_condition for arrow in (first, *others))
             yield dataclasses.replace(first, arguments=arguments, starts_condition=starts)
 
-    def gradients(self, nodes: list[Node], reached: frozenset[str]) -> Iterator[tuple[Node, Node]]:
+    def gradients(self, nodes: list[DrawnNode], reached: frozenset[str]) -> Iterator[tuple[DrawnNode, DrawnNode]]:
         """Yield the ends of an arrow for each pair of nodes that a gradient went between."""
         owner = self._owners(nodes)
         flows = self.repeats.project(flow for flow in self.scene.flows if {flow.tail, flow.head} <= reached)
@@ -227,19 +227,19 @@ class _Composer:
         """Return the calls that each drawn one stands for, as they are named."""
         return {self._shown(first): tuple(map(self._shown, run)) for first, run in self.repeats.runs.items()}
 
-    def _owners(self, nodes: list[Node]) -> dict[str, Node]:
+    def _owners(self, nodes: list[DrawnNode]) -> dict[str, DrawnNode]:
         return {op.label: node for node in nodes for op in node.operations}
 
-    def _is_inside(self, owner: Node, other: Node, tail: str, head: str) -> bool:
+    def _is_inside(self, owner: DrawnNode, other: DrawnNode, tail: str, head: str) -> bool:
         """Whether a flow stays in one node; from one pass to the next of a rolled one it does not."""
         if owner is not other:
             return False
         return not self.options.is_rolled or self._pass_of(owner, tail) == self._pass_of(owner, head)
 
-    def _pass_label(self, word: str, node: Node, labels: list[str]) -> str:
+    def _pass_label(self, word: str, node: DrawnNode, labels: list[str]) -> str:
         return pass_label(word, [self._pass_of(node, label) for label in labels], node.num_passes)
 
-    def _pass_of(self, node: Node, label: str) -> int:
+    def _pass_of(self, node: DrawnNode, label: str) -> int:
         if node.module is None:
             return self.by_label[label].pass_num
         return pass_of(self._module_call(label), self.addresses)
@@ -263,14 +263,14 @@ class _Composer:
         """Return a call as it is named: by its address alone where passes are drawn as one."""
         return address_of(call, self.addresses) if self.options.is_rolled else call
 
-    def _node(self, key: str, operations: tuple[Operation, ...]) -> Node:
+    def _node(self, key: str, operations: tuple[Operation, ...]) -> DrawnNode:
         first = operations[0]
         call = self._module_call(first.label)
         path = self.around.paths[first.label]
         if call:
             passes = self.passes.get(address_of(call, self.addresses), 1) if self.options.is_rolled else 1
             boxes = map(self._shown, path[: path.index(call)])
-            return Node(key, operations, tuple(boxes), self._shown(call), passes)
+            return DrawnNode(key, operations, tuple(boxes), self._shown(call), passes)
         boxes = map(self._shown, self.around.boxes_around(first.label))
         passes = self.layers[first.layer_label] if self.options.is_rolled else 1
-        return Node(key, operations, tuple(boxes), None, passes, first.label in self.stubs)
+        return DrawnNode(key, operations, tuple(boxes), None, passes, first.label in self.stubs)

@@ -54,7 +54,7 @@ class Repeats:
         there = self._rounds.get(head, {})
         return any(there.get(run, number) != number for run, number in self._rounds.get(tail, {}).items())
 
-    def add(self, blocks: list[_Block], period: int) -> None:
+    def add(self, blocks: list[_ModuleBlock], period: int) -> None:
         """Let the first `period` of the blocks stand for the others."""
         name = blocks[0].call
         for place, block in enumerate(blocks):
@@ -67,7 +67,7 @@ class Repeats:
 
 
 @dataclass(frozen=True)
-class _Block:
+class _ModuleBlock:
     """A module call, or an operation beside module calls."""
 
     call: str
@@ -116,7 +116,7 @@ class _Finder:
                     self.search((*path, block.call), block.operations, found)
             place += period * rounds
 
-    def _blocks(self, path: Path, operations: list[Operation]) -> list[_Block]:
+    def _blocks(self, path: Path, operations: list[Operation]) -> list[_ModuleBlock]:
         inside: dict[str, list[Operation]] = defaultdict(list)
         order: list[tuple[str, list[Operation]]] = []
         for op in operations:
@@ -128,7 +128,7 @@ class _Finder:
                 order.append((call, inside[call]))
             inside[call].append(op)
         return [
-            _Block(call, ops, self._signature(path, call, ops), self._name(call), self._reads(ops))
+            _ModuleBlock(call, ops, self._signature(path, call, ops), self._name(call), self._reads(ops))
             for call, ops in order
         ]
 
@@ -167,7 +167,7 @@ _Read: TypeAlias = str | tuple[int, int, int]
 class _Row:
     """Blocks, one after the other, in which something may repeat."""
 
-    def __init__(self, blocks: list[_Block]) -> None:
+    def __init__(self, blocks: list[_ModuleBlock]) -> None:
         self.blocks = blocks
         self.places = {
             op.label: (number, place)

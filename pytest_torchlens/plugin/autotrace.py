@@ -209,7 +209,7 @@ class LensWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Settings:
+class AutotraceSettings:
     """What is to be done about the models that a test calls, from options, ini keys and markers."""
 
     autotrace: str
@@ -219,7 +219,7 @@ class Settings:
     parts: tuple[str, ...] | list[str] | str | None = None
 
     @classmethod
-    def of(cls, config: pytest.Config) -> Settings:
+    def of(cls, config: pytest.Config) -> AutotraceSettings:
         """Read and check options and ini keys.
 
         Raises
@@ -247,7 +247,7 @@ def _value(config: pytest.Config, key: str) -> Any:
 
 def register_autotrace(config: pytest.Config) -> None:
     """Add what this run needs: where tests run, what listens; where it is told, what gathers."""
-    settings = Settings.of(config)
+    settings = AutotraceSettings.of(config)
     if settings.autotrace == "off" or all(names_zoo(config, arg) for arg in config.args):
         return
     if not hasattr(config, "workerinput"):
@@ -259,11 +259,11 @@ def register_autotrace(config: pytest.Config) -> None:
 class Listening:
     """Listens to the tests that run in this process."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+    def __init__(self, config: pytest.Config, settings: AutotraceSettings) -> None:
         self._config = config
         self._settings = settings
         self._autotrace: Autotrace | None = None
-        self._of: dict[str, Settings] = {}
+        self._of: dict[str, AutotraceSettings] = {}
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -312,7 +312,7 @@ class Listening:
         with self._autotrace.on():
             return (yield)
 
-    def _plan(self, settings: Settings) -> Plan:
+    def _plan(self, settings: AutotraceSettings) -> Plan:
         from pytest_torchlens.plugin.marker import validation_parts
         from pytest_torchlens.run.autotrace import Plan
         from pytest_torchlens.validate import PARTS

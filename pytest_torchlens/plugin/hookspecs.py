@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.records import Comparison
     from pytest_torchlens.records import Environment
     from pytest_torchlens.records import ModelReport
-    from pytest_torchlens.run import Limits
+    from pytest_torchlens.run import JobLimits
     from pytest_torchlens.run import Runner
     from pytest_torchlens.run import RunOptions
     from pytest_torchlens.zoo import ModelCase
@@ -195,7 +195,7 @@ def pytest_lens_report_notes(config: pytest.Config, report: ModelReport) -> str 
 
 
 @pytest.hookspec(firstresult=True)
-def pytest_lens_make_runner(config: pytest.Config, options: RunOptions, limits: Limits) -> Runner | None:
+def pytest_lens_make_runner(config: pytest.Config, options: RunOptions, limits: JobLimits) -> Runner | None:
     """Make what runs the models of zoos, in place of this process and of ``--lens-isolate``.
 
     Called once in each process that runs models, before the first.  The first answer that is not None counts.

@@ -32,7 +32,7 @@ from pytest_torchlens.records import nearest
 if TYPE_CHECKING:
     from pytest_torchlens.report import Graphs
     from pytest_torchlens.report import ResultTable
-    from pytest_torchlens.run import Limits
+    from pytest_torchlens.run import JobLimits
     from pytest_torchlens.run import OtherPython
 
 
@@ -201,12 +201,12 @@ class SweepOptions:
             table=config.invocation_params.dir / option.lens_table if option.lens_table else None,
         )
 
-    def limits(self) -> Limits:
+    def limits(self) -> JobLimits:
         """Return what a model may use whose zoo file says nothing else."""
-        from pytest_torchlens.run import Limits
+        from pytest_torchlens.run import JobLimits
         from pytest_torchlens.run import memory_share
 
-        return Limits(self.timeout, self.memory or memory_share())
+        return JobLimits(self.timeout, self.memory or memory_share())
 
     def open_table(self) -> ResultTable | None:
         """Return the file of results; None where none is asked for.

@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ExpectationRule:
     """One kind of expectation.
 
     Attributes
@@ -158,22 +158,22 @@ _RATIO_MISSING = (
 _OUTPUT_MISSING = "no output of a layer was read; track_layers(model)"
 
 RULES = {
-    "no_nan": Rule(
+    "no_nan": ExpectationRule(
         ANYTHING,
         _no_nan,
         lambda row: float(row.nans),
         takes_range=False,
         missing="nothing was read; track_layers(model), track_parameters(model)",
     ),
-    "grad_norm": Rule(
+    "grad_norm": ExpectationRule(
         GRADIENTS,
         _in_range("gradient norm", _norm),
         _norm,
         example="<1e3",
         missing=_GRADIENT_MISSING,
     ),
-    "grad_growth": Rule(GRADIENTS, _growth, _norm, example="<100", missing=_GRADIENT_MISSING),
-    "dead_units": Rule(
+    "grad_growth": ExpectationRule(GRADIENTS, _growth, _norm, example="<100", missing=_GRADIENT_MISSING),
+    "dead_units": ExpectationRule(
         frozenset({"output"}),
         _dead_units,
         lambda row: row.dead,
@@ -181,35 +181,35 @@ RULES = {
         is_share=True,
         missing="no output of a layer, of two dimensions or more, was read; track_layers(model)",
     ),
-    "update_ratio": Rule(
+    "update_ratio": ExpectationRule(
         frozenset({"update"}),
         _update_ratio,
         lambda row: row.ratio,
         example="1e-5..1e-1",
         missing=_RATIO_MISSING,
     ),
-    "output_norm": Rule(
+    "output_norm": ExpectationRule(
         frozenset({"output", "tensor"}),
         _in_range("norm", _norm),
         _norm,
         example="<1e4",
         missing=_OUTPUT_MISSING,
     ),
-    "gradients_arrive": Rule(
+    "gradients_arrive": ExpectationRule(
         frozenset({"parameter gradient"}),
         _not_still("the gradient was zero, not finite, or did not come"),
         _norm,
         takes_range=False,
         missing=_GRADIENT_MISSING,
     ),
-    "parameters_move": Rule(
+    "parameters_move": ExpectationRule(
         frozenset({"update"}),
         _not_still("the update was zero or not finite"),
         _norm,
         takes_range=False,
         missing=_UPDATE_MISSING,
     ),
-    "loss": Rule(
+    "loss": ExpectationRule(
         frozenset({"loss"}),
         _in_range("loss", lambda row: row.mean),
         lambda row: row.mean,

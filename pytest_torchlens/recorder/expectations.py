@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from collections.abc import Iterable
 
-    from pytest_torchlens.recorder.expectation_rules import Rule
-    from pytest_torchlens.recorder.readings import Reading
+    from pytest_torchlens.recorder.expectation_rules import ExpectationRule
+    from pytest_torchlens.recorder.readings import StepReading
     from pytest_torchlens.recorder.series import Row
     from pytest_torchlens.recorder.tracker import Item
 
@@ -62,7 +62,7 @@ class Expected:
     _history: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> ExpectationRule:
         """What is looked at."""
         return RULES[self.name]
 
@@ -143,7 +143,7 @@ class Expectations:
         self._asleep[item.number] = asleep = (asleep + 1) * silent
         return float((asleep >= max(windows)).double().mean())
 
-    def check(self, rows: Iterable[tuple[Reading, Row]]) -> ExpectationError | None:
+    def check(self, rows: Iterable[tuple[StepReading, Row]]) -> ExpectationError | None:
         """Look at all that a step had; return the first failure."""
         for reading, row in rows:
             if reading.scale != 1 and row.nans:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from typing import Any
 
-from pytest_torchlens.recorder.process import Worker
+from pytest_torchlens.recorder.process import RecorderProcess
 from pytest_torchlens.recorder.process import forget_in_forks
 from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.series import COLUMNS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_torchlens.recorder.process import Counts
-    from pytest_torchlens.recorder.readings import Reading
+    from pytest_torchlens.recorder.readings import StepReading
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
     from pytest_torchlens.recorder.series import Row
     from pytest_torchlens.recorder.tracker import Item
@@ -118,7 +118,7 @@ class Output:
 
     def __init__(self, options: RecorderOptions) -> None:
         self._options = options
-        self._workers: list[Worker] = []
+        self._workers: list[RecorderProcess] = []
         self._folder: OwnFolder | None = None
         self._error: RecorderError | None = None
         self._is_off = options.folder is None
@@ -136,7 +136,7 @@ class Output:
             own = worker is self._worker(item)
             self._send(worker.declare, item.number, **item.announcement(), callback=item.callback if own else None)
 
-    def show(self, reading: Reading, values: torch.Tensor, step: int, note: str) -> None:
+    def show(self, reading: StepReading, values: torch.Tensor, step: int, note: str) -> None:
         """Send a frame."""
         if self._is_off or not self._is_shown(reading.item):
             return
@@ -184,7 +184,7 @@ class Output:
         self._folder = OwnFolder(folder)
         try:
             for number in range(self._options.workers):
-                self._workers.append(Worker(self._options, number))
+                self._workers.append(RecorderProcess(self._options, number))
         except OSError as error:
             size = 4 * self._options.slots * self._options.slot_values / 2**20
             raise RecorderError(
@@ -201,7 +201,7 @@ class Output:
         except RecorderError as error:
             self._error, self._is_off = error, True
 
-    def _worker(self, item: Item) -> Worker:
+    def _worker(self, item: Item) -> RecorderProcess:
         return self._workers[item.number % len(self._workers)]
 
     def _is_shown(self, item: Item) -> bool:

@@ -107,7 +107,7 @@ class Counts:
     coalesced: int = 0
 
 
-class Worker:
+class RecorderProcess:
     """A process beside, and the way to it: memory for numbers, a pipe for what they are."""
 
     def __init__(self, options: RecorderOptions, number: int) -> None:

@@ -23,13 +23,13 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from pytest_torchlens.recorder.series import Row
 from pytest_torchlens.recorder.statistics import NOT_MEASURED
-from pytest_torchlens.recorder.statistics import Measured
+from pytest_torchlens.recorder.statistics import TensorStatistics
 from pytest_torchlens.recorder.statistics import spread_sample
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_torchlens.recorder.tensor_hooks import Watch
+    from pytest_torchlens.recorder.tensor_hooks import TensorHooks
     from pytest_torchlens.recorder.tracker import Item
 
 
@@ -74,7 +74,7 @@ class Tracked:
 class Parameters:
     """The parameters that are followed."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: TensorHooks) -> None:
         self._watch = watch
         self.all: list[Tracked] = []
 
@@ -130,7 +130,7 @@ def _sample(parameter: nn.Parameter) -> torch.Tensor:
 
 
 @dataclass
-class Reading:
+class StepReading:
     """One tensor, measured when it was there.
 
     Attributes
@@ -157,7 +157,7 @@ class Reading:
     call: int
     shape: tuple[int, ...]
     dtype: str
-    measured: Measured
+    measured: TensorStatistics
     scale: float = 1.0
     sample: torch.Tensor | None = None
     ratio: float = NOT_MEASURED
@@ -175,7 +175,7 @@ class Readings:
     def __init__(self) -> None:
         self._calls: Counter[int] = Counter()
         self._lock = threading.Lock()
-        self.all: list[Reading] = []
+        self.all: list[StepReading] = []
 
     def next_call(self, item: Item) -> int:
         """Count a tensor of an item."""

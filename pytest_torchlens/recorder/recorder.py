@@ -9,7 +9,7 @@ from pytest_torchlens.recorder.expectations import Expectations
 from pytest_torchlens.recorder.process import check_not_beside
 from pytest_torchlens.recorder.recorder_options import RecorderOptions
 from pytest_torchlens.recorder.recorder_options import check_flags
-from pytest_torchlens.recorder.recording import Recording
+from pytest_torchlens.recorder.recording import TrainingRecording
 from pytest_torchlens.recorder.series import ByName
 from pytest_torchlens.recorder.tracker import Tracker
 from pytest_torchlens.recorder.tracking import as_number
@@ -94,7 +94,7 @@ class Recorder(Tracker):
     def __init__(self, folder: Any = None, **options: Any) -> None:
         check_not_beside()
         self._given = {"folder": folder} | options
-        self._recording = Recording(RecorderOptions.of(**self._given), Expectations())
+        self._recording = TrainingRecording(RecorderOptions.of(**self._given), Expectations())
 
     def configure(self, **options: Any) -> None:
         """Change options, before anything is tracked: for the fixture, which makes the recorder itself."""
@@ -102,7 +102,7 @@ class Recorder(Tracker):
         if old.items:
             raise RuntimeError("options are set before anything is tracked: call configure() first")
         given = self._given | options
-        self._recording = Recording(RecorderOptions.of(**given), old.expectations)
+        self._recording = TrainingRecording(RecorderOptions.of(**given), old.expectations)
         self._given = given
         old.close()
 

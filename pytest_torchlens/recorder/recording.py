@@ -14,7 +14,7 @@ from pytest_torchlens.recorder.series import Series
 from pytest_torchlens.recorder.series import number_row
 from pytest_torchlens.recorder.steps import Clock
 from pytest_torchlens.recorder.steps import OptimizerSteps
-from pytest_torchlens.recorder.tensor_hooks import Watch
+from pytest_torchlens.recorder.tensor_hooks import TensorHooks
 from pytest_torchlens.recorder.tracker import Drawing
 from pytest_torchlens.recorder.tracker import Item
 from pytest_torchlens.recorder.tracking import check_name
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_torchlens.recorder.expectations import Expectations
-    from pytest_torchlens.recorder.readings import Reading
+    from pytest_torchlens.recorder.readings import StepReading
     from pytest_torchlens.recorder.recorder_options import ExpectationError
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
 
 
-class Recording:
+class TrainingRecording:
     """Puts the parts together.
 
     Parameters
@@ -46,7 +46,7 @@ class Recording:
         self.series: ByName[Series] = ByName()
         self.items: dict[str, Item] = {}
         self.clock = Clock(options)
-        self.watch = Watch(options, self.clock, expectations, self._show)
+        self.watch = TensorHooks(options, self.clock, expectations, self._show)
         self.parameters = Parameters(self.watch)
         self.output = Output(options)
         self.is_closed = False
@@ -168,5 +168,5 @@ class Recording:
         if rows:
             self.output.write(rows)
 
-    def _show(self, reading: Reading, values: torch.Tensor) -> None:
+    def _show(self, reading: StepReading, values: torch.Tensor) -> None:
         self.output.show(reading, values, self.clock.step, self.note)

@@ -84,7 +84,7 @@ class Statistics:
         return replace(self, **sizes)
 
 
-class Measured:
+class TensorStatistics:
     """The statistics of a tensor as it was: all that needs the tensor has been computed.
 
     Parameters

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.recorder.readings import Reading
 from pytest_torchlens.recorder.readings import Readings
+from pytest_torchlens.recorder.readings import StepReading
 from pytest_torchlens.recorder.readings import first_tensor
 from pytest_torchlens.recorder.readings import is_measurable
-from pytest_torchlens.recorder.statistics import Measured
+from pytest_torchlens.recorder.statistics import TensorStatistics
 from pytest_torchlens.recorder.statistics import picture_sample
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Hook:
         return getattr, (nullcontext(), "__exit__")
 
 
-class Watch:
+class TensorHooks:
     """Hooks on modules and tensors, and what they read in the step that is going on.
 
     Parameters
@@ -70,7 +70,7 @@ class Watch:
         options: RecorderOptions,
         clock: Clock,
         expectations: Expectations,
-        show: Callable[[Reading, torch.Tensor], None],
+        show: Callable[[StepReading, torch.Tensor], None],
     ) -> None:
         self.readings = Readings()
         self.reached: dict[str, set[str]] = {}
@@ -110,12 +110,12 @@ class Watch:
         tensor = _transformed(item, tensor.detach())
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
-        reading = Reading(
+        reading = StepReading(
             item,
             self.readings.next_call(item),
             tuple(tensor.shape),
             str(tensor.dtype).removeprefix("torch."),
-            Measured(tensor, norm_only=not self._clock.is_recorded),
+            TensorStatistics(tensor, norm_only=not self._clock.is_recorded),
             self._scale_of(item),
         )
         if ratio is not None:
@@ -128,10 +128,10 @@ class Watch:
     def read_missing(self, item: Item) -> None:
         """Note that a gradient did not come, where that matters."""
         if self._expectations.awaits_gradient(item):
-            nothing = Measured(torch.zeros(1))
-            self.readings.all.append(Reading(item, self.readings.next_call(item), (), "", nothing))
+            nothing = TensorStatistics(torch.zeros(1))
+            self.readings.all.append(StepReading(item, self.readings.next_call(item), (), "", nothing))
 
-    def finish_step(self) -> list[Reading]:
+    def finish_step(self) -> list[StepReading]:
         """Return what the step had, its samples shown; the next one begins."""
         found = list(self.readings.all)
         for reading in found:
@@ -170,7 +170,7 @@ class Watch:
         name, kind = item.name.removesuffix(".grad"), "gradient" if "gradient" in item.kind else "output"
         self.reached.setdefault(name, set()).add(kind)
 
-    def _sample(self, reading: Reading, tensor: torch.Tensor) -> None:
+    def _sample(self, reading: StepReading, tensor: torch.Tensor) -> None:
         part = picture_sample(tensor, self._options.slot_values, is_batch=reading.item.is_batch)
         if part.is_complex():
             part = part.abs()

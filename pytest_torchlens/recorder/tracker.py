@@ -28,7 +28,7 @@ from pytest_torchlens.records.names import nearest
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_torchlens.recorder.recording import Recording
+    from pytest_torchlens.recorder.recording import TrainingRecording
 
 
 VIEWS = ("auto", "heatmap", "channels", "histogram", "pca", "square")
@@ -150,7 +150,7 @@ def where_found(callback: Callable[..., Any]) -> dict[str, str]:
 class Tracker:
     """Tracks models, their layers and parameters, and single tensors."""
 
-    _recording: Recording
+    _recording: TrainingRecording
 
     @property
     def trackable(self) -> dict[str, set[str]]:

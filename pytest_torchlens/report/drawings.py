@@ -278,7 +278,7 @@ _DEEPEST: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class DrawingView:
     """One drawing."""
 
     key: str
@@ -297,7 +297,7 @@ class View:
 class Views:
     """All drawings of a model."""
 
-    views: tuple[View, ...] = ()
+    views: tuple[DrawingView, ...] = ()
     first: str = ""
     """Key of the one to begin with."""
     num_modules_left_out: int = 0
@@ -384,12 +384,14 @@ def _module(history: HistoryRecord, call: str) -> _Wanted:
     return _Wanted(module_id(call), f"{shortened(call)} ({shortened(kind)})", dot_source(history, options))
 
 
-def _first(levels: list[View]) -> str:
+def _first(levels: list[DrawingView]) -> str:
     readable = [view.key for view in levels if sum(id_.startswith(("op-", "module-")) for id_ in view.ids) <= _READABLE]
     return readable[-1] if readable else levels[0].key
 
 
-def _view(key: str, title: str, svg: bytes) -> View:
+def _view(key: str, title: str, svg: bytes) -> DrawingView:
     drawing = inline_drawing(svg)
     ids = tuple(sorted(id_ for id_ in drawing.ids if id_.startswith(("op-", "module-"))))
-    return View(key=key, title=title, width=drawing.width, height=drawing.height, ids=ids, svg=packed(drawing.svg))
+    return DrawingView(
+        key=key, title=title, width=drawing.width, height=drawing.height, ids=ids, svg=packed(drawing.svg)
+    )

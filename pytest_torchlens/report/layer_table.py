@@ -208,7 +208,7 @@ def _module(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerRow:
     """One row."""
 
     id: str
@@ -254,12 +254,12 @@ class _Work:
         self.fsize += fsize
 
 
-def layers(history: HistoryRecord) -> Iterator[Layer]:
+def layers(history: HistoryRecord) -> Iterator[LayerRow]:
     """Yield a row for each operation and source."""
     labels = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
     for operation in history.operations:
         parents = (labels[label] for label in operation.parent_layers if label in labels)
-        yield Layer(
+        yield LayerRow(
             id=row_id(operation),
             label=operation.label,
             operation=operation,

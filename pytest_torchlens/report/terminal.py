@@ -160,7 +160,7 @@ def terminal_table(
     """
     every = list(models)
     shown, hidden = _most_important(every, top)
-    writer = _Writer(width, ascii)
+    writer = _TerminalWriter(width, ascii)
     parts = [writer.table(shown), *(writer.hidden(hidden) if hidden else ())]
     parts += writer.unjudged(every)
     parts += [writer.trouble(report) for report in every if is_bad(report)]
@@ -175,7 +175,7 @@ def _most_important(models: list[ModelReport], top: int | None) -> tuple[list[Mo
     return shown, len(models) - len(shown)
 
 
-class _Writer:
+class _TerminalWriter:
     def __init__(self, width: int, ascii_only: bool) -> None:
         self.width = width
         self.none = "-" if ascii_only else "–"

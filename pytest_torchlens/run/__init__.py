@@ -17,7 +17,7 @@ from pytest_torchlens.run.run_case import run_case
 from pytest_torchlens.run.run_case import snapshot_of
 from pytest_torchlens.run.worker import IsolatedResult
 from pytest_torchlens.run.worker import Isolation
-from pytest_torchlens.run.worker import Limits
+from pytest_torchlens.run.worker import JobLimits
 from pytest_torchlens.run.worker import Runner
 from pytest_torchlens.run.worker import memory_share
 
@@ -28,7 +28,7 @@ __all__ = [
     "CaseResult",
     "IsolatedResult",
     "Isolation",
-    "Limits",
+    "JobLimits",
     "OtherPython",
     "OtherPythonError",
     "RunOptions",

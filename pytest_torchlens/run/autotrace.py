@@ -206,7 +206,7 @@ NOTHING = Plan(every=False, parts=(), seconds=0.0, nbytes=0)
 
 
 @dataclass(frozen=True)
-class ModuleCall:
+class OutermostCall:
     """An outermost call of a module, to be made once."""
 
     call: Callable[..., Any]
@@ -265,7 +265,7 @@ class Autotrace:
     def _hear(
         self, call: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        one = ModuleCall(call, module, args, kwargs)
+        one = OutermostCall(call, module, args, kwargs)
         if os.getpid() != self._process:  # a child of the test's, whose findings nobody would hear of
             return one.make()
         start = perf_counter()
@@ -275,7 +275,7 @@ class Autotrace:
         self._seconds += perf_counter() - start
         return one.make() if digest is None else self._trace(one, digest)
 
-    def _digest_if_new(self, one: ModuleCall) -> str | None:
+    def _digest_if_new(self, one: OutermostCall) -> str | None:
         """Return what calls like this one have in common; None if this one is not to be traced."""
         try:
             if reason := NO_TIME if self._seconds >= self._plan.seconds else why_not_traced(one.module):
@@ -296,7 +296,7 @@ class Autotrace:
         self._digests.add(digest)
         return known
 
-    def _trace(self, one: ModuleCall, digest: str) -> Any:
+    def _trace(self, one: OutermostCall, digest: str) -> Any:
         start = perf_counter()
         limits = Limits(MOST_CALLS, start + self._plan.seconds - self._seconds)
         guarded: Guarded | None = None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_torchlens.records import ModelReport
-    from pytest_torchlens.run.worker import Limits
+    from pytest_torchlens.run.worker import JobLimits
     from pytest_torchlens.zoo import ModelCase
 
 
@@ -178,7 +178,7 @@ class Against:
         Why operations of the last model cannot be run again on its inputs; empty where they can.
     """
 
-    def __init__(self, python: OtherPython, options: RunOptions, limits: Limits) -> None:
+    def __init__(self, python: OtherPython, options: RunOptions, limits: JobLimits) -> None:
         self.notes: tuple[str, ...] = ()
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-lens-against-")

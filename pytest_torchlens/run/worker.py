@@ -56,7 +56,7 @@ COMMAND = [sys.executable, "-m", "pytest_torchlens.run.child"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """What one model may use."""
 
     seconds: float
@@ -120,7 +120,7 @@ class Worker:
         self._reader.start()
         self._send({"path": None if command else sys.path, "threads": torch.get_num_threads()})
 
-    def run(self, job: dict[str, Any], limits: Limits, progress: Callable[[Stage], None]) -> dict[str, Any]:
+    def run(self, job: dict[str, Any], limits: JobLimits, progress: Callable[[Stage], None]) -> dict[str, Any]:
         """Return the answer to a job.
 
         Raises
@@ -198,7 +198,7 @@ class Worker:
         finally:
             self._messages.put(None)
 
-    def _next(self, limits: Limits, stage: Stage, deadline: float) -> dict[str, Any]:
+    def _next(self, limits: JobLimits, stage: Stage, deadline: float) -> dict[str, Any]:
         """Return the next message, looking at the limits while there is none."""
         while True:
             with contextlib.suppress(queue.Empty):
@@ -231,7 +231,7 @@ class Worker:
         pipe = f"the pipe by which its process answers (file descriptor {ANSWERS})"
         raise self._died("StrayOutput", stage, f"it wrote to {pipe}: {message['stray']!r}")
 
-    def _too_long(self, limits: Limits, stage: Stage) -> NoAnswerError:
+    def _too_long(self, limits: JobLimits, stage: Stage) -> NoAnswerError:
         if hasattr(signal, "SIGUSR1"):
             with contextlib.suppress(OSError):  # Popen's own way would wait for it where it has ended
                 os.kill(self._process.pid, signal.SIGUSR1)  # Python writes its frames to stderr
@@ -328,7 +328,7 @@ class Isolation:
         What starts the worker; None for this interpreter.
     """
 
-    def __init__(self, options: RunOptions, limits: Limits, command: list[str] | None = None) -> None:
+    def __init__(self, options: RunOptions, limits: JobLimits, command: list[str] | None = None) -> None:
         self._command = command
         self._options = options
         self._limits = limits
@@ -371,9 +371,9 @@ class Isolation:
             return _interrupted(case, from_json(answer["raised"], ErrorRecord), output)
         return IsolatedResult(from_json(answer["report"], ModelReport), output)
 
-    def _limits_of(self, case: ModelCase) -> Limits:
+    def _limits_of(self, case: ModelCase) -> JobLimits:
         settings = case.settings
-        return Limits(settings.timeout or self._limits.seconds, settings.memory or self._limits.memory)
+        return JobLimits(settings.timeout or self._limits.seconds, settings.memory or self._limits.memory)
 
 
 def _interrupted(case: ModelCase, error: ErrorRecord, output: str) -> IsolatedResult:

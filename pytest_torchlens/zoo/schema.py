@@ -54,7 +54,7 @@ SIZES = ("fast", "slow", "huge")
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
-class Tolerance(NamedTuple):
+class ToleranceSetting(NamedTuple):
     """How far two values of one operation may differ where it does not repeat itself."""
 
     rtol: float
@@ -78,7 +78,7 @@ class Settings:
     device: str = "cpu"
     dtype: str | None = None
     """Floating-point type of parameters, buffers and inputs; None leaves the model's own."""
-    tolerance: Tolerance | None = None
+    tolerance: ToleranceSetting | None = None
     """None takes that of `torch.testing` for the dtype."""
     timeout: float | None = None
     """Seconds; None takes the run's."""
@@ -139,7 +139,7 @@ def _dtype(raw: LinedDict, key: str) -> str | None:
     return None if raw[key] is None else _word(*FLOATS)(raw, key)
 
 
-def _tolerance(raw: LinedDict, key: str) -> Tolerance | None:
+def _tolerance(raw: LinedDict, key: str) -> ToleranceSetting | None:
     value = raw[key]
     if value is None:
         return None
@@ -149,7 +149,7 @@ def _tolerance(raw: LinedDict, key: str) -> Tolerance | None:
     for name in ("rtol", "atol"):
         if type(value.get(name)) not in (int, float) or not 0 <= value[name] < math.inf:
             raise value.error(name, f"'tolerance' needs {name!r}, a number from 0; both are needed")
-    return Tolerance(float(value["rtol"]), float(value["atol"]))
+    return ToleranceSetting(float(value["rtol"]), float(value["atol"]))
 
 
 def _timeout(raw: LinedDict, key: str) -> float | None:

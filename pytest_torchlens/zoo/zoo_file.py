@@ -23,7 +23,7 @@ from pytest_torchlens.zoo.yaml_lines import read_yaml
 
 
 @dataclass(frozen=True)
-class Rule:
+class ModelRule:
     """Settings of the models that the globs mean."""
 
     globs: tuple[str, ...]
@@ -40,7 +40,7 @@ class Zoo:
 
     path: Path
     provider: Provider
-    rules: tuple[Rule, ...]
+    rules: tuple[ModelRule, ...]
     """The defaults first; of two rules that fit, the later wins."""
 
     @property
@@ -134,7 +134,7 @@ def load_zoo(path: Path) -> Zoo:
         raise raw.error("provider", str(error)) from error.__cause__
 
 
-def _rule(item: Any, parent: LinedDict) -> Rule:
+def _rule(item: Any, parent: LinedDict) -> ModelRule:
     if not isinstance(item, LinedDict):
         raise parent.error("rules", f"a rule is a mapping with the key 'match', not {item!r}")
     check_keys(item, ("match", *SETTINGS))
@@ -147,10 +147,10 @@ def _rule(item: Any, parent: LinedDict) -> Rule:
     return _as_rule(tuple(globs), settings)
 
 
-def _as_rule(globs: tuple[str, ...], raw: LinedDict) -> Rule:
+def _as_rule(globs: tuple[str, ...], raw: LinedDict) -> ModelRule:
     settings = parse_settings(raw)
     places = {name: f"{raw.path}:{line}" for name, line in raw["kwargs"].lines.items()} if "kwargs" in raw else {}
-    return Rule(globs, settings, f"{raw.path}:{raw.line}", places)
+    return ModelRule(globs, settings, f"{raw.path}:{raw.line}", places)
 
 
 def _mapping(raw: LinedDict, key: str) -> LinedDict:

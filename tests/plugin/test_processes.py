@@ -16,7 +16,7 @@ from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import from_json
 from pytest_torchlens.run.worker import Isolation
-from pytest_torchlens.run.worker import Limits
+from pytest_torchlens.run.worker import JobLimits
 from pytest_torchlens.run.worker import NoAnswerError
 from pytest_torchlens.run.worker import Worker
 from tests.plugin.calls import CALLS
@@ -183,7 +183,7 @@ def test_a_model_that_its_worker_never_begins_is_run_by_a_new_one(
     pytester: pytest.Pytester, zoo, monkeypatch: pytest.MonkeyPatch
 ):
     seconds = iter([300, 0.1, 300])  # of the first model, of the second in the stopped worker, and in the new one
-    monkeypatch.setattr(Isolation, "_limits_of", lambda self, case: Limits(next(seconds), self._limits.memory))
+    monkeypatch.setattr(Isolation, "_limits_of", lambda self, case: JobLimits(next(seconds), self._limits.memory))
     result = pytester.runpytest_inprocess(
         "z.yaml::stops_the_worker", "z.yaml::z_last", "--lens-isolate", "--lens-report=out"
     )
@@ -239,7 +239,7 @@ def test_a_line_that_is_no_message_about_the_present_model_is_stray(line: str):
     worker = Worker([sys.executable, "-c", program, line])
     try:
         with pytest.raises(NoAnswerError, match="it wrote to the pipe") as caught:
-            worker.run({"zoo": "z.yaml"}, Limits(300, 2**40), lambda stage: None)
+            worker.run({"zoo": "z.yaml"}, JobLimits(300, 2**40), lambda stage: None)
     finally:
         worker.close()
     assert caught.value.kind == "StrayOutput"

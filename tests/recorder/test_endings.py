@@ -332,15 +332,15 @@ def test_a_process_beside_that_starts_late_removes_nothing_of_another(tmp_path: 
     recorder.track_layers(model, ["0", "2"], gradients=False)
     late = recorder._recording.output.pids[0]
     os.kill(late, signal.SIGSTOP)
-    close = process.Worker.close
+    close = process.RecorderProcess.close
 
-    def close_and_let_go_on(worker: process.Worker) -> RecorderError | None:
+    def close_and_let_go_on(worker: process.RecorderProcess) -> RecorderError | None:
         error = close(worker)
         if worker.pid != late:
             os.kill(late, signal.SIGCONT)
         return error
 
-    monkeypatch.setattr(process.Worker, "close", close_and_let_go_on)
+    monkeypatch.setattr(process.RecorderProcess, "close", close_and_let_go_on)
     train(model, 2, recorder)
     recorder.close()
     assert sorted(path.name for path in tmp_path.glob("recording-*")) == ["recording-0.json", "recording-1.json"]

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_torchlens.recorder.statistics import Measured
+from pytest_torchlens.recorder.statistics import TensorStatistics
 
 
 def stats(tensor: torch.Tensor):
-    return Measured(tensor).statistics()
+    return TensorStatistics(tensor).statistics()
 
 
 @given(
@@ -46,7 +46,7 @@ def test_what_is_no_number_is_counted_and_left_out(bad: float):
     tensor = torch.tensor([1.0, bad, 3.0, bad])
     found = stats(tensor)
     assert (found.nans, found.mean, found.min, found.max) == (2, 2.0, 1.0, 3.0)
-    assert Measured(tensor, norm_only=True).statistics().nans == 2
+    assert TensorStatistics(tensor, norm_only=True).statistics().nans == 2
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

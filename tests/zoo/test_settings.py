@@ -10,7 +10,7 @@ import torch
 from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
 from pytest_torchlens.zoo import load_zoo
-from pytest_torchlens.zoo.schema import Tolerance
+from pytest_torchlens.zoo.schema import ToleranceSetting
 
 MODELS = """
 import torch
@@ -75,7 +75,7 @@ defaults:
   marks: [gpu, nightly]
 """
     settings = load(tmp_path, HEAD + text).case("small").settings
-    assert settings.tolerance == Tolerance(0.1, 0.0)
+    assert settings.tolerance == ToleranceSetting(0.1, 0.0)
     assert (settings.timeout, settings.memory) == (30.0, 1.5 * 2**30)
     assert (settings.mode, settings.device, settings.dtype) == ("train", "cpu", "float64")
     assert (settings.size, settings.marks) == ("huge", ("gpu", "nightly"))

@@ -111,7 +111,7 @@ Slot = list[tuple[int, int]]
 """Pass, and the operation beside it; a pass may have several."""
 
 
-class Growth:
+class LayerGrowth:
     """Joins what is beside the passes of layers.
 
     Parameters

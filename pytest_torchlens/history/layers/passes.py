@@ -15,7 +15,7 @@ from collections import defaultdict
 from pytest_torchlens.history.control_flow.loop_endings import Carried
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.layers.detours import Detours
-from pytest_torchlens.history.layers.growth import Growth
+from pytest_torchlens.history.layers.growth import LayerGrowth
 from pytest_torchlens.history.layers.growth import visits_by_site
 from pytest_torchlens.history.layers.repeats import repeats_by_site
 from pytest_torchlens.history.layers.repeats import repeats_written_out
@@ -31,7 +31,7 @@ def group_passes(nodes: list[Node]) -> list[list[Node]]:
     """
     ops = Operations(nodes)
     groups, detours = Groups(len(ops)), Detours(ops)
-    growth = Growth(ops, groups, detours)
+    growth = LayerGrowth(ops, groups, detours)
     growth.grow(_on_same_parameters(ops, groups))
     growth.grow(repeats_by_site(ops, groups, visits_by_site(ops, detours)), inside=True)
     growth.grow(repeats_written_out(ops, groups), inside=True)

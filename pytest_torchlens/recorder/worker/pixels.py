@@ -33,7 +33,7 @@ DIVERGING = _table(_SIGNED)
 """Blue below zero, red above."""
 
 
-class Scale:
+class ColourScale:
     """The range that colours stand for: it takes in what comes, and forgets in some ten frames, so as not to flicker.
 
     Attributes
@@ -118,7 +118,7 @@ class Heatmap:
     """Numbers as colours, two dimensions as they are."""
 
     def __init__(self) -> None:
-        self.scale = Scale()
+        self.scale = ColourScale()
 
     def draw(self, values: Array, width: int, height: int) -> Colours:
         """Draw the last two dimensions, others below each other."""
@@ -160,7 +160,7 @@ class Histogram:
     """How often which values come up."""
 
     def __init__(self) -> None:
-        self.scale = Scale()
+        self.scale = ColourScale()
         self._most = 0.0
 
     def draw(self, values: Array, width: int, height: int) -> Colours:
@@ -286,7 +286,7 @@ def scattered(points: Points, width: int, height: int) -> Colours:
     frame[height // 2, :] = frame[:, width // 2] = (60, 66, 74)
     across = ((points[:, 0] * 0.95 + 1) / 2 * (width - 5)).astype(int)
     down = ((1 - points[:, 1] * 0.95) / 2 * (height - 5)).astype(int)
-    order = Scale()
+    order = ColourScale()
     order.low, order.high = 0.0, max(len(points) - 1, 1)
     colours = order.colour(np.arange(len(points), dtype=np.float32))
     for y in range(4):
