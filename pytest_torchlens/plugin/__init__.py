@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_torchlens.plugin.arguments import with_reason
 from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
 from pytest_torchlens.plugin.fixtures import lens_model
@@ -20,7 +21,6 @@ from pytest_torchlens.plugin.fixtures import lens_validate
 from pytest_torchlens.plugin.options import MARKER_HELP
 from pytest_torchlens.plugin.options import add_options
 from pytest_torchlens.plugin.options import is_wanted
-from pytest_torchlens.plugin.selection import with_reason
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.failure import part_text
 from pytest_torchlens.plugin.marker import choice
 from pytest_torchlens.plugin.marker import marked
 from pytest_torchlens.plugin.marker import number
 from pytest_torchlens.plugin.options import MODES
 from pytest_torchlens.plugin.options import WHICH
-from pytest_torchlens.plugin.selection import names_zoo
 from pytest_torchlens.records import UNCHECKED
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall

@@ -21,7 +21,7 @@ from pytest_torchlens.audit import audit
 from pytest_torchlens.measure import measure_forward_pass
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Severity
-from pytest_torchlens.run.run_case import activation_statistics
+from pytest_torchlens.run.job import activation_statistics
 from pytest_torchlens.zoo import Inputs
 from tests.draw.samples import Sketch
 

@@ -16,9 +16,9 @@ from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.records import Change
 from pytest_torchlens.run import find_environment
-from tests.cases.programs import MODES
-from tests.cases.programs import Program
-from tests.cases.programs import Programs
+from tests.capture.programs import MODES
+from tests.capture.programs import Program
+from tests.capture.programs import Programs
 
 NOT_HERE = {
     "InDistributedDataParallel": "needs a process group",
@@ -28,7 +28,7 @@ FILES = [path.stem for path in sorted(Path(__file__).parents[1].joinpath("cases"
 
 
 def _programs() -> list[Program]:
-    modules = [importlib.import_module(f"tests.cases.{name}") for name in FILES]
+    modules = [importlib.import_module(f"tests.capture.{name}") for name in FILES]
     tables = [value for module in modules for value in vars(module).values() if type(value) is Programs]
     return [
         pytest.param(program, id=name) for table in tables for name, program in table.items() if name not in NOT_HERE

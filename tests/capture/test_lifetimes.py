@@ -12,7 +12,7 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.validate import validate
-from tests.cases.programs import graph_of
+from tests.capture.programs import graph_of
 from tests.models import Function
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.run.errors import code_of
-from pytest_torchlens.run.run_case import activation_statistics
+from pytest_torchlens.run.job import activation_statistics
 from pytest_torchlens.zoo import Inputs
 
 

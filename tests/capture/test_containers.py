@@ -10,10 +10,10 @@ import typing
 import torch
 
 from pytest_torchlens.capture import record
-from tests.cases.programs import Program
-from tests.cases.programs import Programs
-from tests.cases.programs import check
-from tests.cases.programs import trace
+from tests.capture.programs import Program
+from tests.capture.programs import Programs
+from tests.capture.programs import check
+from tests.capture.programs import trace
 from tests.models import Function
 
 PROGRAMS = Programs()

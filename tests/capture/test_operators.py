@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tests.cases.programs import Programs
-from tests.cases.programs import check
+from tests.capture.programs import Programs
+from tests.capture.programs import check
 
 PROGRAMS = Programs()
 

@@ -7,10 +7,10 @@ import contextlib
 import torch
 import torch.nn.functional as F
 
-from tests.cases.programs import Programs
-from tests.cases.programs import assert_saved
-from tests.cases.programs import check
-from tests.cases.programs import trace
+from tests.capture.programs import Programs
+from tests.capture.programs import assert_saved
+from tests.capture.programs import check
+from tests.capture.programs import trace
 
 PROGRAMS = Programs()
 ONES, SEVEN = torch.ones(6), torch.ones(7)

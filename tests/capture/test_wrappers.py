@@ -10,8 +10,8 @@ import torch.distributed
 from torch import nn
 
 from pytest_torchlens.validate import validate
-from tests.cases.programs import Programs
-from tests.cases.programs import check
+from tests.capture.programs import Programs
+from tests.capture.programs import check
 from tests.models import Function
 
 PROGRAMS = Programs()

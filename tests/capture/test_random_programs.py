@@ -16,12 +16,12 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import PARTS
 from pytest_torchlens.validate import validate
-from tests.cases.random_programs import PROGRAMS
-from tests.cases.random_programs import RandomProgram
-from tests.cases.random_programs import Step
-from tests.cases.random_programs import change
-from tests.cases.random_programs import runs
-from tests.cases.random_programs import sources_of
+from tests.capture.random_programs import PROGRAMS
+from tests.capture.random_programs import RandomProgram
+from tests.capture.random_programs import Step
+from tests.capture.random_programs import change
+from tests.capture.random_programs import runs
+from tests.capture.random_programs import sources_of
 
 FITTING = PROGRAMS.filter(runs)
 SETTINGS = hypothesis.settings(

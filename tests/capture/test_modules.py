@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from tests.cases.programs import Programs
-from tests.cases.programs import Twice
-from tests.cases.programs import assert_saved
-from tests.cases.programs import check
-from tests.cases.programs import trace
+from tests.capture.programs import Programs
+from tests.capture.programs import Twice
+from tests.capture.programs import assert_saved
+from tests.capture.programs import check
+from tests.capture.programs import trace
 
 PROGRAMS = Programs()
 

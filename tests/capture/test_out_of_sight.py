@@ -21,9 +21,9 @@ from torch.func import vmap
 
 from pytest_torchlens.capture import record
 from pytest_torchlens.validate import validate
-from tests.cases.programs import Programs
-from tests.cases.programs import check
-from tests.cases.programs import trace
+from tests.capture.programs import Programs
+from tests.capture.programs import check
+from tests.capture.programs import trace
 from tests.models import Function
 
 PROGRAMS = Programs()

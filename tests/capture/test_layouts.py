@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from tests.cases.programs import Programs
-from tests.cases.programs import check
-from tests.cases.programs import trace
+from tests.capture.programs import Programs
+from tests.capture.programs import check
+from tests.capture.programs import trace
 
 PROGRAMS = Programs()
 OFFSETS = torch.tensor([0, 1, 3])

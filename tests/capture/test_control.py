@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch import tanh
 
-from tests.cases.programs import Programs
-from tests.cases.programs import Twice
-from tests.cases.programs import check
-from tests.cases.programs import trace
+from tests.capture.programs import Programs
+from tests.capture.programs import Twice
+from tests.capture.programs import check
+from tests.capture.programs import trace
 
 PROGRAMS = Programs()
 TABLE = {"shift": functools.partial(torch.add, alpha=2), "bend": torch.sin}

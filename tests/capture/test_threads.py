@@ -15,8 +15,8 @@ from torch.func import vmap
 
 from pytest_torchlens.capture import record
 from pytest_torchlens.validate import validate
-from tests.cases.programs import Programs
-from tests.cases.programs import check
+from tests.capture.programs import Programs
+from tests.capture.programs import check
 from tests.models import Function
 
 PROGRAMS = Programs()

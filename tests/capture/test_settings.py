@@ -10,8 +10,8 @@ from torch.nn.attention import sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from pytest_torchlens.capture import record
-from tests.cases.programs import Programs
-from tests.cases.programs import check
+from tests.capture.programs import Programs
+from tests.capture.programs import check
 from tests.models import Function
 
 PROGRAMS = Programs()

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.cases.programs import Programs
-from tests.cases.programs import check
-from tests.cases.programs import trace
+from tests.capture.programs import Programs
+from tests.capture.programs import check
+from tests.capture.programs import trace
 
 PROGRAMS = Programs()
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch, on quantized tensors

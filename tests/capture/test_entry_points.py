@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.cases.programs import Programs
-from tests.cases.programs import Twice
-from tests.cases.programs import check
-from tests.cases.programs import trace
+from tests.capture.programs import Programs
+from tests.capture.programs import Twice
+from tests.capture.programs import check
+from tests.capture.programs import trace
 
 PROGRAMS = Programs()
 

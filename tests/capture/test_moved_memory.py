@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tests.cases.programs import Programs
-from tests.cases.programs import check
+from tests.capture.programs import Programs
+from tests.capture.programs import check
 
 PROGRAMS = Programs()
 

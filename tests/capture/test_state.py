@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from pytest_torchlens.capture import record
-from tests.cases.programs import Programs
-from tests.cases.programs import Twice
-from tests.cases.programs import check
-from tests.cases.programs import trace
+from tests.capture.programs import Programs
+from tests.capture.programs import Twice
+from tests.capture.programs import check
+from tests.capture.programs import trace
 from tests.models import Function
 
 PROGRAMS = Programs()
