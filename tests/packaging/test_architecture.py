@@ -47,7 +47,7 @@ def test_what_the_page_names_exists(name: str):
     assert exists(name, defined()), f"docs/architecture.md names {name!r}, which is gone"
 
 
-@pytest.mark.parametrize("name", ["capture/ledger.py", "Ledger", "TensorTable.no_method", "tests/cases"])
+@pytest.mark.parametrize("name", ["capture/ledger.py", "Ledger", "TensorTable.no_method", "tests/gone"])
 def test_what_is_gone_is_noticed(name: str):
     assert not exists(name, defined())
 
