@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.recorder_options import RecorderError
     from pytest_torchlens.recorder.series import Series
 
-_HOME = {"ExpectationError": "errors", "Recorder": "recorder", "RecorderError": "errors", "Series": "series"}
+_HOME = {
+    "ExpectationError": "recorder_options",
+    "Recorder": "recorder",
+    "RecorderError": "recorder_options",
+    "Series": "series",
+}
 
 __all__ = ["ExpectationError", "Recorder", "RecorderError", "Series"]
 

@@ -12,8 +12,6 @@ import io
 import math
 from typing import TYPE_CHECKING
 
-from tensorboard.summary import Writer
-
 from pytest_torchlens.recorder.worker.files import WholeFile
 
 if TYPE_CHECKING:
@@ -84,6 +82,8 @@ class Board:
     """Writes each column of statistics as a scalar of its own."""
 
     def __init__(self, folder: Path) -> None:
+        from tensorboard.summary import Writer
+
         self._writer = Writer(str(folder))
 
     def write(self, rows: Sequence[tuple[str, Sequence[float]]]) -> None:

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import Protocol
 
-import av
-
 from pytest_torchlens.recorder.worker.files import WholeFile
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 
 FRAGMENTS = {"movflags": "frag_every_frame+empty_moov+default_base_moof", "flush_packets": "1"}
-VIDEO_FRAME: Any = av.VideoFrame  # it is typed in part only
 QUALITY = {"preset": "ultrafast", "tune": "zerolatency", "crf": "20", "threads": "1", "g": "50"}
 
 
@@ -52,6 +49,9 @@ class Mp4:
     """One file."""
 
     def __init__(self, path: Path, frames_per_second: int, size: tuple[int, int]) -> None:
+        import av
+
+        self._new_frame: Any = av.VideoFrame.from_image  # it is typed in part only
         self._disk = WholeFile(path)
         self._pieces = Pieces()
         self._file = av.open(self._pieces, "w", format="mp4", options=FRAGMENTS)
@@ -61,7 +61,7 @@ class Mp4:
 
     def add(self, frame: Image) -> None:
         """Add a frame."""
-        self._file.mux(self._stream.encode(VIDEO_FRAME.from_image(frame)))
+        self._file.mux(self._stream.encode(self._new_frame(frame)))
         self._save()
 
     def close(self) -> None:
