@@ -59,9 +59,9 @@ class Painter:
         facts = message["facts"]
         shape = " x ".join(map(str, message["full"])) or "one number"
         step = f"step {message['step']}"
-        draw.text((6, 3), self._fitted(self._name, step), INK, self._bold)
+        draw.text((6, 3), self._fit_name(self._name, step), INK, self._bold)
         draw.text((self._width - 6, 3), step, INK, self._bold, anchor="ra")
-        draw.text((6, 3 + LINE), self._cut(f"{self._kind}, {shape}, {message['dtype']}"), QUIET, self._plain)
+        draw.text((6, 3 + LINE), self._truncate(f"{self._kind}, {shape}, {message['dtype']}"), QUIET, self._plain)
         numbers = ", ".join(
             f"{name} {facts[name]:.4g}" for name in ("mean", "std", "min", "max") if math.isfinite(facts[name])
         )
@@ -73,14 +73,14 @@ class Painter:
             draw.text((6, foot), self._view.caption(), QUIET, self._plain)
         draw.text((self._width - 6, foot), message["note"][:40], INK, self._plain, anchor="ra")
 
-    def _fitted(self, name: str, beside: str) -> str:
+    def _fit_name(self, name: str, beside: str) -> str:
         name = name[-LONGEST:]
         room = self._width - 24 - self._bold.getlength(beside)
         while len(name) > SHORTEST and self._bold.getlength(name) > room:
             name = "…" + name[2:]
         return name
 
-    def _cut(self, text: str) -> str:
+    def _truncate(self, text: str) -> str:
         while self._plain.getlength(text) > self._width - 12:
             text = text[:-2] + "…"
         return text

@@ -101,7 +101,7 @@ def _lines(source: int) -> Iterator[bytes]:
 
 
 @dataclass
-class Sunk:
+class WorkerItem:
     """An item, and what is done with it here."""
 
     number: int
@@ -129,7 +129,7 @@ class Sink:
         os.chdir(settings["directory"])
         self.folder = Path(settings["folder"])
         self._ring = Ring(*settings["ring"])
-        self._items: dict[int, Sunk] = {}
+        self._items: dict[int, WorkerItem] = {}
         self._is_first = settings["number"] == 0
         self._table = Table(self.folder / "series.csv") if self._is_first else None
         self._board: Board | None = self._new_board() if self._is_first and settings["tensorboard"] else None
@@ -152,17 +152,17 @@ class Sink:
         callbacks = [item.callback for item in self._items.values() if item.callback]
         errors = []
         for part in (*videos, *callbacks, self._table, self._board):
-            if part is not None and (error := _tried(part.close)):
+            if part is not None and (error := _try(part.close)):
                 errors.append(error)
         for last in (lambda: self._write_report(reason, counts, errors), self._write_page, self._convert_table):
-            if error := _tried(last):
+            if error := _try(last):
                 errors.append(error)
         return errors
 
     def _take_item(self, message: dict[str, Any]) -> None:
         callback = Callback(message["callback"]) if message["callback"] else None
         is_filmed = bool(message["video"] and self.settings["videos"])
-        self._items[message["item"]] = Sunk(
+        self._items[message["item"]] = WorkerItem(
             message["item"], message["name"], message["kind"], message["view"], is_filmed, callback
         )
 
@@ -187,7 +187,7 @@ class Sink:
         if self._board:
             self._board.write([(self._items[int(row[0])].name, row[1:]) for row in rows])
 
-    def _film(self, item: Sunk, values: np.ndarray[Any, Any], message: dict[str, Any]) -> None:
+    def _film(self, item: WorkerItem, values: np.ndarray[Any, Any], message: dict[str, Any]) -> None:
         if item.painter is None or item.video is None:
             from pytest_torchlens.recorder.worker.painter import Painter
             from pytest_torchlens.recorder.worker.video import new_video
@@ -234,7 +234,7 @@ class Sink:
             write_page(self.folder)
 
 
-def _tried(action: Any) -> Exception | None:
+def _try(action: Any) -> Exception | None:
     try:
         action()
     except Exception as error:  # noqa: BLE001 - one file that fails must not cost the others
