@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_torchlens.recorder.expectations import Expected
+    from pytest_torchlens.recorder.expectations import Expectation
     from pytest_torchlens.recorder.recorder_options import Range
     from pytest_torchlens.recorder.series import Row
+
+    Look = Callable[["Expectation", "Observation", list[float]], str | None]
 
 
 GRADIENTS = frozenset({"output gradient", "parameter gradient", "tensor gradient"})
@@ -23,7 +25,7 @@ FEW = 5
 
 
 @dataclass(frozen=True)
-class Found:
+class Observation:
     """What is looked at: a row, and what it is of."""
 
     kind: str
@@ -62,7 +64,7 @@ class ExpectationRule:
     """
 
     kinds: frozenset[str]
-    look: Callable[[Expected, Found, list[float]], str | None]
+    look: Look
     value: Callable[[Row], float]
     takes_range: bool = True
     example: str = ""
@@ -74,8 +76,8 @@ def _norm(row: Row) -> float:
     return math.inf if row.nans else row.norm
 
 
-def _in_range(words: str, value: Callable[[Row], float]) -> Callable[[Expected, Found, list[float]], str | None]:
-    def look(expected: Expected, found: Found, past: list[float]) -> str | None:
+def _in_range(words: str, value: Callable[[Row], float]) -> Look:
+    def look(expected: Expectation, found: Observation, past: list[float]) -> str | None:
         number = value(found.row)
         if math.isnan(number) and not found.row.nans:
             return None  # not measured
@@ -87,21 +89,21 @@ def _in_range(words: str, value: Callable[[Row], float]) -> Callable[[Expected, 
     return look
 
 
-def _update_ratio(expected: Expected, found: Found, past: list[float]) -> str | None:
+def _update_ratio(expected: Expectation, found: Observation, past: list[float]) -> str | None:
     # A bias begins at zero and moves by more than itself: the ratio says something of weights only.
     return _RATIO(expected, found, past) if len(found.shape) > 1 else None
 
 
-def _dead_units(expected: Expected, found: Found, past: list[float]) -> str | None:
+def _dead_units(expected: Expectation, found: Observation, past: list[float]) -> str | None:
     return None if math.isnan(found.row.dead) else _DEAD(expected, found, past)
 
 
-def _no_nan(_: Expected, found: Found, __: list[float]) -> str:
+def _no_nan(_: Expectation, found: Observation, __: list[float]) -> str:
     row = found.row
     return f"{row.nans:,} of {row.count:,} values are NaN or infinite" if row.nans else ""
 
 
-def _growth(expected: Expected, found: Found, past: list[float]) -> str:
+def _growth(expected: Expectation, found: Observation, past: list[float]) -> str:
     if found.row.nans:
         return f"gradient norm {math.inf}"
     usual = median(past) if len(past) >= FEW else 0.0
@@ -112,8 +114,8 @@ def _growth(expected: Expected, found: Found, past: list[float]) -> str:
     return ""
 
 
-def _not_still(words: str) -> Callable[[Expected, Found, list[float]], str]:
-    def look(expected: Expected, found: Found, past: list[float]) -> str:
+def _not_still(words: str) -> Callable[[Expectation, Observation, list[float]], str]:
+    def look(expected: Expectation, found: Observation, past: list[float]) -> str:
         if found.row.norm > 0:
             past.clear()
             return ""

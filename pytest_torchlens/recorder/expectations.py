@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pytest_torchlens.recorder.expectation_rules import RULES
-from pytest_torchlens.recorder.expectation_rules import Found
+from pytest_torchlens.recorder.expectation_rules import Observation
 from pytest_torchlens.recorder.expectation_rules import decrease
 from pytest_torchlens.recorder.expectation_rules import text
 from pytest_torchlens.recorder.recorder_options import ExpectationError
@@ -37,7 +37,7 @@ NAMES = (*RULES, AT_THE_END)
 
 
 @dataclass
-class Expected:
+class Expectation:
     """One expectation.
 
     Attributes
@@ -70,7 +70,7 @@ class Expected:
         """Whether it looks at such an item."""
         return self.name in RULES and kind in self.rule.kinds and fnmatchcase(name, self.layers)
 
-    def look(self, found: Found) -> str:
+    def look(self, found: Observation) -> str:
         """Look at a row; return what is wrong with it."""
         problem = self.rule.look(self, found, self._history[found.name])
         self.looks += problem is not None
@@ -95,9 +95,9 @@ class Expectations:
     """All expectations of a recorder."""
 
     def __init__(self) -> None:
-        self._all: list[Expected] = []
+        self._all: list[Expectation] = []
         self._losses = array("d")
-        self._asleep: dict[int, torch.Tensor] = {}
+        self._zero_steps: dict[int, torch.Tensor] = {}
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -121,13 +121,13 @@ class Expectations:
         asked = {name: value for name, value in wanted.items() if value is not None and value is not False}
         if not asked:
             raise ValueError("nothing is expected: say what, such as no_nan=True or grad_norm='<1e3'")
-        self._all += [Expected(name, _range(name, value), layers, window) for name, value in asked.items()]
+        self._all += [Expectation(name, _range(name, value), layers, window) for name, value in asked.items()]
 
     def awaits_gradient(self, item: Item) -> bool:
         """Whether it matters that this gradient does not come."""
         return any(one.name == "gradients_arrive" and one.is_about(item.kind, item.name) for one in self._all)
 
-    def want(self, item: Item) -> bool:
+    def needs(self, item: Item) -> bool:
         """Whether one of them looks at this item, so that it has to be read in every step."""
         return any(expected.is_about(item.kind, item.name) for expected in self._all)
 
@@ -137,18 +137,18 @@ class Expectations:
         if not windows or tensor.dim() < 2:  # noqa: PLR2004 - one number a sample is no layer of units
             return NOT_MEASURED
         silent = _silent_units(tensor)
-        asleep = self._asleep.get(item.number)
-        if asleep is None or asleep.shape != silent.shape:
-            asleep = torch.zeros_like(silent, dtype=torch.int64)
-        self._asleep[item.number] = asleep = (asleep + 1) * silent
-        return float((asleep >= max(windows)).double().mean())
+        zero_steps = self._zero_steps.get(item.number)
+        if zero_steps is None or zero_steps.shape != silent.shape:
+            zero_steps = torch.zeros_like(silent, dtype=torch.int64)
+        self._zero_steps[item.number] = zero_steps = (zero_steps + 1) * silent
+        return float((zero_steps >= max(windows)).double().mean())
 
     def check(self, rows: Iterable[tuple[StepReading, Row]]) -> ExpectationError | None:
         """Look at all that a step had; return the first failure."""
         for reading, row in rows:
             if reading.scale != 1 and row.nans:
                 continue  # a loss scaled too far: the scaler leaves the step out
-            found = Found(reading.item.kind, reading.item.name, reading.shape, reading.dtype, row)
+            found = Observation(reading.item.kind, reading.item.name, reading.shape, reading.dtype, row)
             if error := self._check(found):
                 return error
         return None
@@ -157,7 +157,7 @@ class Expectations:
         """Look at a number that the loop told."""
         if name == "loss":
             self._losses.append(row.mean)
-        return self._check(Found("loss" if name == "loss" else "scalar", name, (), "", row))
+        return self._check(Observation("loss" if name == "loss" else "scalar", name, (), "", row))
 
     def check_end(self, step: int, items: Collection[Item]) -> ExpectationError | None:
         """Look at what only the whole tells; also at whether there was anything to look at."""
@@ -167,13 +167,13 @@ class Expectations:
                 return ExpectationError(problem, step=step, item="", expectation=expected.name, value=math.nan)
         return None
 
-    def _check(self, found: Found) -> ExpectationError | None:
+    def _check(self, found: Observation) -> ExpectationError | None:
         for expected in self._all:
             if expected.is_about(found.kind, found.name) and (problem := expected.look(found)):
                 return _failure(expected, found, problem)
         return None
 
-    def _decrease(self, expected: Expected) -> str:
+    def _decrease(self, expected: Expectation) -> str:
         if len(self._losses) < 2:  # noqa: PLR2004 - one number does not decrease
             return (
                 f"{AT_THE_END} looked at nothing: tell the loss of each step, rec.step(loss=loss) or rec.log(loss=loss)"
@@ -203,7 +203,7 @@ def _silent_units(tensor: torch.Tensor) -> torch.Tensor:
     return largest == 0
 
 
-def _failure(expected: Expected, found: Found, problem: str) -> ExpectationError:
+def _failure(expected: Expectation, found: Observation, problem: str) -> ExpectationError:
     row = found.row
     wanted = f"{expected.name}={expected.range.text if expected.range else True}"
     what = found.kind if found.kind == found.name else f"{found.kind} of {found.layer!r}"

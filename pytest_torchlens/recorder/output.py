@@ -38,7 +38,7 @@ if sys.platform != "win32":
 OWN = ("recording-*.json", "series.*", "index.html", "tensorboard/events.out.tfevents.*")
 
 
-class OwnFolder:
+class RecordingFolder:
     """Makes a folder, keeps other recorders out of it, and removes what an earlier one wrote.
 
     It is emptied here, before a process beside is started: one that starts late would remove what another has written.
@@ -58,8 +58,8 @@ class OwnFolder:
         self._lock = -1
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(path)
-            for file in set(_earlier(path)):
+            self._lock = _lock_folder(path)
+            for file in set(_earlier_files(path)):
                 file.unlink(missing_ok=True)
         except BlockingIOError:
             self.close()
@@ -84,7 +84,7 @@ class OwnFolder:
     forget = close
 
 
-def _locked(path: Path) -> int:
+def _lock_folder(path: Path) -> int:
     if sys.platform == "win32":
         return -1
     lock = os.open(path, os.O_RDONLY)
@@ -98,7 +98,7 @@ def _locked(path: Path) -> int:
     return lock
 
 
-def _earlier(folder: Path) -> Iterator[Path]:
+def _earlier_files(folder: Path) -> Iterator[Path]:
     """Yield what an earlier recording wrote; nothing where there was none, for then all files are the user's."""
     reports = read_reports(folder)
     names = [name for report in reports for item in report["items"] for name in item["files"]]
@@ -119,7 +119,7 @@ class Output:
     def __init__(self, options: RecorderOptions) -> None:
         self._options = options
         self._workers: list[RecorderProcess] = []
-        self._folder: OwnFolder | None = None
+        self._folder: RecordingFolder | None = None
         self._error: RecorderError | None = None
         self._is_off = options.folder is None
 
@@ -181,7 +181,7 @@ class Output:
         return None if was_off and not self._error else next((error for error in errors if error), None)
 
     def _start(self, folder: Path) -> None:
-        self._folder = OwnFolder(folder)
+        self._folder = RecordingFolder(folder)
         try:
             for number in range(self._options.workers):
                 self._workers.append(RecorderProcess(self._options, number))

@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
 
 
-class Forgets(Protocol):
+class HasForget(Protocol):
     """Something that a forked process must let go of."""
 
     def forget(self) -> None:
         """Be of no more use in this process, which was forked, and hold nothing open."""
 
 
-_all: weakref.WeakSet[Forgets] = weakref.WeakSet()
+_to_forget: weakref.WeakSet[HasForget] = weakref.WeakSet()
 
 
-def forget_in_forks(thing: Forgets) -> None:
+def forget_in_forks(thing: HasForget) -> None:
     """Have `forget` called in each process that is forked from now on."""
-    _all.add(thing)
+    _to_forget.add(thing)
 
 
 def _after_fork() -> None:
-    for thing in list(_all):
+    for thing in list(_to_forget):
         thing.forget()
 
 
@@ -54,23 +54,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-RESERVED = 2
+RESERVED_SLOTS = 2
 """Slots that frames leave to the statistics."""
 
-BESIDE = "PYTEST_LENS_RECORDER"
+WORKER_VARIABLE = "PYTEST_LENS_RECORDER"
 """Variable of the environment that a process beside knows itself by."""
 
-FINISHING = 5.0
+FINISH_SECONDS = 5.0
 """Seconds for a process that was told to stop to finish its files."""
 
-MOST_SAID = 8_000
+MAX_LOG_BYTES = 8_000
 """Bytes of what the process beside said last that an error repeats; a callback may print at each frame."""
 
-HELD = 20_000
+MAX_PENDING_ROWS = 20_000
 """Rows of statistics that wait for a slot at most."""
 
 
-def check_not_beside() -> None:
+def check_not_worker() -> None:
     """Check that this is no process beside, which a callback's file has brought to record.
 
     Raises
@@ -78,7 +78,7 @@ def check_not_beside() -> None:
     RuntimeError
         If it is one.
     """
-    if BESIDE in os.environ:
+    if WORKER_VARIABLE in os.environ:
         raise RuntimeError(
             "the recorder's process imports the callback's file, and that makes a recorder when it is imported: put "
             'what trains under  if __name__ == "__main__":  or the callback into a file of its own'
@@ -115,15 +115,15 @@ class RecorderProcess:
         self.number = number
         self.counts: dict[int, Counts] = {}
         self.rows_dropped = 0
-        self._waiting: dict[int, tuple[dict[str, Any], torch.Tensor]] = {}
-        self._held: list[tuple[float, ...]] = []
+        self._waiting_frames: dict[int, tuple[dict[str, Any], torch.Tensor]] = {}
+        self._pending_rows: list[tuple[float, ...]] = []
         self._lock = threading.RLock()
         self._ring = Ring(options.slots, options.slot_values)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
-        self._process = self._started()
-        self.forked = self._is_overdue = False
+        self._process = self._start()
+        self.is_forked = self._is_overdue = False
         forget_in_forks(self)
-        self._tell(do="start", **self._settings())
+        self._send(do="start", **self._settings())
 
     @property
     def pid(self) -> int:
@@ -133,7 +133,7 @@ class RecorderProcess:
     def declare(self, item: int, **what: Any) -> None:
         """Announce an item."""
         self.counts[item] = Counts()
-        self._tell(do="item", item=item, **what)
+        self._send(do="item", item=item, **what)
 
     def send_frame(self, item: int, values: torch.Tensor, **what: Any) -> None:
         """Copy values into a free slot; where there is none, do as the policy says.
@@ -147,7 +147,7 @@ class RecorderProcess:
         what
             What the frame says.
         """
-        if self.forked:
+        if self.is_forked:
             return
         with self._lock:
             self.counts[item].seen += 1
@@ -156,38 +156,38 @@ class RecorderProcess:
             if self._has_room():
                 self._put(message, values)
             elif self.options.policy == "coalesce":
-                self.counts[item].coalesced += item in self._waiting
-                self._waiting[item] = (message, values.float().clone())
+                self.counts[item].coalesced += item in self._waiting_frames
+                self._waiting_frames[item] = (message, values.float().clone())
             else:
                 self.counts[item].dropped += 1
 
     def send_rows(self, rows: list[tuple[float, ...]]) -> None:
         """Send rows of statistics; where there is no slot they wait for one."""
-        if self.forked:
+        if self.is_forked:
             return
         with self._lock:
-            self._held += rows
+            self._pending_rows += rows
             self._send_waiting()
-            while self._held and self._ring.free:
+            while self._pending_rows and self._ring.num_free:
                 self._put_rows()
-            if (excess := len(self._held) - HELD) > 0:
-                del self._held[:excess]
+            if (excess := len(self._pending_rows) - MAX_PENDING_ROWS) > 0:
+                del self._pending_rows[:excess]
                 self.rows_dropped += excess
 
     def trouble(self) -> RecorderError | None:
         """Return why the process has ended, with what it said last; None where it runs."""
-        has_ended = not self.forked and self._process.poll() is not None
+        has_ended = not self.is_forked and self._process.poll() is not None
         return self._error() if has_ended else None
 
     def close(self) -> RecorderError | None:
         """Have all that was sent written, within the time allowed, and end the process; return what went wrong."""
-        if self.forked:
+        if self.is_forked:
             return None
         deadline = time.monotonic() + self.options.timeout
         error: RecorderError | None = None
         try:
             self._drain(deadline)
-            self._tell(do="end", counts={item: [one.seen, one.dropped] for item, one in self.counts.items()})
+            self._send(do="end", counts={item: [one.seen, one.dropped] for item, one in self.counts.items()})
             self._end_pipe()
             self._process.wait(max(deadline - time.monotonic(), 0.1))
         except RecorderError as found:
@@ -205,7 +205,7 @@ class RecorderProcess:
 
     def forget(self) -> None:
         """Be of no more use in a process that was forked from the one that records, and hold nothing open."""
-        self.forked = True
+        self.is_forked = True
         if self._pipe.closed:
             return
         # Held open by a child that lives on, the pipe would hide the end of the process that records.
@@ -217,7 +217,7 @@ class RecorderProcess:
     def _pipe(self) -> Any:
         return self._process.stdin
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         paths = os.pathsep.join(path for path in sys.path if path)
         windows = sys.platform == "win32"
         # A new interpreter, never a fork: nothing of CUDA, of locks or of the caller's `__main__` comes along.
@@ -227,10 +227,11 @@ class RecorderProcess:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             cwd=Path(__file__).parents[2],
-            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", BESIDE: "1"},
+            env=os.environ
+            | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKER_VARIABLE: "1"},
             # Ctrl-C is for the one that records: this process ends when that one does.
             start_new_session=not windows,
-            pass_fds=() if windows else self._ring.inherited,
+            pass_fds=() if windows else self._ring.file_descriptors,
         )
 
     def _settings(self) -> dict[str, Any]:
@@ -250,7 +251,7 @@ class RecorderProcess:
             "size": options.size,
         }
 
-    def _tell(self, **message: Any) -> None:
+    def _send(self, **message: Any) -> None:
         try:
             self._pipe.write(json.dumps(message).encode() + b"\n")
             self._pipe.flush()
@@ -261,16 +262,16 @@ class RecorderProcess:
     def _put(self, message: dict[str, Any], values: torch.Tensor) -> None:
         slot = torch.from_numpy(self._ring.next_slot())
         slot[: values.numel()].view(values.shape).copy_(values)
-        self._tell(slot=self._ring.fill(), **message)
+        self._send(slot=self._ring.fill(), **message)
 
     def _put_rows(self) -> None:
         slot = self._ring.next_slot()
         wide = slot[: len(slot) // 2 * 2].view(np.float64)
-        width = len(self._held[0])
-        fitting = self._held[: len(wide) // width]
+        width = len(self._pending_rows[0])
+        fitting = self._pending_rows[: len(wide) // width]
         wide[: len(fitting) * width] = np.array(fitting).reshape(-1)
-        del self._held[: len(fitting)]
-        self._tell(do="rows", slot=self._ring.fill(), rows=len(fitting), width=width)
+        del self._pending_rows[: len(fitting)]
+        self._send(do="rows", slot=self._ring.fill(), rows=len(fitting), width=width)
 
     def _check(self) -> None:
         if error := self.trouble():
@@ -278,23 +279,23 @@ class RecorderProcess:
 
     def _has_room(self) -> bool:
         if self.options.policy == "block":
-            while self._ring.free <= RESERVED:
+            while self._ring.num_free <= RESERVED_SLOTS:
                 self._check()
                 time.sleep(0.001)
-        return self._ring.free > RESERVED
+        return self._ring.num_free > RESERVED_SLOTS
 
     def _send_waiting(self) -> None:
-        while self._waiting and self._ring.free > RESERVED:
-            item = next(iter(self._waiting))
-            self._put(*self._waiting.pop(item))
+        while self._waiting_frames and self._ring.num_free > RESERVED_SLOTS:
+            item = next(iter(self._waiting_frames))
+            self._put(*self._waiting_frames.pop(item))
 
     def _drain(self, deadline: float) -> None:
-        while self._waiting or self._held:
+        while self._waiting_frames or self._pending_rows:
             self._check()
             self.send_rows([])
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("recorder", self.options.timeout)
-            if self._waiting or self._held:
+            if self._waiting_frames or self._pending_rows:
                 time.sleep(0.005)
 
     def _stop(self) -> None:
@@ -302,7 +303,7 @@ class RecorderProcess:
         self._is_overdue = True
         self._process.terminate()
         try:
-            self._process.wait(FINISHING)
+            self._process.wait(FINISH_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -313,13 +314,13 @@ class RecorderProcess:
 
     def _wait_for_end(self) -> None:
         try:
-            self._process.wait(FINISHING)
+            self._process.wait(FINISH_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
     def _error(self) -> RecorderError:
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - MOST_SAID))
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
         said = self._log.read().decode(errors="replace").strip()
         status = self._process.returncode
         how = f"was ended by signal {-status}" if status and status < 0 else f"ended with status {status}"

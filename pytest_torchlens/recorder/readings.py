@@ -61,7 +61,7 @@ def _parts(output: Any) -> Iterable[Any]:
 
 
 @dataclass
-class Tracked:
+class TrackedParameter:
     """One parameter and what is followed of it; `before` is a sample of it as it was when the step began."""
 
     parameter: nn.Parameter
@@ -74,18 +74,18 @@ class Tracked:
 class Parameters:
     """The parameters that are followed."""
 
-    def __init__(self, watch: TensorHooks) -> None:
-        self._watch = watch
-        self.all: list[Tracked] = []
+    def __init__(self, hooks: TensorHooks) -> None:
+        self._hooks = hooks
+        self.all: list[TrackedParameter] = []
 
     def add(self, parameter: nn.Parameter, value: Item | None, gradient: Item | None, update: Item | None) -> None:
         """Follow one more."""
-        self.all.append(Tracked(parameter, value, gradient, update))
+        self.all.append(TrackedParameter(parameter, value, gradient, update))
 
     def remember(self) -> None:
         """Keep a sample of each whose update will be asked for: the step is about to change them."""
         for tracked in self.all:
-            wanted = tracked.update is not None and self._watch.wants(tracked.update)
+            wanted = tracked.update is not None and self._hooks.wants(tracked.update)
             tracked.before = _sample(tracked.parameter) if wanted else None
 
     def read(self) -> None:
@@ -101,20 +101,20 @@ class Parameters:
 
     def _read(self, item: Item, tensor: torch.Tensor) -> None:
         if is_measurable(tensor):
-            self._watch.read(item, tensor)
+            self._hooks.read(item, tensor)
 
     def _read_gradient(self, item: Item, gradient: torch.Tensor | None) -> None:
         if gradient is not None:
             self._read(item, gradient)
         else:
-            self._watch.read_missing(item)
+            self._hooks.read_missing(item)
 
     def _read_update(self, item: Item, parameter: nn.Parameter, before: torch.Tensor) -> None:
         after = _sample(parameter)
         if after.shape != before.shape or not is_measurable(after):
             return
         update = after - before
-        self._watch.read(item, update, ratio=_ratio(update, before))
+        self._hooks.read(item, update, ratio=_ratio(update, before))
 
 
 def _ratio(update: torch.Tensor, before: torch.Tensor) -> float:
@@ -165,7 +165,7 @@ class StepReading:
 
     def row(self, step: int) -> Row:
         """Return it as a row of a series; waits for the device."""
-        found = self.measured.statistics().divided(self.scale)
+        found = self.measured.statistics().divided_by(self.scale)
         return Row(**vars(found), step=step, call=self.call, ratio=self.ratio, dead=self.dead)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from pytest_torchlens.recorder.expectations import Expectations
-from pytest_torchlens.recorder.process import check_not_beside
+from pytest_torchlens.recorder.process import check_not_worker
 from pytest_torchlens.recorder.recorder_options import RecorderOptions
 from pytest_torchlens.recorder.recorder_options import check_flags
 from pytest_torchlens.recorder.recording import TrainingRecording
@@ -92,18 +92,18 @@ class Recorder(Tracker):
     """
 
     def __init__(self, folder: Any = None, **options: Any) -> None:
-        check_not_beside()
-        self._given = {"folder": folder} | options
-        self._recording = TrainingRecording(RecorderOptions.of(**self._given), Expectations())
+        check_not_worker()
+        self._arguments = {"folder": folder} | options
+        self._recording = TrainingRecording(RecorderOptions.of(**self._arguments), Expectations())
 
     def configure(self, **options: Any) -> None:
         """Change options, before anything is tracked: for the fixture, which makes the recorder itself."""
         old = self._recording
         if old.items:
             raise RuntimeError("options are set before anything is tracked: call configure() first")
-        given = self._given | options
+        given = self._arguments | options
         self._recording = TrainingRecording(RecorderOptions.of(**given), old.expectations)
-        self._given = given
+        self._arguments = given
         old.close()
 
     def __enter__(self) -> Self:
@@ -191,7 +191,7 @@ class Recorder(Tracker):
     def log(self, **numbers: Any) -> None:
         """Record numbers of the step that is going on, such as the loss."""
         __tracebackhide__ = True
-        self._recording.tell({name: as_number(name, number) for name, number in numbers.items()})
+        self._recording.log({name: as_number(name, number) for name, number in numbers.items()})
 
     def step(self, loss: Any = None, **numbers: Any) -> None:
         """Tell numbers of a step; it ends, if its optimizer has not ended it.

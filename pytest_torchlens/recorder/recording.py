@@ -46,8 +46,8 @@ class TrainingRecording:
         self.series: ByName[Series] = ByName()
         self.items: dict[str, Item] = {}
         self.clock = Clock(options)
-        self.watch = TensorHooks(options, self.clock, expectations, self._show)
-        self.parameters = Parameters(self.watch)
+        self.hooks = TensorHooks(options, self.clock, expectations, self._show)
+        self.parameters = Parameters(self.hooks)
         self.output = Output(options)
         self.is_closed = False
         self._has_ended_step = False
@@ -84,11 +84,11 @@ class TrainingRecording:
         self.output.declare(item)
         return item
 
-    def tell(self, numbers: dict[str, float]) -> None:
+    def log(self, numbers: dict[str, float]) -> None:
         """Keep numbers of the step that is going on."""
         __tracebackhide__ = True
         self._check_open()
-        self._tell(numbers, self.clock.step)
+        self._log(numbers, self.clock.step)
 
     def end_step(self, numbers: dict[str, float]) -> None:
         """Keep numbers of a step; it ends, if its optimizer has not ended it."""
@@ -98,14 +98,14 @@ class TrainingRecording:
         step = self.clock.step - has_ended
         if not has_ended:
             self._complete()
-        self._tell(numbers, step)
+        self._log(numbers, step)
 
     def close(self) -> RecorderError | None:
         """Remove all hooks and have the files finished; return what went wrong."""
         if self.is_closed:
             return None
         self.is_closed = True
-        self.watch.close()
+        self.hooks.close()
         self.optimizers.close()
         return self.output.close()
 
@@ -131,9 +131,11 @@ class TrainingRecording:
         if self.clock.is_recorded or self.expectations:
             self.parameters.read()
         step, is_recorded = self.clock.step, self.clock.is_recorded
-        rows = [(reading, reading.row(step)) for reading in self.watch.finish_step()]
+        rows = [(reading, reading.row(step)) for reading in self.hooks.finish_step()]
         failure = self.expectations.check(rows)
-        self._keep([(one.item, row) for one, row in rows if is_recorded or (failure and one.item.name == failure.item)])
+        self._store(
+            [(one.item, row) for one, row in rows if is_recorded or (failure and one.item.name == failure.item)]
+        )
         self.clock.advance()
         self.parameters.remember()
         if error := self.output.trouble():
@@ -141,7 +143,7 @@ class TrainingRecording:
         if failure:
             raise failure
 
-    def _tell(self, numbers: dict[str, float], step: int) -> None:
+    def _log(self, numbers: dict[str, float], step: int) -> None:
         __tracebackhide__ = True
         for name, number in numbers.items():
             item = self.items.get(name) or self.new_item(name, "scalar", Drawing(video=False))
@@ -151,18 +153,18 @@ class TrainingRecording:
                     "name, name='model'"
                 )
             row = number_row(number, step)
-            self._keep([(item, row)])
+            self._store([(item, row)])
             if failure := self.expectations.check_scalar(name, row):
                 raise self._cause(step) or failure
 
     def _cause(self, step: int) -> ExpectationError | None:
         """Return what is not as expected of what was read so far in a step: a layer, for its loss comes of it."""
-        rows = [(reading, reading.row(step)) for reading in self.watch.readings.all]
+        rows = [(reading, reading.row(step)) for reading in self.hooks.readings.all]
         failure = self.expectations.check(rows)
-        self._keep([(one.item, row) for one, row in rows if failure and one.item.name == failure.item])
+        self._store([(one.item, row) for one, row in rows if failure and one.item.name == failure.item])
         return failure
 
-    def _keep(self, rows: list[tuple[Item, Row]]) -> None:
+    def _store(self, rows: list[tuple[Item, Row]]) -> None:
         for item, row in rows:
             self.series[item.name].rows.append(row)
         if rows:

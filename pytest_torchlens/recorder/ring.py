@@ -35,16 +35,16 @@ class Ring:
 
     Attributes
     ----------
-    filled : int
+    num_filled : int
         Slots ever filled by this process.
     """
 
     def __init__(self, slots: int, values: int, handle: str | None = None) -> None:
         self.slots = slots
         self.values = values
-        self.filled = 0
+        self.num_filled = 0
         size = HEAD + 4 * slots * values
-        self._file, self._memory = _new(size) if handle is None else _attached(handle, size)
+        self._file, self._memory = _new(size) if handle is None else _attach(handle, size)
         # One that nobody closes goes with its memory.
         self._close = weakref.finalize(self, os.close, self._file) if isinstance(self._file, int) else None
         self._freed: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(self._memory, np.int64, 1)
@@ -57,24 +57,24 @@ class Ring:
         return str(self._file)
 
     @property
-    def inherited(self) -> tuple[int, ...]:
+    def file_descriptors(self) -> tuple[int, ...]:
         """File descriptors that the other process has to inherit."""
         return (self._file,) if isinstance(self._file, int) else ()
 
     @property
-    def free(self) -> int:
+    def num_free(self) -> int:
         """How many slots can be filled now."""
-        return self.slots - (self.filled - int(self._freed[0]))
+        return self.slots - (self.num_filled - int(self._freed[0]))
 
     def next_slot(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Return the slot to be filled next; it counts as filled once `fill` is called."""
-        slot: np.ndarray[Any, np.dtype[np.float32]] = self._slots[self.filled % self.slots]
+        slot: np.ndarray[Any, np.dtype[np.float32]] = self._slots[self.num_filled % self.slots]
         return slot
 
     def fill(self) -> int:
         """Count the next slot as filled; return its number."""
-        self.filled += 1
-        return self.filled - 1
+        self.num_filled += 1
+        return self.num_filled - 1
 
     def read(self, number: int, size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Return a copy of the first `size` values of a filled slot."""
@@ -109,7 +109,7 @@ def _new(size: int) -> tuple[int | str, mmap.mmap]:
         raise
 
 
-def _attached(handle: str, size: int) -> tuple[int | str, mmap.mmap]:
+def _attach(handle: str, size: int) -> tuple[int | str, mmap.mmap]:
     if sys.platform == "win32":
         return handle, mmap.mmap(-1, size, tagname=handle)
     return int(handle), mmap.mmap(int(handle), size)

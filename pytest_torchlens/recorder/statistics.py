@@ -76,7 +76,7 @@ class Statistics:
     zeros: float
     nans: int
 
-    def divided(self, scale: float) -> Statistics:
+    def divided_by(self, scale: float) -> Statistics:
         """Return what they would be of the tensor divided by a number above 0."""
         if scale == 1:
             return self
@@ -101,14 +101,14 @@ class TensorStatistics:
         self.count = plain.numel()
         is_near = plain.device.type == "cpu"
         found = (_norm_only(plain) if norm_only else _quick(plain)) if is_near else None
-        self._found: Statistics | torch.Tensor = found or _exact(plain.double() if is_near else plain)
+        self._result: Statistics | torch.Tensor = found or _exact(plain.double() if is_near else plain)
 
     def statistics(self) -> Statistics:
         """Return them; waits for the device."""
-        if isinstance(self._found, torch.Tensor):
-            mean, std, norm, low, high, zeros, nans = self._found.tolist()
-            self._found = Statistics(self.count, mean, std, norm, low, high, zeros, int(nans))
-        return self._found
+        if isinstance(self._result, torch.Tensor):
+            mean, std, norm, low, high, zeros, nans = self._result.tolist()
+            self._result = Statistics(self.count, mean, std, norm, low, high, zeros, int(nans))
+        return self._result
 
 
 def as_plain(tensor: torch.Tensor) -> torch.Tensor:

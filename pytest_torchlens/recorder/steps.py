@@ -61,7 +61,7 @@ class Clock:
         return True
 
 
-_left_behind: list[RemovableHandle] = []
+_unclosed_handles: list[RemovableHandle] = []
 # Hooks of recorders that nobody closed. The garbage collector may find one while PyTorch walks its hooks, when none may
 # be removed, so the next recorder removes them; until then they do nothing.
 
@@ -81,13 +81,13 @@ class OptimizerSteps:
         self._before = before
         self._after = after
         self._models: list[nn.Module] = []
-        _remove(_left_behind)
-        self._handles = [register_optimizer_step_pre_hook(_weakly(self._about_to_step))]
+        _remove(_unclosed_handles)
+        self._handles = [register_optimizer_step_pre_hook(_weak_hook(self._about_to_step))]
         if automatic:
-            self._handles.append(register_optimizer_step_post_hook(_weakly(self._has_stepped)))
-        self._unclosed = weakref.finalize(self, _left_behind.extend, self._handles)
+            self._handles.append(register_optimizer_step_post_hook(_weak_hook(self._has_stepped)))
+        self._unclosed = weakref.finalize(self, _unclosed_handles.extend, self._handles)
 
-    def own(self, model: nn.Module) -> None:
+    def add_model(self, model: nn.Module) -> None:
         """Count a model as tracked.
 
         Raises
@@ -121,7 +121,7 @@ class OptimizerSteps:
         return not ours or any(parameter in ours for parameter in theirs)
 
 
-def _weakly(method: Callable[[Optimizer], None]) -> Callable[..., None]:
+def _weak_hook(method: Callable[[Optimizer], None]) -> Callable[..., None]:
     reference = weakref.WeakMethod(method)
 
     def hook(optimizer: Optimizer, *_: Any) -> None:

@@ -73,7 +73,7 @@ class TensorHooks:
         show: Callable[[StepReading, torch.Tensor], None],
     ) -> None:
         self.readings = Readings()
-        self.reached: dict[str, set[str]] = {}
+        self.layer_kinds: dict[str, set[str]] = {}
         self._options = options
         self._clock = clock
         self._expectations = expectations
@@ -81,21 +81,21 @@ class TensorHooks:
         self._scale: float | None = None
         self._handles: list[Any] = []
 
-    def module(self, module: nn.Module, output: Item | None, gradient: Item | None) -> None:
+    def hook_module(self, module: nn.Module, output: Item | None, gradient: Item | None) -> None:
         """Read what a module returns, and the gradient that comes back for it."""
-        self._handles.append(module.register_forward_hook(Hook(partial(self._returned, output, gradient))))
+        self._handles.append(module.register_forward_hook(Hook(partial(self._on_output, output, gradient))))
 
-    def tensor(self, tensor: torch.Tensor, value: Item, gradient: Item) -> None:
+    def hook_tensor(self, tensor: torch.Tensor, value: Item, gradient: Item) -> None:
         """Read a tensor now, and its gradient when it comes."""
         self.read(value, tensor)
         if tensor.requires_grad:
-            handle: Any = tensor.register_hook(Hook(partial(self._came_back, gradient)))  # type: ignore[no-untyped-call]
+            handle: Any = tensor.register_hook(Hook(partial(self._on_gradient, gradient)))  # type: ignore[no-untyped-call]
             if tensor.is_leaf:
                 self._handles.append(handle)
 
     def wants(self, item: Item) -> bool:
         """Whether a tensor of this item is to be read in this step."""
-        return self._clock.is_recorded or self._expectations.want(item)
+        return self._clock.is_recorded or self._expectations.needs(item)
 
     def read(self, item: Item, tensor: torch.Tensor, *, ratio: float | None = None) -> None:
         """Measure a tensor, and copy what is drawn of it.
@@ -107,7 +107,7 @@ class TensorHooks:
         """
         if not self.wants(item):
             return
-        tensor = _transformed(item, tensor.detach())
+        tensor = _apply_transform(item, tensor.detach())
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
         reading = StepReading(
@@ -148,7 +148,7 @@ class TensorHooks:
             handle.remove()
         self._handles.clear()
 
-    def _returned(self, output: Item | None, gradient: Item | None, module: nn.Module, _: Any, result: Any) -> None:
+    def _on_output(self, output: Item | None, gradient: Item | None, module: nn.Module, _: Any, result: Any) -> None:
         if torch.compiler.is_compiling() or not (torch.is_grad_enabled() or self._options.no_grad):
             return
         if (tensor := first_tensor(result)) is None:
@@ -160,15 +160,15 @@ class TensorHooks:
             self._reach(gradient)
             if self.wants(gradient):
                 # On the tensor, not the module: what is later written into it in place does not matter then.
-                tensor.register_hook(Hook(partial(self._came_back, gradient)))  # type: ignore[no-untyped-call]
+                tensor.register_hook(Hook(partial(self._on_gradient, gradient)))  # type: ignore[no-untyped-call]
 
-    def _came_back(self, item: Item, gradient: torch.Tensor) -> None:
+    def _on_gradient(self, item: Item, gradient: torch.Tensor) -> None:
         if is_measurable(gradient):
             self.read(item, gradient)
 
     def _reach(self, item: Item) -> None:
         name, kind = item.name.removesuffix(".grad"), "gradient" if "gradient" in item.kind else "output"
-        self.reached.setdefault(name, set()).add(kind)
+        self.layer_kinds.setdefault(name, set()).add(kind)
 
     def _sample(self, reading: StepReading, tensor: torch.Tensor) -> None:
         part = picture_sample(tensor, self._options.slot_values, is_batch=reading.item.is_batch)
@@ -189,7 +189,7 @@ class TensorHooks:
         return self._scale
 
 
-def _transformed(item: Item, tensor: torch.Tensor) -> torch.Tensor:
+def _apply_transform(item: Item, tensor: torch.Tensor) -> torch.Tensor:
     if item.drawing.transform is None:
         return tensor
     with torch.no_grad():

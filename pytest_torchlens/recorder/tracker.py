@@ -20,9 +20,9 @@ from pytest_torchlens.recorder.recorder_options import check_flags
 from pytest_torchlens.recorder.recorder_options import check_some
 from pytest_torchlens.recorder.tracking import check_hooks
 from pytest_torchlens.recorder.tracking import check_tensor
-from pytest_torchlens.recorder.tracking import chosen_modules
-from pytest_torchlens.recorder.tracking import chosen_parameters
-from pytest_torchlens.recorder.tracking import joined
+from pytest_torchlens.recorder.tracking import prefixed_name
+from pytest_torchlens.recorder.tracking import select_modules
+from pytest_torchlens.recorder.tracking import select_parameters
 from pytest_torchlens.records.names import nearest
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Drawing:
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform={self.transform!r}: give a function that takes a tensor and returns one")
         if self.callback is not None:
-            where_found(self.callback)
+            callback_location(self.callback)
         check_flags(video=self.video)
 
 
@@ -125,10 +125,10 @@ class Item:
     @property
     def callback(self) -> dict[str, str] | None:
         """Where the process beside finds the callback; None where there is none."""
-        return where_found(self.drawing.callback) if self.drawing.callback else None
+        return callback_location(self.drawing.callback) if self.drawing.callback else None
 
 
-def where_found(callback: Callable[..., Any]) -> dict[str, str]:
+def callback_location(callback: Callable[..., Any]) -> dict[str, str]:
     """Return where another process finds a function or a class.
 
     Raises
@@ -155,7 +155,7 @@ class Tracker:
     @property
     def trackable(self) -> dict[str, set[str]]:
         """What of each layer has come so far: ``output``, ``gradient``, or both, by name."""
-        return {name: set(kinds) for name, kinds in self._recording.watch.reached.items()}
+        return {name: set(kinds) for name, kinds in self._recording.hooks.layer_kinds.items()}
 
     def track_model(
         self,
@@ -193,9 +193,9 @@ class Tracker:
         """
         check_flags(gradients=gradients)
         how = Drawing.of(drawing)
-        self._recording.optimizers.own(model)
+        self._recording.optimizers.add_model(model)
         check_hooks(model)
-        self._recording.watch.module(model, *self._recording.pair(name, "output", how, True, gradients))
+        self._recording.hooks.hook_module(model, *self._recording.pair(name, "output", how, True, gradients))
 
     def track_layers(
         self,
@@ -236,11 +236,11 @@ class Tracker:
         check_some(outputs=outputs, gradients=gradients)
         how = Drawing.of(drawing)
         recording = self._recording
-        recording.optimizers.own(model)
+        recording.optimizers.add_model(model)
         check_hooks(model)
-        for path, module in chosen_modules(model, layers).items():
-            items = recording.pair(joined(name, path), "output", how, outputs, gradients)
-            recording.watch.module(module, *items)
+        for path, module in select_modules(model, layers).items():
+            items = recording.pair(prefixed_name(name, path), "output", how, outputs, gradients)
+            recording.hooks.hook_module(module, *items)
 
     def track_parameters(
         self,
@@ -279,9 +279,9 @@ class Tracker:
         check_some(values=values, gradients=gradients, updates=updates)
         how = Drawing.of(drawing)
         recording = self._recording
-        recording.optimizers.own(model)
-        for path, parameter in chosen_parameters(model, parameters).items():
-            full = joined(name, path)
+        recording.optimizers.add_model(model)
+        for path, parameter in select_parameters(model, parameters).items():
+            full = prefixed_name(name, path)
             items = recording.pair(full, "parameter", how, values, gradients)
             update = recording.new_item(f"{full}.update", "update", how) if updates else None
             recording.parameters.add(parameter, *items, update)
@@ -319,4 +319,4 @@ class Tracker:
         value = recording.items.get(name)
         if value is None or value.kind != "tensor":
             recording.pair(name, "tensor", Drawing.of(drawing), True, True)
-        recording.watch.tensor(tensor, recording.items[name], recording.items[f"{name}.grad"])
+        recording.hooks.hook_tensor(tensor, recording.items[name], recording.items[f"{name}.grad"])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.recorder import Recorder
 
 
-def joined(name: str, path: str) -> str:
+def prefixed_name(name: str, path: str) -> str:
     """Return a path with the name of its model before it.
 
     Raises
@@ -48,7 +48,7 @@ def check_name(name: Any) -> None:
     TypeError
         If it cannot.
     """
-    if not isinstance(name, str) or not name or not _is_written(name):
+    if not isinstance(name, str) or not name or not _is_utf8(name):
         raise TypeError(
             f"name={name!r}: what is tracked needs a name, a text of one letter at least that UTF-8 can write"
         )
@@ -80,7 +80,7 @@ def check_hooks(model: nn.Module) -> None:
         )
 
 
-def chosen_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[str, nn.Module]:
+def select_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[str, nn.Module]:
     """Return the modules that one of the globs fits, by path; by default those that compute by themselves.
 
     These are the modules without submodules, and those with parameters of their own, such as attention.
@@ -92,7 +92,7 @@ def chosen_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[
     """
     modules = {path: module for path, module in model.named_modules() if path and takes_hooks(module)}
     if globs is not None:
-        return {path: modules[path] for path in _chosen("module", modules, globs)}
+        return {path: modules[path] for path in _matching("module", modules, globs)}
     found = {path: module for path, module in modules.items() if _computes(module)}
     return found or {type(model).__name__: model}
 
@@ -102,7 +102,7 @@ def takes_hooks(module: nn.Module) -> bool:
     return not isinstance(module, RecursiveScriptModule)
 
 
-def chosen_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
+def select_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
     """Return the parameters that one of the globs fits, by name.
 
     Raises
@@ -111,7 +111,7 @@ def chosen_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str,
         If a glob fits none, or a parameter has no values yet.
     """
     parameters = dict(model.named_parameters())
-    found = {name: parameters[name] for name in _chosen("parameter", parameters, globs)}
+    found = {name: parameters[name] for name in _matching("parameter", parameters, globs)}
     for name, parameter in found.items():
         if is_lazy(parameter):
             raise ValueError(f"parameter {name!r} has no values yet: run the model once before it is tracked")
@@ -152,7 +152,7 @@ def as_number(name: str, number: Any) -> float:
         raise TypeError(f"{name}={number!r} is no number, and no tensor of one") from None
 
 
-def _is_written(name: str) -> bool:
+def _is_utf8(name: str) -> bool:
     return name.encode(errors="replace").decode() == name
 
 
@@ -160,7 +160,7 @@ def _computes(module: nn.Module) -> bool:
     return not any(module.children()) or any(True for _ in module.parameters(recurse=False))
 
 
-def _chosen(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> list[str]:
+def _matching(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> list[str]:
     if not isinstance(globs, str | list | tuple) or not globs or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"{globs!r} names no {noun}: give globs, such as '*.0' or ['features.*', 'head']")
     globs = [globs] if isinstance(globs, str) else list(globs)

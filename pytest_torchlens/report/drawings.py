@@ -141,15 +141,15 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
         return report
     path, history = page_path(report), report.history
 
-    def drawn(max_nodes: int) -> bytes:
+    def draw(max_nodes: int) -> bytes:
         options = DrawOptions(max_nodes=max_nodes)
         return render(dot_source(history, options, link=lambda operation: f"{path.name}#{row_id(operation)}"))
 
     try:
         try:
-            svg = drawn(max_nodes)
+            svg = draw(max_nodes)
         except LayoutStopped:  # so many arrows that only modules can be drawn
-            svg = drawn(min(max_nodes, FEW_NODES))
+            svg = draw(min(max_nodes, FEW_NODES))
         views = make_views(report.history, svg)
     except DrawingUnavailable as error:
         return replace(report, graph="", notes=(*report.notes, str(error)))
@@ -323,7 +323,7 @@ def read_views(report: ModelReport, folder: Path) -> tuple[Views, str]:
         return Views(), f"no graph: {views_path(report)} is damaged ({error})"
 
 
-def packed(text: str) -> str:
+def gzip_base64(text: str) -> str:
     """Return a text as base64 of gzip, which browsers unpack by themselves."""
     return base64.b64encode(gzip.compress(text.encode(errors="backslashreplace"), mtime=0)).decode()
 
@@ -393,5 +393,5 @@ def _view(key: str, title: str, svg: bytes) -> DrawingView:
     drawing = inline_drawing(svg)
     ids = tuple(sorted(id_ for id_ in drawing.ids if id_.startswith(("op-", "module-"))))
     return DrawingView(
-        key=key, title=title, width=drawing.width, height=drawing.height, ids=ids, svg=packed(drawing.svg)
+        key=key, title=title, width=drawing.width, height=drawing.height, ids=ids, svg=gzip_base64(drawing.svg)
     )

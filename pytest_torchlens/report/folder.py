@@ -205,10 +205,10 @@ class RunFolder:
                 if drawing.is_file() and drawing.resolve() != (folder / path).resolve():
                     write_file(folder / path, drawing.read_bytes())
         troubles: list[str] = []
-        drawn = (self._drawn(self._whole(model, troubles), folder) for model in self.run.models)
+        drawn = (self._with_drawing(self._full_report(model, troubles), folder) for model in self.run.models)
         return write_site(self.run, drawn, folder)[0], troubles
 
-    def _whole(self, model: ModelReport, troubles: list[str]) -> ModelReport:
+    def _full_report(self, model: ModelReport, troubles: list[str]) -> ModelReport:
         """Return a model's whole report; the brief one, with a note, where its file is damaged or not there."""
         file = (self.sources[_key(model)] / page_path(model)).with_suffix(".json")
         try:
@@ -218,7 +218,7 @@ class RunFolder:
             return replace(model, notes=(*model.notes, f"no layers and no modules are known: {error}"))
 
     @staticmethod
-    def _drawn(model: ModelReport, folder: Path) -> ModelReport:
+    def _with_drawing(model: ModelReport, folder: Path) -> ModelReport:
         """Draw a model anew if its drawings are not there."""
         is_there = all((folder / path).is_file() for path in (drawing_path(model), views_path(model)))
         can_be = model.graph and model.history and model.history.operations

@@ -55,8 +55,8 @@ def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[st
         place = _place(found.where, root) or {"file": model.nodeid.partition("::")[0]}
         title = f"lens: {model.zoo}:{model.name} failed {failed_how(model)}"
         said = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice)))
-        properties = ",".join(f"{key}={_escaped(value, _PROPERTY)}" for key, value in {**place, "title": title}.items())
-        yield f"::error {properties}::{_escaped(said, _TEXT)}"
+        properties = ",".join(f"{key}={_escape(value, _PROPERTY)}" for key, value in {**place, "title": title}.items())
+        yield f"::error {properties}::{_escape(said, _TEXT)}"
 
 
 def _place(where: str, root: Path) -> dict[str, str]:
@@ -68,7 +68,7 @@ def _place(where: str, root: Path) -> dict[str, str]:
     return {}
 
 
-def _escaped(text: str, table: dict[str, str]) -> str:
+def _escape(text: str, table: dict[str, str]) -> str:
     for char, escape in table.items():
         text = text.replace(char, escape)
     return text
@@ -106,7 +106,7 @@ def _lines(run: RunReport) -> Iterator[str]:
     yield from map(_row, models[:_MOST_ROWS])
     if len(models) > _MOST_ROWS:
         yield f"\nand {counted(len(models) - _MOST_ROWS, 'more model')}"
-    yield f"\n<sub>{_text(_made_how(run))}</sub>"
+    yield f"\n<sub>{_text(_environment_line(run))}</sub>"
 
 
 def _heading(run: RunReport) -> str:
@@ -151,7 +151,7 @@ def _row(model: ModelReport) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _made_how(run: RunReport) -> str:
+def _environment_line(run: RunReport) -> str:
     env = run.environment
     parts = [f"torch {env.torch}", f"Python {env.python}", env.device, env.cpu_capability, f"{env.num_threads} threads"]
     return ", ".join(filter(None, [*parts, run.created, run.command]))

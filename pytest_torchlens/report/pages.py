@@ -31,15 +31,15 @@ from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.report import summary
-from pytest_torchlens.report.drawings import packed
+from pytest_torchlens.report.drawings import gzip_base64
 from pytest_torchlens.report.drawings import row_id
 from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.layer_table import details
 from pytest_torchlens.report.layer_table import layers
 from pytest_torchlens.report.layer_table import module_tree
 from pytest_torchlens.report.paths import page_path
+from pytest_torchlens.report.summary import finding_rows
 from pytest_torchlens.report.summary import severities
-from pytest_torchlens.report.summary import told
 from pytest_torchlens.report.summary import was_audited
 from pytest_torchlens.report.summary import weight
 
@@ -178,15 +178,15 @@ class Pages:
             report=report,
             trouble=summary.trouble(report),
             audited=was_audited(report),
-            findings=told(report),
+            findings=finding_rows(report),
             severities=severities([report]),
             views=views,
-            details=packed(json.dumps(details(report, costs, views))) if costs else "",
+            details=gzip_base64(json.dumps(details(report, costs, views))) if costs else "",
             layers=rows[:MAX_ROWS],
             tree=module_tree(costs) if costs else [],
             costs=costs,
             charts=curves,
-            charts_data=packed(json.dumps(curves)),
+            charts_data=gzip_base64(json.dumps(curves)),
             notes=notes,
             stem=PurePosixPath(page_path(report)).stem,
         )

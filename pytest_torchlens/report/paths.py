@@ -45,7 +45,7 @@ def write_file(path: Path, content: str | bytes) -> Path:
         If that cannot be done; a file that was there before is then unchanged.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    if path.exists() and _takes_what_comes(path):
+    if path.exists() and _is_special_file(path):
         with path.open("ab") as file:
             file.write(data)
         return path
@@ -60,6 +60,6 @@ def write_file(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def _takes_what_comes(path: Path) -> bool:
+def _is_special_file(path: Path) -> bool:
     """Whether a path stands for a device, a pipe, or what a shell wrote ``> FILE`` for (``/dev/stdout``)."""
     return not path.is_file() or path.absolute().parts[1:2] in (("dev",), ("proc",))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.report.paths import write_file
-from pytest_torchlens.report.summary import explained
+from pytest_torchlens.report.summary import explain
 from pytest_torchlens.report.summary import failed_how
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ class ResultTable:
         try:
             self._columns, self._rows = _read(path)
         except UnicodeDecodeError:
-            raise _not_ours(path, "is no text in UTF-8") from None
+            raise _not_a_table(path, "is no text in UTF-8") from None
         except csv.Error as error:
-            raise _not_ours(path, f"is no CSV file ({error})") from None
+            raise _not_a_table(path, f"is no CSV file ({error})") from None
         except OSError as error:
             raise TableError(f"{path} cannot be read ({error.strerror}): name another file") from None
 
@@ -98,8 +98,8 @@ def _read(path: Path) -> tuple[list[str], Rows]:
     with file:
         lines = csv.reader(file, strict=True)
         columns = next(lines, COLUMNS)
-        if why := _why_not_ours(columns):
-            raise _not_ours(path, why)
+        if why := _why_not_a_table(columns):
+            raise _not_a_table(path, why)
         rows: Rows = {}
         for cells in filter(None, lines):
             row = dict(zip(columns, cells, strict=False))
@@ -120,14 +120,14 @@ def _mark(path: Path) -> str:
         return ""
 
 
-def _why_not_ours(columns: list[str]) -> str:
+def _why_not_a_table(columns: list[str]) -> str:
     if missing := [name for name in COLUMNS[:2] if name not in columns]:
         return f"has no column {' and no column '.join(map(repr, missing))}, but {', '.join(columns)[:LONGEST]}"
     twice = next((name for name in columns if columns.count(name) > 1), None)
     return "" if twice is None else f"has the column {twice!r} twice"
 
 
-def _not_ours(path: Path, why: str) -> TableError:
+def _not_a_table(path: Path, why: str) -> TableError:
     return TableError(f"{path} {why}, so it is no table of results and stays as it is: name another file")
 
 
@@ -172,17 +172,17 @@ def _verdict(report: ModelReport) -> str:
     if report.outcome is Outcome.PASSED and report.verdict is not None:
         return report.verdict.status.value
     word: str = report.outcome.value
-    return f"{word} {failed_how(report)}" if _failed_beside_validation(report) else word
+    return f"{word} {failed_how(report)}" if _failed_outside_validation(report) else word
 
 
 def _reason(report: ModelReport) -> str:
-    if _failed_beside_validation(report):
-        return explained(report).what
+    if _failed_outside_validation(report):
+        return explain(report).what
     verdict = report.verdict
     return "; ".join(report.notes) if verdict is None or verdict else verdict.words
 
 
-def _failed_beside_validation(report: ModelReport) -> bool:
+def _failed_outside_validation(report: ModelReport) -> bool:
     holds = report.verdict is None or bool(report.verdict)
     failed = report.outcome in (Outcome.FAILED, Outcome.XFAILED)
     return (

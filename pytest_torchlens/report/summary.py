@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Told:
+class FindingRows:
     """A finding, and the rows of the table of layers that its places are in."""
 
     finding: AuditFinding
@@ -47,12 +47,12 @@ def was_audited(report: ModelReport) -> bool:
     return report.history is not None and report.stage is not Stage.DRAW
 
 
-def told(report: ModelReport) -> list[Told]:
+def finding_rows(report: ModelReport) -> list[FindingRows]:
     """Return the findings of a model with their places' rows."""
     operations = report.history.operations if report.history else ()
     rows = {key: row_id(op) for op in operations for key in (op.layer_label_w_pass, op.label)}
     return [
-        Told(finding, tuple((place, rows.get(place.operation, "")) for place in finding.places))
+        FindingRows(finding, tuple((place, rows.get(place.operation, "")) for place in finding.places))
         for finding in report.findings
     ]
 
@@ -150,10 +150,10 @@ def failed_how(report: ModelReport) -> str:
 
 def trouble(report: ModelReport) -> Trouble | None:
     """Return what to tell about a failed model; None where nothing failed."""
-    return explained(report) if is_bad(report) else None
+    return explain(report) if is_bad(report) else None
 
 
-def explained(report: ModelReport) -> Trouble:
+def explain(report: ModelReport) -> Trouble:
     """Return what to tell about a model that failed, be it that this was expected."""
     if report.error is not None:
         return _of_error(report.error)
@@ -173,8 +173,8 @@ def _of_comparison(comparison: Comparison) -> Trouble:
 
 def _of_failure(failure: Failure) -> Trouble:
     where = ", ".join(filter(None, (failure.operation, failure.source_line)))
-    told = {"values": failure.values, "cause": failure.cause, "advice": failure.advice}
-    return Trouble(what=failure.message, where=where, **told)
+    details = {"values": failure.values, "cause": failure.cause, "advice": failure.advice}
+    return Trouble(what=failure.message, where=where, **details)
 
 
 def _of_error(error: ErrorRecord) -> Trouble:

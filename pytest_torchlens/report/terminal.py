@@ -161,8 +161,8 @@ def terminal_table(
     every = list(models)
     shown, hidden = _most_important(every, top)
     writer = _TerminalWriter(width, ascii)
-    parts = [writer.table(shown), *(writer.hidden(hidden) if hidden else ())]
-    parts += writer.unjudged(every)
+    parts = [writer.table(shown), *(writer.hidden_line(hidden) if hidden else ())]
+    parts += writer.unjudged_lines(every)
     parts += [writer.trouble(report) for report in every if is_bad(report)]
     text = "\n".join(parts)
     return in_ascii(text) if ascii else text
@@ -198,10 +198,10 @@ class _TerminalWriter:
         nameless = self._tabulate(models, columns | {"model": lambda report: ""})
         return max(map(len, nameless.splitlines())) - len("model")
 
-    def hidden(self, count: int) -> list[str]:
+    def hidden_line(self, count: int) -> list[str]:
         return [f"{self.gap} and {count:,} more, none of which failed"]
 
-    def unjudged(self, models: Sequence[ModelReport]) -> list[str]:
+    def unjudged_lines(self, models: Sequence[ModelReport]) -> list[str]:
         """Say which parts were not judged, and why, each reason once."""
         reasons: Counter[str] = Counter()
         for report in models:

@@ -74,7 +74,7 @@ def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a process that is told to stop all the time that it needs, however busy the machine is."""
-    monkeypatch.setattr(process, "FINISHING", PATIENCE)
+    monkeypatch.setattr(process, "FINISH_SECONDS", PATIENCE)
 
 
 def wait_until_dead(pid: int) -> None:
@@ -206,7 +206,7 @@ def test_what_is_not_written_in_time_is_dropped_and_counted(
 
 
 def test_memory_does_not_grow_while_the_consumer_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(process, "HELD", 40)
+    monkeypatch.setattr(process, "MAX_PENDING_ROWS", 40)
     model = small_model()
     recorder = Recorder(tmp_path, every=1, slots=4, videos=False, policy="coalesce", timeout=PATIENCE)
     recorder.track_layers(model, "0", gradients=False, callback=callbacks.ignore)
@@ -228,7 +228,7 @@ def test_a_consumer_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     model, recorder = small_model(), Recorder(tmp_path / "out", videos=False, timeout=0.5)
     recorder.track_layers(model, "0", callback=callbacks.hang)
     train(model, 2, recorder)
-    monkeypatch.setattr(process, "FINISHING", 0.1)
+    monkeypatch.setattr(process, "FINISH_SECONDS", 0.1)
     wait_until(Path("hanging.txt").exists, "the first frame")
     with pytest.raises(RecorderError, match=r"did not end within 0\.5 s"):
         recorder.close()

@@ -1,17 +1,8 @@
-"""Functions of the user, found again in this process.
-
-A frame: name, step, statistics, and the picture.
-"""
+"""Paints a frame: name, step, statistics, and the picture."""
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
@@ -22,52 +13,6 @@ from PIL import ImageFont
 from pytest_torchlens.recorder.worker.pixels import BACK
 from pytest_torchlens.recorder.worker.pixels import View
 from pytest_torchlens.recorder.worker.pixels import new_view
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-
-class Callback:
-    """A function of the user; of a class, one object.
-
-    Parameters
-    ----------
-    where
-        Module, name, and the file that the module came from.
-    """
-
-    def __init__(self, where: dict[str, str]) -> None:
-        found = getattr(_module(where["module"], where["file"]), where["name"])
-        self._call = found() if isinstance(found, type) else found
-
-    def __call__(self, name: str, step: int, values: np.ndarray[Any, Any]) -> None:
-        """Hand it one frame."""
-        self._call(name, step, values)
-
-    def close(self) -> None:
-        """Tell it that there are no more."""
-        if hasattr(self._call, "close"):
-            self._call.close()
-
-
-@functools.cache
-def _module(name: str, file: str) -> ModuleType:
-    """Return a module by its name where that leads to its file, else from its file: a test, or a script."""
-    try:
-        module = importlib.import_module(name)
-    except ImportError:
-        module = None
-    if module is not None and (not file or Path(str(module.__file__)).resolve() == Path(file)):
-        return module
-    # Under another name than its own, so that `if __name__ == "__main__"` is not true of it.
-    spec = importlib.util.spec_from_file_location(f"lens_callback_{name}", file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"the callback's module {name!r} is not found, and {file!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
 
 LINE = 15
 HEAD = 3 * LINE + 6
@@ -114,9 +59,9 @@ class Painter:
         facts = message["facts"]
         shape = " x ".join(map(str, message["full"])) or "one number"
         step = f"step {message['step']}"
-        draw.text((6, 3), self._fitted(self._name, step), INK, self._bold)
+        draw.text((6, 3), self._fit_name(self._name, step), INK, self._bold)
         draw.text((self._width - 6, 3), step, INK, self._bold, anchor="ra")
-        draw.text((6, 3 + LINE), self._cut(f"{self._kind}, {shape}, {message['dtype']}"), QUIET, self._plain)
+        draw.text((6, 3 + LINE), self._truncate(f"{self._kind}, {shape}, {message['dtype']}"), QUIET, self._plain)
         numbers = ", ".join(
             f"{name} {facts[name]:.4g}" for name in ("mean", "std", "min", "max") if math.isfinite(facts[name])
         )
@@ -128,14 +73,14 @@ class Painter:
             draw.text((6, foot), self._view.caption(), QUIET, self._plain)
         draw.text((self._width - 6, foot), message["note"][:40], INK, self._plain, anchor="ra")
 
-    def _fitted(self, name: str, beside: str) -> str:
+    def _fit_name(self, name: str, beside: str) -> str:
         name = name[-LONGEST:]
         room = self._width - 24 - self._bold.getlength(beside)
         while len(name) > SHORTEST and self._bold.getlength(name) > room:
             name = "…" + name[2:]
         return name
 
-    def _cut(self, text: str) -> str:
+    def _truncate(self, text: str) -> str:
         while self._plain.getlength(text) > self._width - 12:
             text = text[:-2] + "…"
         return text

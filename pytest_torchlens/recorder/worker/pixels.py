@@ -124,7 +124,7 @@ class Heatmap:
         """Draw the last two dimensions, others below each other."""
         rows = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(1, -1)
         self.scale.follow(rows)
-        return stretched(self.scale.colour(rows), width, height)
+        return stretch(self.scale.colour(rows), width, height)
 
     def caption(self) -> str:
         """Return the range of the colours."""
@@ -142,7 +142,7 @@ class Square(Heatmap):
         self.scale.follow(values)
         colours = self.scale.colour(square)
         colours[values.size :] = BACK
-        return fitted(colours.reshape(side, side, 3), width, height)
+        return fit(colours.reshape(side, side, 3), width, height)
 
 
 class Channels(Heatmap):
@@ -153,7 +153,7 @@ class Channels(Heatmap):
         tiles = values.reshape(-1, *values.shape[-2:])
         tiles = tiles[:: max(1, -(-len(tiles) // MOST_TILES))]
         self.scale.follow(tiles)
-        return fitted(grid(self.scale.colour(tiles), width / height), width, height)
+        return fit(tile_grid(self.scale.colour(tiles), width / height), width, height)
 
 
 class Histogram:
@@ -171,7 +171,7 @@ class Histogram:
         counts, _ = np.histogram(np.clip(flat, low, high), BINS, (low, high) if high > low else (low, low + 1))
         heights = np.sqrt(counts / max(flat.size, 1))
         self._most = max(float(heights.max(initial=0)), self._most * 0.95) or 1.0
-        return bars(heights / self._most, width, height)
+        return draw_bars(heights / self._most, width, height)
 
     def caption(self) -> str:
         """Return the range of the bars."""
@@ -193,7 +193,7 @@ class Projection:
         rows = rows[:: max(1, -(-len(rows) // MOST_POINTS))]
         points = self._project(rows - rows.mean(axis=0))
         self._reach = max(float(np.abs(points).max(initial=0)), self._reach * 0.95) or 1.0
-        return scattered(points / self._reach, width, height)
+        return scatter(points / self._reach, width, height)
 
     def caption(self) -> str:
         """Return how much of the spread is seen."""
@@ -242,7 +242,7 @@ def main_axes(rows: Points) -> tuple[Points, float]:
     return axes, float(sizes[::-1][:AXES].sum() / max(sizes.sum(), np.finfo(float).tiny))
 
 
-def grid(tiles: Colours, aspect: float) -> Colours:
+def tile_grid(tiles: Colours, aspect: float) -> Colours:
     """Return tiles side by side with a pixel between them, in about the shape asked for."""
     count, height, width, _ = tiles.shape
     columns = max(1, min(count, round(math.sqrt(count * aspect * height / width))))
@@ -253,14 +253,14 @@ def grid(tiles: Colours, aspect: float) -> Colours:
     return picture.reshape(lines * (height + 1), columns * (width + 1), 3)
 
 
-def stretched(colours: Colours, width: int, height: int) -> Colours:
+def stretch(colours: Colours, width: int, height: int) -> Colours:
     """Return a picture of exactly that size; small ones with hard edges."""
     lines, columns = colours.shape[:2]
     smooth = lines > height or columns > width
     return _resized(colours, width, height, smooth)
 
 
-def fitted(colours: Colours, width: int, height: int) -> Colours:
+def fit(colours: Colours, width: int, height: int) -> Colours:
     """Return a picture of that size with the other in its middle, its proportions kept."""
     lines, columns = colours.shape[:2]
     scale = min(width / columns, height / lines)
@@ -271,7 +271,7 @@ def fitted(colours: Colours, width: int, height: int) -> Colours:
     return frame
 
 
-def bars(heights: Points, width: int, height: int) -> Colours:
+def draw_bars(heights: Points, width: int, height: int) -> Colours:
     """Return bars from the bottom; `heights` are shares of the picture's."""
     columns = np.minimum(np.arange(width) * len(heights) // width, len(heights) - 1)
     tops = (1 - 0.95 * heights[columns]) * height
@@ -280,7 +280,7 @@ def bars(heights: Points, width: int, height: int) -> Colours:
     return picture
 
 
-def scattered(points: Points, width: int, height: int) -> Colours:
+def scatter(points: Points, width: int, height: int) -> Colours:
     """Return points in a picture whose sides are at -1 and 1, coloured by their order."""
     frame = np.full((height, width, 3), BACK, np.uint8)
     frame[height // 2, :] = frame[:, width // 2] = (60, 66, 74)

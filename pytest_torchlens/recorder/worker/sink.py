@@ -5,9 +5,13 @@ Takes messages to the files that they are for.
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -20,11 +24,11 @@ import numpy as np
 from pytest_torchlens.recorder.ring import Ring
 from pytest_torchlens.recorder.worker.files import file_stem
 from pytest_torchlens.recorder.worker.files import replace_file
-from pytest_torchlens.recorder.worker.painter import Callback
 from pytest_torchlens.recorder.worker.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
     from pytest_torchlens.recorder.worker.painter import Painter
     from pytest_torchlens.recorder.worker.tables import Board
@@ -97,7 +101,7 @@ def _lines(source: int) -> Iterator[bytes]:
 
 
 @dataclass
-class Sunk:
+class WorkerItem:
     """An item, and what is done with it here."""
 
     number: int
@@ -125,7 +129,7 @@ class Sink:
         os.chdir(settings["directory"])
         self.folder = Path(settings["folder"])
         self._ring = Ring(*settings["ring"])
-        self._items: dict[int, Sunk] = {}
+        self._items: dict[int, WorkerItem] = {}
         self._is_first = settings["number"] == 0
         self._table = Table(self.folder / "series.csv") if self._is_first else None
         self._board: Board | None = self._new_board() if self._is_first and settings["tensorboard"] else None
@@ -148,17 +152,17 @@ class Sink:
         callbacks = [item.callback for item in self._items.values() if item.callback]
         errors = []
         for part in (*videos, *callbacks, self._table, self._board):
-            if part is not None and (error := _tried(part.close)):
+            if part is not None and (error := _try(part.close)):
                 errors.append(error)
         for last in (lambda: self._write_report(reason, counts, errors), self._write_page, self._convert_table):
-            if error := _tried(last):
+            if error := _try(last):
                 errors.append(error)
         return errors
 
     def _take_item(self, message: dict[str, Any]) -> None:
         callback = Callback(message["callback"]) if message["callback"] else None
         is_filmed = bool(message["video"] and self.settings["videos"])
-        self._items[message["item"]] = Sunk(
+        self._items[message["item"]] = WorkerItem(
             message["item"], message["name"], message["kind"], message["view"], is_filmed, callback
         )
 
@@ -183,7 +187,7 @@ class Sink:
         if self._board:
             self._board.write([(self._items[int(row[0])].name, row[1:]) for row in rows])
 
-    def _film(self, item: Sunk, values: np.ndarray[Any, Any], message: dict[str, Any]) -> None:
+    def _film(self, item: WorkerItem, values: np.ndarray[Any, Any], message: dict[str, Any]) -> None:
         if item.painter is None or item.video is None:
             from pytest_torchlens.recorder.worker.painter import Painter
             from pytest_torchlens.recorder.worker.video import new_video
@@ -230,9 +234,51 @@ class Sink:
             write_page(self.folder)
 
 
-def _tried(action: Any) -> Exception | None:
+def _try(action: Any) -> Exception | None:
     try:
         action()
     except Exception as error:  # noqa: BLE001 - one file that fails must not cost the others
         return error
     return None
+
+
+class Callback:
+    """A function of the user; of a class, one object.
+
+    Parameters
+    ----------
+    where
+        Module, name, and the file that the module came from.
+    """
+
+    def __init__(self, where: dict[str, str]) -> None:
+        found = getattr(_module(where["module"], where["file"]), where["name"])
+        self._call = found() if isinstance(found, type) else found
+
+    def __call__(self, name: str, step: int, values: np.ndarray[Any, Any]) -> None:
+        """Hand it one frame."""
+        self._call(name, step, values)
+
+    def close(self) -> None:
+        """Tell it that there are no more."""
+        if hasattr(self._call, "close"):
+            self._call.close()
+
+
+@functools.cache
+def _module(name: str, file: str) -> ModuleType:
+    """Return a module by its name where that leads to its file, else from its file: a test, or a script."""
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        module = None
+    if module is not None and (not file or Path(str(module.__file__)).resolve() == Path(file)):
+        return module
+    # Under another name than its own, so that `if __name__ == "__main__"` is not true of it.
+    spec = importlib.util.spec_from_file_location(f"lens_callback_{name}", file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"the callback's module {name!r} is not found, and {file!r} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
