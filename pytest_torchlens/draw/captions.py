@@ -1,7 +1,4 @@
-"""What a picture says: the lines of its nodes, arrows, boxes, hints and title.
-
-The picture's own explanation.
-"""
+"""Writes the text of a picture: the lines of its nodes, arrows, boxes, tooltips and title, and its legend."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 _MANY = 6
 """Of shapes, answers and the like in one line."""
 MARKS = {"added": "+", "removed": "−", "changed": "~"}
-
 # Under these names the order of two tensors does not matter; an `alpha` makes it matter again.
 _COMMUTATIVE = frozenset(
     {"add", "mul", "eq", "ne", "equal", "maximum", "minimum", "fmax", "fmin", "hypot", "dot", "inner"}

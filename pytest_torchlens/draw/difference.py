@@ -1,4 +1,4 @@
-"""Two forward passes in one picture."""
+"""Merges two forward passes into one scene to draw."""
 
 from __future__ import annotations
 

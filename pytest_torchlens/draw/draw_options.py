@@ -1,4 +1,4 @@
-"""What a picture may be asked to show, checked."""
+"""Defines and checks the options of a drawing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ Direction = Literal["up", "down", "right", "left"]
 NestingDepth: TypeAlias = int | Mapping[str, int] | None
 ColorBy: TypeAlias = str | Mapping[str, float] | Callable[[Any], float | None] | None
 NodeText: TypeAlias = Callable[[Any], str | Iterable[str] | None]
-
-
 _KINDS: Final[dict[str, tuple[Any, str]]] = {
     "focus": (str | None, "the address of a module, or None"),
     "color_by": (str | Mapping | Callable | None, "a name, a mapping of labels to numbers, a function, or None"),

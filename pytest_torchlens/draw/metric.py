@@ -1,4 +1,4 @@
-"""Numbers that fills show."""
+"""Gives each operation the number that its fill colour shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be drawn: nodes, arrows and module boxes, before any of them has a look."""
+"""Decides what is drawn: nodes, arrows and module boxes, before any of them gets a shape or colour."""
 
 from __future__ import annotations
 

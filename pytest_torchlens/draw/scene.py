@@ -1,10 +1,7 @@
-"""What happened, as it is to be drawn: operations and what flowed between them.
+"""Holds what a picture shows: operations, the data that flow between them, and the module calls around each.
 
-The module calls around each operation.
-
-Down to which module a picture goes.
-
-One module of a model, with what it reads and what reads it.
+`Scene` is one forward pass, or two merged.  `Surroundings` knows the module calls around each operation, `Depths` which
+module calls are drawn as one node, and `focused` cuts a scene down to one module and its neighbours.
 """
 
 from __future__ import annotations

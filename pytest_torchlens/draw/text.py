@@ -1,4 +1,4 @@
-"""Words, shapes and ids, as the picture and the report show them."""
+"""Formats words, numbers, shapes and ids as the picture and the report show them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_torchlens.records import Operation
+
 
 _LONGEST_NAME = 80
 

@@ -1,4 +1,4 @@
-"""Colours and type of a picture."""
+"""Defines the colours and fonts of a picture."""
 
 from __future__ import annotations
 

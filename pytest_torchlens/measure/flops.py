@@ -1,9 +1,7 @@
-"""The recorded calls, run again one by one for what they cost.
+"""Counts the floating-point operations of each recorded call, by PyTorch's formulas over a replay.
 
-Floating-point operations of each recorded call, counted by PyTorch's own formulas over the replay.
-
-PyTorch has no formulas for the fused kernels that attention and recurrent layers take in eval mode on the CPU; without
-them `torch.utils.flop_counter.FlopCounterMode` leaves these out.  `FORMULAS` has them, in the form of its
+PyTorch has no formulas for the fused kernels that attention and recurrent layers use in eval mode on the CPU:
+`torch.utils.flop_counter.FlopCounterMode` does not count them.  `FORMULAS` adds these, in the form of its
 `custom_mapping`.
 """
 
@@ -25,17 +23,21 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.replay import Player
 
 
-class Played(NamedTuple):
-    """One call, just after it ran; what is not used again is freed when the next is asked for."""
+def flops_of(recording: Recording) -> tuple[int, ...]:
+    """Return the floating-point operations of each call; a multiplication with an addition is two.
 
-    number: int
-    call: Call
-    arguments: tuple[torch.Tensor, ...]
-    outputs: tuple[torch.Tensor, ...]
-
-
-class NotPlayedError(RuntimeError):
-    """A recorded call cannot be run again, with its name and the reason."""
+    Raises
+    ------
+    NotPlayedError
+        If a call cannot be run again.
+    """
+    counts, before = [], 0
+    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+        for _ in played(recording):
+            now = counter.get_total_flops()
+            counts.append(now - before)
+            before = now
+    return tuple(counts)
 
 
 def played(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[Played]:
@@ -60,24 +62,20 @@ def played(recording: Recording, begin: Callable[[], object] = lambda: None) -> 
             del returned
 
 
+class Played(NamedTuple):
+    """One call, just after it ran; what is not used again is freed when the next is asked for."""
+
+    number: int
+    call: Call
+    arguments: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+
+
+class NotPlayedError(RuntimeError):
+    """A recorded call cannot be run again, with its name and the reason."""
+
+
 Shape = tuple[int, ...]
-
-
-def flops_of(recording: Recording) -> tuple[int, ...]:
-    """Return the floating-point operations of each call; a multiplication with an addition is two.
-
-    Raises
-    ------
-    NotPlayedError
-        If a call cannot be run again.
-    """
-    counts, before = [], 0
-    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
-        for _ in played(recording):
-            now = counter.get_total_flops()
-            counts.append(now - before)
-            before = now
-    return tuple(counts)
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:

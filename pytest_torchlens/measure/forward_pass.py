@@ -1,7 +1,4 @@
-"""What each module cost: the sums over its operations.
-
-What a forward pass costs, and how each number was had.
-"""
+"""Measures what a forward pass costs, for each operation and each module, and says how each number was measured."""
 
 from __future__ import annotations
 
@@ -36,21 +33,6 @@ from pytest_torchlens.records import ModuleMeasurements
 
 Costs = dict[str, tuple[Any, ...]]
 """By field of `ModuleMeasurements`, what each call cost."""
-
-
-def by_module(recording: Recording, costs: Costs) -> tuple[ModuleMeasurements, ...]:
-    """Return the sums for each module that was called, the model itself first; of all its calls."""
-    found: dict[str, dict[str, Any]] = {call.address: defaultdict(int) for call in recording.module_calls}
-    for number, call in enumerate(recording.calls):
-        addresses = list(dict.fromkeys(around.address for around in call.module.stack())) if call.module else []
-        for name, each in costs.items():
-            for address in addresses if each else ():
-                found[address][name] += each[number]
-            if each and addresses:
-                found[addresses[0]][f"self_{name}"] += each[number]
-    return tuple(ModuleMeasurements(address=address, **sums) for address, sums in found.items())
-
-
 _FLOPS = (
     "PyTorch's formulas (torch.utils.flop_counter), and ours for fused kernels, over the replay; multiply-add is two"
 )
@@ -193,6 +175,19 @@ class _Pass:
             "num_threads": plain.num_threads,
             "overhead_seconds": times.overhead,
         }
+
+
+def by_module(recording: Recording, costs: Costs) -> tuple[ModuleMeasurements, ...]:
+    """Return the sums for each module that was called, the model itself first; of all its calls."""
+    found: dict[str, dict[str, Any]] = {call.address: defaultdict(int) for call in recording.module_calls}
+    for number, call in enumerate(recording.calls):
+        addresses = list(dict.fromkeys(around.address for around in call.module.stack())) if call.module else []
+        for name, each in costs.items():
+            for address in addresses if each else ():
+                found[address][name] += each[number]
+            if each and addresses:
+                found[addresses[0]][f"self_{name}"] += each[number]
+    return tuple(ModuleMeasurements(address=address, **sums) for address, sums in found.items())
 
 
 @contextlib.contextmanager

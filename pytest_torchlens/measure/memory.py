@@ -1,4 +1,4 @@
-"""Memory: what tensors hold while each call runs, and what they would if each went after its last use."""
+"""Measures memory: what tensors hold while each call runs, and what they would hold if freed after the last use."""
 
 from __future__ import annotations
 

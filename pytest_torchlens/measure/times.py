@@ -1,4 +1,4 @@
-"""Time: of the plain forward pass, and of each operation from recordings, without what recording adds."""
+"""Times the plain forward pass, and each operation of recorded passes less the overhead of recording."""
 
 from __future__ import annotations
 

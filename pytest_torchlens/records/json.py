@@ -1,4 +1,4 @@
-"""Records to JSON and back, strictly."""
+"""Writes records as JSON and reads them back, with strict checks of fields and types."""
 
 from __future__ import annotations
 

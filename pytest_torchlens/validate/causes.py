@@ -1,7 +1,4 @@
-"""Why a call gave other values when it was replayed, as far as can be told.
-
-Where two tensors differ, in words.
-"""
+"""Says in words where a replayed tensor differs from the recorded one, and what the likely cause is."""
 
 from __future__ import annotations
 

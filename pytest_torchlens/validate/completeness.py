@@ -1,4 +1,4 @@
-"""Nothing that the dispatcher computed may be missing from the record."""
+"""Checks that every operation the dispatcher ran is in the record."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Things that hold others: what each kind holds, and how it is put back.
+"""Takes a snapshot of all objects that can be reached from a model and its inputs, and restores it.
 
-What can be reached from a model and its inputs: noted as it is, and put back.
+`ObjectGraph` walks from object to object.  For each kind of container (dict, list, closure, class, ...) one function
+returns a `Snapshot`: the parts to walk to next, and how to restore them.  Tensors are only listed here; `state` copies
+them.  Objects with an internal state (files, iterators, random generators) are in `resources`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ Slot = tuple[types.MemberDescriptorType, tuple[Any, ...]]
 """A slot, and what it holds; nothing where it is empty."""
 Parts = list[tuple[Any, Any]]
 """Names and values of what a thing holds."""
+Path = tuple[Any, ...]
+"""The path of what holds a thing, and the name that it has there; of a root, the name alone."""
 
 
 class Held(NamedTuple):
@@ -37,6 +41,124 @@ class Held(NamedTuple):
 
     parts: Parts
     restore: Callable[[], None] | None = None
+
+
+_ATOMS = ATOMS - {type, type(lambda: None), torch.Generator}
+_OF_TORCH = ("", "_parameters", "_buffers", "_modules")
+
+
+class Contents:
+    """What can be reached from some roots, as it is now.
+
+    Parameters
+    ----------
+    roots
+        Where to begin, by names for people: ``{"attribute": model, "input": {0: x}}``.
+
+    Attributes
+    ----------
+    tensors
+        The tensors that were reached, by names for people; what is in them is not noted.
+    """
+
+    def __init__(self, roots: dict[str, Any]) -> None:
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        self._holders: list[Callable[[], None]] = []
+        self._stateful: list[tuple[Path, Any, resources.PutBack]] = []
+        self._used_up: list[tuple[Path, Any, Any]] = []
+        self._kinds: dict[type, tuple[Any, Any]] = {}
+        seen: dict[int, Any] = {}
+        ahead: list[tuple[Path, Any]] = [((name,), root) for name, root in roots.items()]
+        while ahead:  # no recursion: what users hold may be linked for long
+            path, value = ahead.pop()
+            if type(value) not in _ATOMS and id(value) not in seen:
+                seen[id(value)] = value
+                ahead += [((path, name), part) for name, part in self._note(path, value)]
+
+    def _note(self, path: Path, value: Any) -> Parts:
+        """Note a value, and return what it holds."""
+        if isinstance(value, torch.Tensor):
+            self.tensors.append((said(path, value), value))
+            return [("", vars(value))]
+        if resources.is_used_up(value):
+            self._used_up.append((path, value, resources.progress(value)))
+            return []
+        kind = type(value)
+        if kind not in self._kinds:
+            self._kinds[kind] = resources.kinds_of(kind), kinds_of(kind)
+        states, holds = self._kinds[kind]
+        own = (note(value) for note in states)
+        self._stateful += [(path, value, put_back) for put_back in own if put_back is not None]
+        held = [note(value) for note in holds]
+        self._holders += [each.restore for each in held if each.restore is not None]
+        return [part for each in held for part in each.parts]
+
+    def restore(self) -> None:
+        """Make all that holds others hold what it held."""
+        for restore in self._holders:
+            restore()
+
+    def restore_states(self) -> list[str]:
+        """Put back what has a state of its own; return what could not be."""
+        lost = [(path, value) for path, value, put_back in self._stateful if not put_back()]
+        return [said(path, value) for path, value in lost]
+
+    def once(self, root: str) -> list[str]:
+        """Return what was reached from a root and can be read only once."""
+        return [said(path, value) for path, value, _ in self._used_up if _root(path) == root]
+
+    def used_up(self, maybe: bool = False) -> list[str]:
+        """Return what can be read only once and has been read since; with `maybe`, also what may have been."""
+        read = [(path, value, (at, resources.progress(value))) for path, value, at in self._used_up]
+        return [said(path, value) for path, value, (at, now) in read if at != now or (maybe and at is None)]
+
+
+def _root(path: Path) -> Any:
+    while len(path) > 1:
+        path = path[0]
+    return path[0]
+
+
+def said(path: Path, value: Any) -> str:
+    """Return a name for people: ``"attribute 'head.cache'"``, and of what kind it is."""
+    names = []
+    root = path
+    while len(root) > 1:
+        root, name = root
+        name = str(name) if isinstance(name, str | int) else type(name).__name__
+        names += [] if name in _OF_TORCH else [name]
+    return f"{root[0]} {'.'.join(reversed(names))!r} ({type(value).__name__})"
+
+
+def kinds_of(kind: type) -> list[Callable[[Any], Held]]:
+    """Return what notes objects of a class: nothing for what holds nothing."""
+    found = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
+    return [*found, thing] if _is_thing(kind) else found
+
+
+def _is_thing(kind: type) -> bool:
+    """Return whether objects of a class are modules or the user's data, and no code or machinery."""
+    if issubclass(kind, torch.nn.Module):
+        return not issubclass(kind, torch.jit.ScriptModule)
+    if issubclass(kind, threading.local):
+        return True
+    home = f"{kind.__module__}."
+    own = home.partition(".")[0] not in _MACHINERY or home.startswith(_DATA_OF_TORCH)
+    return own and not issubclass(kind, types.ModuleType | type | types.FunctionType)
+
+
+def _is_own(name: Any) -> bool:
+    """Return whether a module of that name is neither PyTorch's nor Python's."""
+    top = str(name).partition(".")[0]
+    return top != "torch" and top not in sys.stdlib_module_names
+
+
+# locks, threads, loggers, compilers: what they hold is theirs
+_MACHINERY = {"torch", "threading", "concurrent", "logging", "builtins", "_thread", "weakref", "io", "_io", "itertools"}
+_MACHINERY |= {"asyncio", "multiprocessing", "importlib", "inspect", "_queue"}
+_DATA_OF_TORCH = tuple(
+    f"torch.{name}." for name in ("optim", "amp", "distributions", "quasirandom", "nn", "ao", "utils.data")
+)
 
 
 # the methods of these themselves are called: subclasses may load, forbid or count what is asked of them
@@ -217,31 +339,6 @@ def _class_attributes(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
 
 
-# locks, threads, loggers, compilers: what they hold is theirs
-_MACHINERY = {"torch", "threading", "concurrent", "logging", "builtins", "_thread", "weakref", "io", "_io", "itertools"}
-_MACHINERY |= {"asyncio", "multiprocessing", "importlib", "inspect", "_queue"}
-_DATA_OF_TORCH = tuple(
-    f"torch.{name}." for name in ("optim", "amp", "distributions", "quasirandom", "nn", "ao", "utils.data")
-)
-
-
-def _is_own(name: Any) -> bool:
-    """Return whether a module of that name is neither PyTorch's nor Python's."""
-    top = str(name).partition(".")[0]
-    return top != "torch" and top not in sys.stdlib_module_names
-
-
-def _is_thing(kind: type) -> bool:
-    """Return whether objects of a class are modules or the user's data, and no code or machinery."""
-    if issubclass(kind, torch.nn.Module):
-        return not issubclass(kind, torch.jit.ScriptModule)
-    if issubclass(kind, threading.local):
-        return True
-    home = f"{kind.__module__}."
-    own = home.partition(".")[0] not in _MACHINERY or home.startswith(_DATA_OF_TORCH)
-    return own and not issubclass(kind, types.ModuleType | type | types.FunctionType)
-
-
 _KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], Held]], ...] = (
     ((dict,), mapping),
     ((list, deque, set), sequence),
@@ -253,99 +350,3 @@ _KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], Held]], ...] = (
     (tuple(_LEADS_TO), wrapper),
     ((type,), class_),
 )
-
-
-def kinds_of(kind: type) -> list[Callable[[Any], Held]]:
-    """Return what notes objects of a class: nothing for what holds nothing."""
-    found = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
-    return [*found, thing] if _is_thing(kind) else found
-
-
-_ATOMS = ATOMS - {type, type(lambda: None), torch.Generator}
-_OF_TORCH = ("", "_parameters", "_buffers", "_modules")
-
-Path = tuple[Any, ...]
-"""The path of what holds a thing, and the name that it has there; of a root, the name alone."""
-
-
-class Contents:
-    """What can be reached from some roots, as it is now.
-
-    Parameters
-    ----------
-    roots
-        Where to begin, by names for people: ``{"attribute": model, "input": {0: x}}``.
-
-    Attributes
-    ----------
-    tensors
-        The tensors that were reached, by names for people; what is in them is not noted.
-    """
-
-    def __init__(self, roots: dict[str, Any]) -> None:
-        self.tensors: list[tuple[str, torch.Tensor]] = []
-        self._holders: list[Callable[[], None]] = []
-        self._stateful: list[tuple[Path, Any, resources.PutBack]] = []
-        self._used_up: list[tuple[Path, Any, Any]] = []
-        self._kinds: dict[type, tuple[Any, Any]] = {}
-        seen: dict[int, Any] = {}
-        ahead: list[tuple[Path, Any]] = [((name,), root) for name, root in roots.items()]
-        while ahead:  # no recursion: what users hold may be linked for long
-            path, value = ahead.pop()
-            if type(value) not in _ATOMS and id(value) not in seen:
-                seen[id(value)] = value
-                ahead += [((path, name), part) for name, part in self._note(path, value)]
-
-    def _note(self, path: Path, value: Any) -> Parts:
-        """Note a value, and return what it holds."""
-        if isinstance(value, torch.Tensor):
-            self.tensors.append((said(path, value), value))
-            return [("", vars(value))]
-        if resources.is_used_up(value):
-            self._used_up.append((path, value, resources.progress(value)))
-            return []
-        kind = type(value)
-        if kind not in self._kinds:
-            self._kinds[kind] = resources.kinds_of(kind), kinds_of(kind)
-        states, holds = self._kinds[kind]
-        own = (note(value) for note in states)
-        self._stateful += [(path, value, put_back) for put_back in own if put_back is not None]
-        held = [note(value) for note in holds]
-        self._holders += [each.restore for each in held if each.restore is not None]
-        return [part for each in held for part in each.parts]
-
-    def restore(self) -> None:
-        """Make all that holds others hold what it held."""
-        for restore in self._holders:
-            restore()
-
-    def restore_states(self) -> list[str]:
-        """Put back what has a state of its own; return what could not be."""
-        lost = [(path, value) for path, value, put_back in self._stateful if not put_back()]
-        return [said(path, value) for path, value in lost]
-
-    def once(self, root: str) -> list[str]:
-        """Return what was reached from a root and can be read only once."""
-        return [said(path, value) for path, value, _ in self._used_up if _root(path) == root]
-
-    def used_up(self, maybe: bool = False) -> list[str]:
-        """Return what can be read only once and has been read since; with `maybe`, also what may have been."""
-        read = [(path, value, (at, resources.progress(value))) for path, value, at in self._used_up]
-        return [said(path, value) for path, value, (at, now) in read if at != now or (maybe and at is None)]
-
-
-def _root(path: Path) -> Any:
-    while len(path) > 1:
-        path = path[0]
-    return path[0]
-
-
-def said(path: Path, value: Any) -> str:
-    """Return a name for people: ``"attribute 'head.cache'"``, and of what kind it is."""
-    names = []
-    root = path
-    while len(root) > 1:
-        root, name = root
-        name = str(name) if isinstance(name, str | int) else type(name).__name__
-        names += [] if name in _OF_TORCH else [name]
-    return f"{root[0]} {'.'.join(reversed(names))!r} ({type(value).__name__})"

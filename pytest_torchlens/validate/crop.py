@@ -1,7 +1,7 @@
-"""A corner of a call: the same function on a small part of its arguments, which tells as well what it reads.
+"""Crops a call: runs the same function on a small part of its arguments, which is enough to show what it reads.
 
-What a row, a pixel or an output feature becomes is computed by these functions from the same arguments whatever the
-number of rows, pixels and features.  So that an argument matters can be shown in a corner, for next to no time.
+These functions compute each row, pixel or output feature from the same arguments, whatever the number of rows, pixels
+and features.  So an effect that shows in a crop shows in the whole call, at almost no cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.validate.noise import is_dense
 
 Tensors = dict[str, torch.Tensor]
-
 ELEMENTWISE = frozenset(
     """abs add addcdiv addcmul atan2 bitwise_and bitwise_or bitwise_xor celu clamp clamp_max clamp_min clip clone
     contiguous cos cosh detach div dropout elu eq erf exp exp2 expm1 float floor floordiv fmod ge gelu gt half

@@ -1,7 +1,7 @@
-"""Named reasons for which a changed argument may leave a result as it was, each proven where it is given.
+"""Names the reason why a changed argument left a result unchanged, and proves it.
 
-Two kinds of proof: a fact about the call (it gave nothing, it overwrote the argument), or an experiment in which the
-cause is taken away (the zero factor replaced, the mask lifted) and the argument is seen to matter.
+There are two kinds of proof.  A fact about the call: its result is empty, or it overwrote the argument.  An experiment:
+the suspected cause is removed (the zero factor replaced, the mask lifted), and then the argument has an effect.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The same call with another number among its arguments.
+"""Makes other values for the arguments of a call: for tensors (`Noise`) and for plain numbers (`other_numbers`).
 
-Other values for a tensor, cheap to make and in the range that its consumers can bear.
+The values are cheap to make and stay in the range that the called functions accept.
 """
 
 from __future__ import annotations
@@ -14,33 +14,6 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import PLAIN
-
-_INSTEAD = (1, 0, 0.5, 2)
-
-
-def other_numbers(call: Call) -> Iterator[tuple[str, int | float, Call]]:
-    """Yield place and value of each number that a function of PyTorch was given, and the call with another."""
-    if not is_of_torch(call.info.func):
-        return
-    for at, number in enumerate(call.args):
-        for instead in _instead_of(number):
-            yield str(at), number, _with(call, (*call.args[:at], instead, *call.args[at + 1 :]), call.kwargs)
-    for name, number in call.kwargs.items():
-        for instead in _instead_of(number):
-            yield name, number, _with(call, call.args, {**call.kwargs, name: instead})
-
-
-def _instead_of(number: object) -> list[int | float]:
-    if type(number) is int:
-        return [other for other in _INSTEAD if type(other) is int and other != number]
-    return [float(other) for other in _INSTEAD if other != number] if type(number) is float else []
-
-
-def _with(call: Call, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
-    other = copy.copy(call)
-    other.args, other.kwargs = args, kwargs
-    return other
-
 
 _SMALLEST = 127  # the largest number of the smallest integers
 _NAMES_OF_STORED = """bits8 bits16 bits1x8 bits2x4 bits4x2 bcomplex32 float4_e2m1fn_x2
@@ -222,3 +195,30 @@ def _written(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         return values
     laid_out = torch.empty_like(tensor, memory_format=torch.preserve_format)
     return laid_out.copy_(values)
+
+
+def other_numbers(call: Call) -> Iterator[tuple[str, int | float, Call]]:
+    """Yield place and value of each number that a function of PyTorch was given, and the call with another."""
+    if not is_of_torch(call.info.func):
+        return
+    for at, number in enumerate(call.args):
+        for instead in _instead_of(number):
+            yield str(at), number, _with(call, (*call.args[:at], instead, *call.args[at + 1 :]), call.kwargs)
+    for name, number in call.kwargs.items():
+        for instead in _instead_of(number):
+            yield name, number, _with(call, call.args, {**call.kwargs, name: instead})
+
+
+def _instead_of(number: object) -> list[int | float]:
+    if type(number) is int:
+        return [other for other in _INSTEAD if type(other) is int and other != number]
+    return [float(other) for other in _INSTEAD if other != number] if type(number) is float else []
+
+
+def _with(call: Call, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
+    other = copy.copy(call)
+    other.args, other.kwargs = args, kwargs
+    return other
+
+
+_INSTEAD = (1, 0, 0.5, 2)

@@ -1,4 +1,4 @@
-"""For every edge of a call: other values in place of the parent must change what comes out."""
+"""Checks every edge of the graph: other values for the parent must change the result of the call."""
 
 from __future__ import annotations
 

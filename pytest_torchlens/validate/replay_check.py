@@ -1,6 +1,6 @@
-"""The replay of a recording, looked at call by call.
+"""Replays a recording call by call and compares every activation with its recorded fingerprint.
 
-The graph, run again from its sources, must give every activation's fingerprint again.
+`Replay` runs the calls and hands each to `ReplayCheck`, which compares, and to `perturbation`, which changes arguments.
 """
 
 from __future__ import annotations
@@ -35,16 +35,6 @@ from pytest_torchlens.validate.trial import arguments_of
 from pytest_torchlens.validate.trial import is_close
 from pytest_torchlens.validate.trial import originals_of
 from pytest_torchlens.validate.trial import outcome_of
-
-
-@contextlib.contextmanager
-def _generators_left_alone() -> Iterator[None]:
-    before = Generators()
-    try:
-        yield
-    finally:
-        before.restore()
-
 
 _ELSEWHERE = 0x5EED
 
@@ -148,6 +138,15 @@ class Replay:
         if self._perturbation is not None and self._perturbation.open:
             self._perturbation.after(number, trial)
         return complete
+
+
+@contextlib.contextmanager
+def _generators_left_alone() -> Iterator[None]:
+    before = Generators()
+    try:
+        yield
+    finally:
+        before.restore()
 
 
 class ReplayCheck:

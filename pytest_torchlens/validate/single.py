@@ -1,4 +1,4 @@
-"""The verdict on a call that was made once, in somebody's test: from its record, with nothing else run again."""
+"""Validates a call that a user's test made once, from its record, without running the model again."""
 
 from __future__ import annotations
 

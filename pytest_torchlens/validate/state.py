@@ -1,6 +1,7 @@
-"""What autograd knows of a tensor: whether it is followed, where it came from, its gradient and its hooks.
+"""Saves and restores everything that a forward pass may change: tensors, autograd state, objects, random generators.
 
-Everything that a forward pass may change: a snapshot, its restoration, and its digest.
+`ModelState` is the snapshot of a model and its inputs.  `state_digests` and `Generators.digests` describe the same
+state in short texts, so that two runs can be compared.
 """
 
 from __future__ import annotations
@@ -24,49 +25,6 @@ from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.validate.containers import Contents
 
 Tensor = torch.Tensor
-
-
-class Followed:
-    """One tensor as autograd has it now."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self._required = tensor.requires_grad
-        self._made_by = _made_by(tensor)
-        self._gradient = gradient_of(tensor)
-        self._values = None if self._gradient is None else self._gradient.detach().clone()
-        self._hooks = getattr(tensor, "_backward_hooks", None)
-        self._hooked = dict(self._hooks or {})
-
-    def restore(self) -> None:
-        """Put back what can be: a history that came up is cut off; one that there was cannot be made again."""
-        if self._changed() and self._made_by is None and not self.tensor._is_view():
-            self.tensor.detach_()
-        if self.tensor.requires_grad != self._required and _made_by(self.tensor) is None:
-            self.tensor.requires_grad_(self._required)
-        if gradient_of(self.tensor) is not self._gradient:
-            self.tensor.grad = self._gradient
-        if self._gradient is not None and self._values is not None:
-            overwrite(self._gradient, self._values)
-        if getattr(self.tensor, "_backward_hooks", None) is not self._hooks:
-            self.tensor._backward_hooks = self._hooks
-        if self._hooks is not None and self._hooks != self._hooked:
-            self._hooks.clear()
-            self._hooks.update(self._hooked)
-
-    def is_restored(self) -> bool:
-        """Return whether its history is what it was; looking may give a view the history of its base."""
-        return not self._changed()
-
-    def _changed(self) -> bool:
-        return self.tensor.requires_grad and _made_by(self.tensor) is not self._made_by
-
-
-def _made_by(tensor: Tensor) -> Any:
-    try:
-        return tensor.grad_fn
-    except RuntimeError:  # a view that was made without gradients and written to, whose base has them
-        return None
 
 
 class ModelState:
@@ -158,6 +116,49 @@ def _same_memory(tensor: torch.Tensor, former: torch.Tensor) -> bool:
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.storage_offset(), tensor.stride()
+
+
+class Followed:
+    """One tensor as autograd has it now."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._required = tensor.requires_grad
+        self._made_by = _made_by(tensor)
+        self._gradient = gradient_of(tensor)
+        self._values = None if self._gradient is None else self._gradient.detach().clone()
+        self._hooks = getattr(tensor, "_backward_hooks", None)
+        self._hooked = dict(self._hooks or {})
+
+    def restore(self) -> None:
+        """Put back what can be: a history that came up is cut off; one that there was cannot be made again."""
+        if self._changed() and self._made_by is None and not self.tensor._is_view():
+            self.tensor.detach_()
+        if self.tensor.requires_grad != self._required and _made_by(self.tensor) is None:
+            self.tensor.requires_grad_(self._required)
+        if gradient_of(self.tensor) is not self._gradient:
+            self.tensor.grad = self._gradient
+        if self._gradient is not None and self._values is not None:
+            overwrite(self._gradient, self._values)
+        if getattr(self.tensor, "_backward_hooks", None) is not self._hooks:
+            self.tensor._backward_hooks = self._hooks
+        if self._hooks is not None and self._hooks != self._hooked:
+            self._hooks.clear()
+            self._hooks.update(self._hooked)
+
+    def is_restored(self) -> bool:
+        """Return whether its history is what it was; looking may give a view the history of its base."""
+        return not self._changed()
+
+    def _changed(self) -> bool:
+        return self.tensor.requires_grad and _made_by(self.tensor) is not self._made_by
+
+
+def _made_by(tensor: Tensor) -> Any:
+    try:
+        return tensor.grad_fn
+    except RuntimeError:  # a view that was made without gradients and written to, whose base has them
+        return None
 
 
 def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Work that nothing in a stranger's test is to notice: no mode, hook, warning or random generator of the test's."""
+"""Runs our work inside a user's test without triggering its modes, hooks or warnings, or advancing its generators."""
 
 from __future__ import annotations
 

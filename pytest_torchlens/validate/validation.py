@@ -1,4 +1,7 @@
-"""Validates one model with one input: records, replays, perturbs, and compares with a plain run."""
+"""Validates one model with one input: records it, replays and perturbs the record, and compares with a plain run.
+
+`validate` runs the model itself.  `check_recording` checks a record that exists already.
+"""
 
 from __future__ import annotations
 
@@ -55,21 +58,6 @@ class Validation:
         return bool(self.verdict)
 
 
-def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
-    """Return the parts to run, in order; all of them for None.
-
-    Raises
-    ------
-    ValueError
-        If a name is no part of a validation; the message has the nearest one.
-    """
-    for name in parts or ():
-        if name not in PARTS:
-            hint = close(name, PARTS) or f"parts are {', '.join(PARTS)}"
-            raise ValueError(f"no validation part {name!r}; {hint}")
-    return PARTS if parts is None else tuple(name for name in PARTS if name in parts)
-
-
 def validate(
     model: torch.nn.Module,
     args: tuple[Any, ...] = (),
@@ -124,18 +112,59 @@ def check_recording(recording: Recording, history: ModelHistory, parts: Collecti
     return [*verdicts, check_invariants(history)] if "invariants" in parts else verdicts
 
 
-def _replay(
-    recording: Recording,
-    where: Where,
-    parts: Collection[str],
-    returned: list[str],
-    doubts: frozenset[str] = frozenset(),
-) -> tuple[list[PartVerdict], frozenset[str]]:
-    """Return the verdicts of the replay, and the names of functions that gave other values than recorded."""
-    if not {"replay", "perturbation"} & set(parts):
-        return [], doubts
-    replay = Replay(recording, where, parts, doubts)
-    return replay.verdicts(returned), replay.doubted
+def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
+    """Return the parts to run, in order; all of them for None.
+
+    Raises
+    ------
+    ValueError
+        If a name is no part of a validation; the message has the nearest one.
+    """
+    for name in parts or ():
+        if name not in PARTS:
+            hint = close(name, PARTS) or f"parts are {', '.join(PARTS)}"
+            raise ValueError(f"no validation part {name!r}; {hint}")
+    return PARTS if parts is None else tuple(name for name in PARTS if name in parts)
+
+
+def verdict_on(parts: list[PartVerdict], seconds: float, recording: Recording) -> Verdict:
+    """Return the verdict that the verdicts on its parts come to."""
+    failed = any(part.status is Status.FAILED for part in parts)
+    counts = {part.name: part.checked for part in parts}
+    return Verdict(
+        status=Status.FAILED if failed else _best(parts),
+        parts=tuple(parts),
+        operations_checked=counts.get("replay", 0),
+        edges_checked=counts.get("perturbation", 0),
+        seconds=seconds,
+        settings=_settings(recording),
+    )
+
+
+def _best(parts: list[PartVerdict]) -> Status:
+    statuses = {part.status for part in parts}
+    order = (Status.PASSED_WITH_TOLERANCE, Status.PASSED, Status.NOT_APPLICABLE)
+    return next((status for status in order if status in statuses), Status.NOT_RUN)
+
+
+def _settings(recording: Recording) -> dict[str, str]:
+    rows = recording.ambient.rows
+    return ambient.in_words(rows[0] if rows else ambient.current())
+
+
+def has_content(recording: Recording) -> bool:
+    """Return whether anything was recorded."""
+    return bool(recording.calls or recording.outputs)
+
+
+def nothing_checked(verdict: Verdict) -> Verdict:
+    """Say of a verdict on a record without operations and outputs that it is none, unless something failed."""
+    if not verdict:
+        return verdict
+    reason = "there was nothing to check: no operation ran, and no tensor was returned"
+    status = Status.NOT_APPLICABLE
+    parts = [dataclasses.replace(part, status=status, reason=part.reason or reason) for part in verdict.parts]
+    return dataclasses.replace(verdict, status=status, parts=tuple(parts))
 
 
 class _Run:
@@ -304,6 +333,20 @@ class _Run:
         self._generators.restore()
 
 
+def _replay(
+    recording: Recording,
+    where: Where,
+    parts: Collection[str],
+    returned: list[str],
+    doubts: frozenset[str] = frozenset(),
+) -> tuple[list[PartVerdict], frozenset[str]]:
+    """Return the verdicts of the replay, and the names of functions that gave other values than recorded."""
+    if not {"replay", "perturbation"} & set(parts):
+        return [], doubts
+    replay = Replay(recording, where, parts, doubts)
+    return replay.verdicts(returned), replay.doubted
+
+
 def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdict:
     if former.status.ok or not verdict.status.ok:
         return verdict
@@ -319,43 +362,3 @@ def _uninitialised_outputs(recording: Recording) -> set[str]:
     """Return the paths of outputs that are uninitialised memory as `torch.empty` returned it."""
     values = {path: value_of(output) for path, output in recording.outputs}
     return {path for path, value in values.items() if value.call in recording.uninitialised}
-
-
-def has_content(recording: Recording) -> bool:
-    """Return whether anything was recorded."""
-    return bool(recording.calls or recording.outputs)
-
-
-def nothing_checked(verdict: Verdict) -> Verdict:
-    """Say of a verdict on a record without operations and outputs that it is none, unless something failed."""
-    if not verdict:
-        return verdict
-    reason = "there was nothing to check: no operation ran, and no tensor was returned"
-    status = Status.NOT_APPLICABLE
-    parts = [dataclasses.replace(part, status=status, reason=part.reason or reason) for part in verdict.parts]
-    return dataclasses.replace(verdict, status=status, parts=tuple(parts))
-
-
-def _best(parts: list[PartVerdict]) -> Status:
-    statuses = {part.status for part in parts}
-    order = (Status.PASSED_WITH_TOLERANCE, Status.PASSED, Status.NOT_APPLICABLE)
-    return next((status for status in order if status in statuses), Status.NOT_RUN)
-
-
-def _settings(recording: Recording) -> dict[str, str]:
-    rows = recording.ambient.rows
-    return ambient.in_words(rows[0] if rows else ambient.current())
-
-
-def verdict_on(parts: list[PartVerdict], seconds: float, recording: Recording) -> Verdict:
-    """Return the verdict that the verdicts on its parts come to."""
-    failed = any(part.status is Status.FAILED for part in parts)
-    counts = {part.name: part.checked for part in parts}
-    return Verdict(
-        status=Status.FAILED if failed else _best(parts),
-        parts=tuple(parts),
-        operations_checked=counts.get("replay", 0),
-        edges_checked=counts.get("perturbation", 0),
-        seconds=seconds,
-        settings=_settings(recording),
-    )
