@@ -27,12 +27,12 @@ from pytest_torchlens.draw.picture import DrawnNode
 from pytest_torchlens.draw.picture import Picture
 from pytest_torchlens.draw.picture import compose
 from pytest_torchlens.draw.scene import Scene
-from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import printable
-from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.draw.theme import ink_on
-from pytest_torchlens.draw.theme import mixed
+from pytest_torchlens.draw.theme import mix
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
@@ -109,7 +109,7 @@ def scene_source(
 
 def _left_out(picture: Picture) -> str:
     return (
-        f"the last {counted(picture.num_left_out, 'operation')} are not drawn: max_nodes is "
+        f"the last {count_text(picture.num_left_out, 'operation')} are not drawn: max_nodes is "
         f"{picture.options.max_nodes}, and no more can be drawn as one node; raise it, or draw a part (focus)"
     )
 
@@ -124,7 +124,7 @@ class _DotWriter:
         look = self.look
         graph = Digraph("model", graph_attr=look.graph(), node_attr=look.nodes(), edge_attr=look.arrows())
         graph.attr(label=look.title(self.picture))
-        self._write_box(graph, _nested(self.picture.nodes))
+        self._write_box(graph, _box_tree(self.picture.nodes))
         for arrow in self.picture.arrows:
             graph.edge(arrow.tail.id, arrow.head.id, **look.arrow(arrow))
         for tail, head in self.picture.gradients:
@@ -145,7 +145,7 @@ class _DotWriter:
 
     def _write_node(self, graph: Digraph, node: DrawnNode) -> None:
         target = {"URL": _attribute(self.link(node.operations[-1]))} if self.link else {}
-        hint = (shortened(printable(line), _LONGEST_HINT) for line in self.look.words.hint(node))
+        hint = (shorten(printable(line), _LONGEST_HINT) for line in self.look.words.hint(node))
         graph.node(node.id, id=node.id, tooltip=_attribute(*hint), **self.look.node(node), **target)
 
 
@@ -157,7 +157,7 @@ class _Box:
     boxes: dict[str, _Box] = field(default_factory=dict)
 
 
-def _nested(nodes: tuple[DrawnNode, ...]) -> _Box:
+def _box_tree(nodes: tuple[DrawnNode, ...]) -> _Box:
     root = _Box()
     for node in nodes:
         box = root
@@ -226,12 +226,12 @@ class Look:
             "fillcolor": fill,
             "class": " ".join(filter(None, [name, "module" if node.module else "", self.words.mark(node)])),
             "peripheries": "2" if node.module else "1",
-            "label": stacked(lines),
+            "label": stacked_label(lines),
         }
         if (ink := ink_on(fill, self.theme)) != self.theme.text:
             attributes["fontcolor"] = ink
         if self.metric and name in ("input", "output", "bool"):
-            attributes |= {"penwidth": "3", "color": mixed((getattr(self.theme, name), self.theme.text), 0.35)}
+            attributes |= {"penwidth": "3", "color": mix((getattr(self.theme, name), self.theme.text), 0.35)}
         if node.is_stub:
             attributes["class"] += " stub"
         return attributes
@@ -246,7 +246,7 @@ class Look:
         return str(getattr(self.theme, kind(node)))
 
     def _shade(self, share: float) -> str:
-        return mixed(self.theme.scale, share) if share == share else self.theme.background  # noqa: PLR0124 - no number
+        return mix(self.theme.scale, share) if share == share else self.theme.background  # noqa: PLR0124 - no number
 
     def arrow(self, arrow: Arrow) -> Attributes:
         """Return the attributes of an arrow; what it says reads in the direction of the data."""
@@ -258,7 +258,7 @@ class Look:
         if arrow.through_write:
             attributes["style"] = "dotted"
         if arrow.mark:
-            attributes |= {"color": mixed((getattr(self.theme, arrow.mark), self.theme.text), 0.25), "penwidth": "2.5"}
+            attributes |= {"color": mix((getattr(self.theme, arrow.mark), self.theme.text), 0.25), "penwidth": "2.5"}
             attributes |= {"style": "dashed" if arrow.mark == "removed" else "solid", "class": arrow.mark}
         return attributes
 
@@ -289,7 +289,7 @@ class Look:
         return f'<<TABLE BORDER="0" CELLSPACING="0"><TR><TD ALIGN="LEFT" BALIGN="LEFT">{text}</TD></TR>{bar}</TABLE>>'
 
     def _bar(self, metric: Metric) -> str:
-        shades = (mixed(self.theme.scale, step / (_STEPS - 1)) for step in range(_STEPS))
+        shades = (mix(self.theme.scale, step / (_STEPS - 1)) for step in range(_STEPS))
         cells = "".join(f'<TD BGCOLOR="{shade}" WIDTH="10" HEIGHT="14"></TD>' for shade in shades)
         third = f'COLSPAN="{_STEPS // 3}"'
         aligned = zip((0.0, 0.5, 1.0), ("LEFT", "CENTER", "RIGHT"), strict=True)
@@ -303,7 +303,7 @@ class Look:
 
 def kind(node: DrawnNode) -> str:
     """Return which of the theme's fills a node has; the first rule that holds wins."""
-    first = node.shown
+    first = node.representative
     if node.module is None:
         rules = {
             "output": first.is_output_layer,
@@ -318,16 +318,16 @@ def kind(node: DrawnNode) -> str:
 
 def is_boxed(node: DrawnNode) -> bool:
     """Whether a module is what a node stands for."""
-    return node.module is not None or node.shown.is_bottom_level_submodule_output
+    return node.module is not None or node.representative.is_bottom_level_submodule_output
 
 
 def _border(node: DrawnNode) -> str:
     if node.is_stub:
         return "dotted"
-    return "dashed" if node.module is None and node.shown.initialized_inside_model else ""
+    return "dashed" if node.module is None and node.representative.initialized_inside_model else ""
 
 
-def stacked(lines: list[str]) -> str:
+def stacked_label(lines: list[str]) -> str:
     """Return lines as a label in Graphviz's HTML, the first one bold."""
     head, *rest = map(html, lines)
     small = "".join(f"<BR/>{line}" for line in rest)
@@ -336,4 +336,4 @@ def stacked(lines: list[str]) -> str:
 
 def html(text: str) -> str:
     r"""Escape for a label: Graphviz takes ``\N`` in it, even in HTML, for the name of the node."""
-    return escape_html(shortened(printable(text), _LONGEST_LABEL)).replace("\\", r"\\")
+    return escape_html(shorten(printable(text), _LONGEST_LABEL)).replace("\\", r"\\")

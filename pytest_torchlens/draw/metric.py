@@ -67,7 +67,7 @@ class Metric:
         if self.name in _OF_CALLS:
             known = list({op.call_id if op.call_id >= 0 else op.label: op for op in known}.values())
         if self.name in _OF_PARAMETERS:
-            known = list(once(known))
+            known = list(once_by_parameters(known))
         return sum(self.values[op.label] for op in known)
 
     def text(self, value: float) -> str:
@@ -113,7 +113,7 @@ class Scale:
         return self.low + share * (self.high - self.low)
 
 
-def once(operations: Iterable[Operation]) -> Iterable[Operation]:
+def once_by_parameters(operations: Iterable[Operation]) -> Iterable[Operation]:
     """Return one operation for each set of parameters, and each that has none."""
     return {op.parent_param_addresses or op.label: op for op in operations}.values()
 
@@ -151,7 +151,11 @@ def metric(
         return Metric(color_by, _flops(operations, measured), is_sum=True)
     if isinstance(color_by, str):
         return _of_field(color_by, operations)
-    own = _by_key(color_by, operations, addresses) if isinstance(color_by, Mapping) else _asked(color_by, operations)
+    own = (
+        _by_key(color_by, operations, addresses)
+        if isinstance(color_by, Mapping)
+        else _by_function(color_by, operations)
+    )
     if operations and not own:
         raise OptionError(f"color_by is {color_by!r:.80}, which gives no layer a number")
     name = getattr(color_by, "__name__", "").strip("<>")
@@ -192,7 +196,7 @@ def _keys(op: Operation, addresses: Container[str]) -> tuple[str, ...]:
     return tuple(filter(None, names))
 
 
-def _asked(function: Callable[[Any], float | None], operations: tuple[Operation, ...]) -> dict[str, float]:
+def _by_function(function: Callable[[Any], float | None], operations: tuple[Operation, ...]) -> dict[str, float]:
     found = {}
     for op in operations:
         try:

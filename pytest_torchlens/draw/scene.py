@@ -1,7 +1,7 @@
 """Holds what a picture shows: operations, the data that flow between them, and the module calls around each.
 
 `Scene` is one forward pass, or two merged.  `Surroundings` knows the module calls around each operation, `Depths` which
-module calls are drawn as one node, and `focused` cuts a scene down to one module and its neighbours.
+module calls are drawn as one node, and `focus_on` cuts a scene down to one module and its neighbours.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Depths:
         return next((n for pattern, n in reversed(self._patterns.items()) if fnmatchcase(address, pattern)), None)
 
 
-def focused(scene: Scene, surroundings: Surroundings, focus: str) -> tuple[Scene, frozenset[str]]:
+def focus_on(scene: Scene, surroundings: Surroundings, focus: str) -> tuple[Scene, frozenset[str]]:
     """Return the part of a scene that is in a module or beside it, and the labels of what is beside it.
 
     Parameters

@@ -33,14 +33,14 @@ def flops_of(recording: Recording) -> tuple[int, ...]:
     """
     counts, before = [], 0
     with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
-        for _ in played(recording):
+        for _ in replay_calls(recording):
             now = counter.get_total_flops()
             counts.append(now - before)
             before = now
     return tuple(counts)
 
 
-def played(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[Played]:
+def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[ReplayedCall]:
     """Run the calls of a recording again and yield each; `begin` is called just before it runs.
 
     Raises
@@ -54,15 +54,15 @@ def played(recording: Recording, begin: Callable[[], object] = lambda: None) -> 
                 arguments = player.arguments(call)
                 begin()
                 returned, outputs = player.play(number, call, arguments)
-                yield Played(number, call, tensors(arguments), outputs)
+                yield ReplayedCall(number, call, tensors(arguments), outputs)
                 del arguments, outputs
                 player.store(number, call, returned)
             except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
-                raise NotPlayedError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
+                raise NotReplayableError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
             del returned
 
 
-class Played(NamedTuple):
+class ReplayedCall(NamedTuple):
     """One call, just after it ran; what is not used again is freed when the next is asked for."""
 
     number: int
@@ -71,7 +71,7 @@ class Played(NamedTuple):
     outputs: tuple[torch.Tensor, ...]
 
 
-class NotPlayedError(RuntimeError):
+class NotReplayableError(RuntimeError):
     """A recorded call cannot be run again, with its name and the reason."""
 
 

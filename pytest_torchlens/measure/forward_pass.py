@@ -20,7 +20,7 @@ from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.history.history_options import arguments_of
-from pytest_torchlens.measure.flops import NotPlayedError
+from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.memory import LiveStorages
 from pytest_torchlens.measure.memory import measured_peak
@@ -94,7 +94,7 @@ def measure_forward_pass(
     with _put_back(model, given):
         model(*args, **kwargs)  # what it makes once and keeps is then there
         history = history or ModelHistory.of(model, (args, kwargs), TraceOptions(None))
-        history.measurements = _Pass(model, args, kwargs, history).measured(passes)
+        history.measurements = _Pass(model, args, kwargs, history).measure(passes)
     return history.measurements
 
 
@@ -112,9 +112,11 @@ class _Pass:
         held = itertools.chain(model.parameters(), tensors((args, kwargs)))
         self._device = next((tensor.device for tensor in held), torch.device("cpu"))
 
-    def measured(self, passes: int) -> Measurements:
-        flops = self._or_nothing("operation_flops", _FLOPS, partial(flops_of, self._recording)) or ()
-        needed, moved = self._or_nothing("needed_peak_bytes", _NEEDED, partial(needed_and_moved, self._recording)) or (
+    def measure(self, passes: int) -> Measurements:
+        flops = self._if_replayable("operation_flops", _FLOPS, partial(flops_of, self._recording)) or ()
+        needed, moved = self._if_replayable(
+            "needed_peak_bytes", _NEEDED, partial(needed_and_moved, self._recording)
+        ) or (
             (),
             (),
         )
@@ -147,11 +149,11 @@ class _Pass:
             "measured_peak_bytes": measured,
         }
 
-    def _or_nothing(self, field: str, method: str, find: Callable[[], Any]) -> Any:
+    def _if_replayable(self, field: str, method: str, find: Callable[[], Any]) -> Any:
         """Return what is found; None where the calls cannot be run again, which the method then says."""
         try:
             found = find()
-        except NotPlayedError as error:
+        except NotReplayableError as error:
             self._methods[field] = f"not known: {error}"
             return None
         self._methods[field] = method
@@ -166,7 +168,7 @@ class _Pass:
         self._methods["operation_seconds"] = times.method
         on_device = None
         if self._device.type == "cuda":
-            on_device = self._or_nothing("operation_seconds", _EVENTS, partial(seconds_on_cuda, self._recording))
+            on_device = self._if_replayable("operation_seconds", _EVENTS, partial(seconds_on_cuda, self._recording))
         return {
             "operation_seconds": on_device or times.operations,
             "forward_seconds": plain.median,

@@ -120,7 +120,7 @@ def align(first: Sequence[Operation], second: Sequence[Operation]) -> Alignment:
     waiting = [(_items(first, range(len(first)), 0), _items(second, range(len(second)), 0), 1)]
     while waiting:
         ours, theirs, depth = waiting.pop()
-        for early, late in _matched(ours, theirs, (_whole, _content, _name)):
+        for early, late in _matches(ours, theirs, (_whole, _content, _name)):
             if early.call and late.call:
                 inside = _items(first, early.places, depth), _items(second, late.places, depth)
                 waiting.append((*inside, depth + 1))
@@ -173,17 +173,17 @@ def _item(operations: Sequence[Operation], call: str, places: list[int]) -> _Ite
     return _Item(call, tuple(places), content, () if call else names)
 
 
-def _matched(ours: list[_Item], theirs: list[_Item], keys: tuple[_Key, ...]) -> Iterator[tuple[_Item, _Item]]:
+def _matches(ours: list[_Item], theirs: list[_Item], keys: tuple[_Key, ...]) -> Iterator[tuple[_Item, _Item]]:
     """Yield items that agree in the first key, and between them those that agree in the next ones; all in order."""
     if not (keys and ours and theirs):
         return
     key, *others = keys
     early = late = 0
     for a, b, size in _blocks([key(item) for item in ours], [key(item) for item in theirs]):
-        yield from _matched(ours[early:a], theirs[late:b], tuple(others))
+        yield from _matches(ours[early:a], theirs[late:b], tuple(others))
         yield from zip(ours[a : a + size], theirs[b : b + size], strict=True)
         early, late = a + size, b + size
-    yield from _matched(ours[early:], theirs[late:], tuple(others))
+    yield from _matches(ours[early:], theirs[late:], tuple(others))
 
 
 def _blocks(first: list[Hashable], second: list[Hashable]) -> Iterator[tuple[int, int, int]]:
@@ -220,7 +220,7 @@ def _changes(before: Operation, after: Operation) -> Iterator[str]:
     for name, field in _COMPARED.items():
         old, new = getattr(before, field), getattr(after, field)
         if old != new:
-            yield f"{name} {_said(old)} → {_said(new)}"
+            yield f"{name} {_value_text(old)} → {_value_text(new)}"
 
 
 _COMPARED = {
@@ -235,7 +235,7 @@ _COMPARED = {
 }
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return ", ".join(value) or "none"
     return str(value)
@@ -281,7 +281,7 @@ def in_step(
         Whether two places of sequence 0 or 1 with the same thing, ``is_loop(side, earlier, later)``, are passes of one
         loop and not two calls of one function.  Passes that one sequence alone has are then paired with nothing.
     """
-    return _filled(sorted(_Steps((first, second), is_loop).pairs()), (len(first), len(second)))
+    return _with_unpaired(sorted(_Steps((first, second), is_loop).pairs()), (len(first), len(second)))
 
 
 class _Steps:
@@ -331,7 +331,7 @@ class _Steps:
                 self._alone[side].update(range(further, last + 1))
 
 
-def _filled(pairs: list[Places], lengths: Places) -> list[Places]:
+def _with_unpaired(pairs: list[Places], lengths: Places) -> list[Places]:
     """Return pairs with what is between them: of the second sequence, then of the first."""
     order: list[Places] = []
     done = (-1, -1)
@@ -372,7 +372,7 @@ def _way(ours: list[int], theirs: list[int], left: int, right: int) -> tuple[lis
     for most in range(_MOST):
         steps.append(dict(reach))
         for k in range(-most, most + 1, 2):
-            x = _entered(reach, k, most)
+            x = _entry(reach, k, most)
             while x < len(ours) and 0 <= x - k - shift < len(theirs) and ours[x] == theirs[x - k - shift]:
                 x += 1
             reach[k] = x
@@ -383,7 +383,7 @@ def _way(ours: list[int], theirs: list[int], left: int, right: int) -> tuple[lis
     return _back(steps, k, reach[k], shift), (reach[k], reach[k] - k - shift)
 
 
-def _entered(reach: dict[int, int], k: int, most: int) -> int:
+def _entry(reach: dict[int, int], k: int, most: int) -> int:
     """Return the place at which a way comes onto a diagonal: one of theirs, or of ours, is left out."""
     return reach[k + 1] if _leaves_theirs(reach, k, most) else reach[k - 1] + 1
 
@@ -391,7 +391,7 @@ def _entered(reach: dict[int, int], k: int, most: int) -> int:
 def _back(steps: list[dict[int, int]], k: int, x: int, shift: int) -> list[_Places]:
     found: list[_Places] = []
     for most in range(len(steps) - 1, -1, -1):
-        entered = _entered(steps[most], k, most)
+        entered = _entry(steps[most], k, most)
         found += [(place, place - k - shift) for place in range(x - 1, entered - 1, -1)]
         k, x = (k + 1, entered) if _leaves_theirs(steps[most], k, most) else (k - 1, entered - 1)
     return found[::-1]

@@ -89,13 +89,13 @@ def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
     """
     if why := "".join(_unlike(first, second)[:1]):
         raise ValueError(f"cannot merge passes of different models: {why}")
-    pairs = _with_sources(_paired(first, second), _sources(first, second))
+    pairs = _with_sources(_pairs(first, second), _sources(first, second))
     sides = zip(*pairs, strict=True)
     places = [{op.label: number for number, op in enumerate(side) if op is not None} for side in sides]
-    return MergedGraph(tuple(_merged(pair, places) for pair in pairs))
+    return MergedGraph(tuple(_merged_operation(pair, places) for pair in pairs))
 
 
-def _merged(pair: _Pair, places: list[dict[str, int]]) -> MergedOperation:
+def _merged_operation(pair: _Pair, places: list[dict[str, int]]) -> MergedOperation:
     first, second = pair
     edges = [
         (numbers[edge.parent], Edge("", edge.argument, edge.through_write))
@@ -131,7 +131,7 @@ def _addresses(history: HistoryRecord) -> set[str]:
     return {module.address for module in history.modules}
 
 
-def _paired(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
+def _pairs(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
     """Return the operations of both that are no sources, in one order."""
     sides = [[op for op in history.operations if not _is_source(op)] for history in (first, second)]
 

@@ -1,7 +1,7 @@
 """Runs the calls of a recording again, one by one, from its sources alone.
 
 `Player` puts tensors in the place of recorded values, restores settings and random state, runs each call and frees each
-tensor after its last use.  `Currents` tracks which recorded value each tensor holds now, to check recorded edges.
+tensor after its last use.  `CurrentValues` tracks which recorded value each tensor holds now, to check recorded edges.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Player:
         self.recording = recording
         self._tensors: dict[int, torch.Tensor] = _source_tensors(recording.sources)
         self._free_after = _last_uses(recording)
-        self._currents = Currents(recording.sources)
+        self._currents = CurrentValues(recording.sources)
         self._ambient = -1
         self._settings = contextlib.ExitStack()
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
@@ -114,7 +114,7 @@ class Player:
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in their places, those of ``swap(value)`` if given."""
-        fill = partial(_filled, swap or (lambda value: self._tensors[value.slot]), {})
+        fill = partial(_argument_for, swap or (lambda value: self._tensors[value.slot]), {})
         return substitute(call.args, fill), substitute(call.kwargs, fill)
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
@@ -164,12 +164,12 @@ class Player:
             self._ambient = number
 
 
-def _filled(tensor_of: Callable[[Value], torch.Tensor], closed: dict[int, Any], leaf: Any) -> Any:
+def _argument_for(tensor_of: Callable[[Value], torch.Tensor], closed: dict[int, Any], leaf: Any) -> Any:
     """Return the argument that a leaf of a template stands for; `closed` has the objects put together so far."""
     if type(leaf) is Value:
         return tensor_of(leaf)
     if type(leaf) is Opened:
-        return leaf.closed(partial(_filled, tensor_of, closed), closed)
+        return leaf.closed(partial(_argument_for, tensor_of, closed), closed)
     return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
 
 
@@ -181,22 +181,22 @@ def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:
     untouched = {source.value.slot: source.live for source in sources if not source.written}
     written = [source.value for source in sources if source.written]
     copies = zip(written, copies_of(written), strict=True)
-    return untouched | {value.slot: _as_made(copy) if _is_made(value, copy) else copy for value, copy in copies}
+    return untouched | {value.slot: _as_non_leaf(copy) if _is_non_leaf(value, copy) else copy for value, copy in copies}
 
 
-def _is_made(value: Value, copy: torch.Tensor) -> bool:
+def _is_non_leaf(value: Value, copy: torch.Tensor) -> bool:
     """Return whether a source that autograd follows was no leaf."""
     return value.gradfunc not in ("", "NoneType") and not copy.is_inference()
 
 
-def _as_made(copy: torch.Tensor) -> torch.Tensor:
+def _as_non_leaf(copy: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the same memory that autograd takes for made by a function: it refuses writes to leaves."""
     with torch.enable_grad():
-        made: torch.Tensor = _Made.apply(copy.detach(), torch.ones((), device="cpu", requires_grad=True))
+        made: torch.Tensor = _NonLeaf.apply(copy.detach(), torch.ones((), device="cpu", requires_grad=True))
     return made
 
 
-class _Made(torch.autograd.Function):
+class _NonLeaf(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(tensor)
@@ -225,7 +225,7 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     return free
 
 
-class Currents:
+class CurrentValues:
     """Follows values and writes from call to call."""
 
     def __init__(self, sources: Iterable[Source]) -> None:

@@ -25,7 +25,7 @@ ELEMENTWISE = frozenset(
 )
 
 
-def corner_of(call: Call, tensors: Tensors) -> Tensors | None:
+def crop_of(call: Call, tensors: Tensors) -> Tensors | None:
     """Return small parts of the tensor arguments of a call, by path, that go together; None where none are known.
 
     In-place calls overwrite what they are given, so the parts are copied for them.
@@ -55,7 +55,7 @@ def _rows(call: Call, tensors: Tensors) -> Tensors | None:
     return {path: _first(tensor, *range(tensor.dim() - 1)) for path, tensor in tensors.items()}
 
 
-def _named(names: tuple[str, ...], tensors: Tensors) -> Tensors | None:
+def _by_parameter(names: tuple[str, ...], tensors: Tensors) -> Tensors | None:
     """Return the tensors by the names of their parameters."""
     named = {names[int(path)] if path.isdigit() and int(path) < len(names) else path: path for path in tensors}
     return {name: tensors[path] for name, path in named.items()} if set(named) <= set(names) else None
@@ -70,7 +70,7 @@ def _with_names(*names: str) -> Callable[[Callable[[Call, Tensors], Tensors | No
 
     def wrapped(crop: Callable[[Call, Tensors], Tensors | None]) -> Any:
         def by_path(call: Call, tensors: Tensors) -> Tensors | None:
-            named = _named(names, tensors)
+            named = _by_parameter(names, tensors)
             cropped = None if named is None else crop(call, named)
             return None if cropped is None else _by_path(names, tensors, cropped)
 

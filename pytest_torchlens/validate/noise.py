@@ -72,7 +72,7 @@ class Noise:
             return
         largest = torch.finfo(tensor.dtype).max
         for number in (largest, -largest, 0.0):
-            yield _written(tensor, self._table(tensor) * number)
+            yield _laid_out_like(tensor, self._table(tensor) * number)
 
     @torch.no_grad()
     def not_finite(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -88,31 +88,33 @@ class Noise:
         """Yield values that hide nothing of another argument: none zero and no two alike; positive; zero; three."""
         if is_dense(tensor) and tensor.is_floating_point() and tensor.numel() and tensor.dtype not in _STORED:
             finite = torch.nan_to_num(tensor, nan=1.0, posinf=1.0, neginf=-1.0)
-            yield _written(tensor, self._table(tensor) * torch.where(finite == 0, 1, finite))
-            yield _written(tensor, self._table(tensor))
+            yield _laid_out_like(tensor, self._table(tensor) * torch.where(finite == 0, 1, finite))
+            yield _laid_out_like(tensor, self._table(tensor))
             yield torch.zeros_like(tensor)
             yield torch.full_like(tensor, 3)
             return
         if is_dense(tensor) and tensor.numel() and tensor.dtype not in _WITHOUT_ORDER and not tensor.is_complex():
-            yield _written(tensor, torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % _SMALLEST)
+            yield _laid_out_like(
+                tensor, torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % _SMALLEST
+            )
         yield from self.variants(tensor)
 
     def _floats(self, tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
         table = self._table(tensor)
         if not gentle:
-            yield _written(tensor, table if table.dtype == tensor.dtype else table * (1 + 0.5j))
-        yield _written(tensor, table * tensor)
+            yield _laid_out_like(tensor, table if table.dtype == tensor.dtype else table * (1 + 0.5j))
+        yield _laid_out_like(tensor, table * tensor)
         if gentle:
             if tensor.dim():
-                yield _written(tensor, tensor.flip(0))
-                yield _written(tensor, tensor[:1].expand_as(tensor))
-                yield _written(tensor, _unit_box(tensor).expand_as(tensor))
+                yield _laid_out_like(tensor, tensor.flip(0))
+                yield _laid_out_like(tensor, tensor[:1].expand_as(tensor))
+                yield _laid_out_like(tensor, _unit_box(tensor).expand_as(tensor))
             return
-        yield _written(tensor, torch.where(tensor == 0, table, -tensor))
+        yield _laid_out_like(tensor, torch.where(tensor == 0, table, -tensor))
         finite = torch.nan_to_num(tensor.abs(), nan=0.0, posinf=0.0) if not tensor.is_complex() else tensor.abs()
         largest = float(finite.max())
         for scale in (8.0 * (largest or 1.0), 1e4):
-            yield _written(tensor, (table - 0.75) * scale)
+            yield _laid_out_like(tensor, (table - 0.75) * scale)
 
     def _table(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return numbers in a tensor's shape and, if it is dense, strides; of its dtype or that of its real part."""
@@ -139,7 +141,7 @@ def _of_another_kind(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if tensor.is_meta:
         return
     try:
-        yield from _quantized(tensor) if tensor.is_quantized else _halved_or_shorter(tensor)
+        yield from _quantized_variants(tensor) if tensor.is_quantized else _halved_or_shorter(tensor)
     except Exception:  # noqa: BLE001 - a subclass runs code of the user's, and kinds lack functions
         return
 
@@ -160,7 +162,7 @@ def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         )
 
 
-def _quantized(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _quantized_variants(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the stored integers reordered, then the smallest and the largest of their type, by the same scale."""
     yield tensor.flatten().flip(0).view(tensor.shape)
     for bound in (float("-inf"), float("inf")):
@@ -176,20 +178,20 @@ def _unit_box(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
-    yield _written(tensor, tensor.flatten().flip(0).view(tensor.shape))
+    yield _laid_out_like(tensor, tensor.flatten().flip(0).view(tensor.shape))
     if gentle:
         return
     low, high = tensor.min(), tensor.max()
     if low != high:
-        yield _written(tensor, torch.where(tensor == high, low, high))
+        yield _laid_out_like(tensor, torch.where(tensor == high, low, high))
         yield from (torch.full_like(tensor, bound.item()) for bound in (high, low))
     elif low != 0:
-        yield _written(tensor, torch.zeros_like(tensor))
+        yield _laid_out_like(tensor, torch.zeros_like(tensor))
     else:
-        yield _written(tensor, torch.ones_like(tensor))
+        yield _laid_out_like(tensor, torch.ones_like(tensor))
 
 
-def _written(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _laid_out_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return `values` laid out in memory as `tensor` is."""
     if values.stride() == tensor.stride() and values.dtype == tensor.dtype:
         return values

@@ -1,7 +1,7 @@
 """Runs one recorded call again with other values for some of its tensor arguments.
 
-`Trial` compares the outcome with a reference.  `landed` finds in two runs which of many arguments turn up in the result
-of a concatenation, where one run for each argument would be slow.
+`Trial` compares the outcome with a reference.  `places_in_result` finds in two runs which of many arguments turn up in
+the result of a concatenation, where one run for each argument would be slow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player
-from pytest_torchlens.validate.containers import Contents
+from pytest_torchlens.validate.containers import ObjectGraph
 from pytest_torchlens.validate.noise import is_dense
 
 Outcome = list[torch.Tensor]
@@ -101,11 +101,11 @@ class Trial:
             if value.slot not in self.call.writes:
                 return tensor
             if place in changed or value.slot not in overwritten:
-                overwritten[value.slot] = copied(tensor)
+                overwritten[value.slot] = copy_of(tensor)
             return overwritten[value.slot]
 
         module = self.call.info.func.module() if isinstance(self.call.info.func, OpaqueModule) else None
-        contents = Contents({"attribute": module}) if module is not None else None
+        contents = ObjectGraph({"attribute": module}) if module is not None else None
         try:
             returned = self._player.run(self.call, self._player.arguments(self.call, swap))
         except Exception:  # noqa: BLE001 - whatever a function raises at values that it cannot take
@@ -178,7 +178,7 @@ def arguments_of(player: Player, call: Call, originals: dict[int, torch.Tensor])
 
 def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:
     """Return copies of the tensors that a call is about to overwrite, by slot."""
-    return {slot: copied(player.at(slot)) for slot in call.writes}
+    return {slot: copy_of(player.at(slot)) for slot in call.writes}
 
 
 def outcome_of(player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) -> Outcome:
@@ -187,7 +187,7 @@ def outcome_of(player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) ->
     return [*outputs, *(player.at(slot) for slot in call.writes if slot not in returned)]
 
 
-def copied(tensor: torch.Tensor) -> torch.Tensor:
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a detached copy with the same strides."""
     with torch.no_grad():
         tensor = tensor.detach()
@@ -202,7 +202,7 @@ _AT_A_TIME = 120  # whole numbers that every numeric type tells apart
 
 
 @torch.no_grad()
-def landed(trial: Trial, places: list[int]) -> set[int]:
+def places_in_result(trial: Trial, places: list[int]) -> set[int]:
     """Return those of `places`, in lists, whose values turn up in the result, as concatenated or stacked tensors do.
 
     Each argument is filled with a number of its own, the rest with zeros, and the numbers in the result are read;
@@ -214,7 +214,7 @@ def landed(trial: Trial, places: list[int]) -> set[int]:
     found: set[int] = set()
     for first in range(0, len(places), _AT_A_TIME):
         some = places[first : first + _AT_A_TIME]
-        found |= _found(trial, places, some) & _found(trial, places, some[1:] + some[:1])
+        found |= _tags_in_result(trial, places, some) & _tags_in_result(trial, places, some[1:] + some[:1])
     return found
 
 
@@ -222,9 +222,9 @@ def _can_be_filled(tensor: torch.Tensor) -> bool:
     return is_dense(tensor) and tensor.dtype is not torch.bool and type(tensor) is torch.Tensor and tensor.numel() > 0
 
 
-def _found(trial: Trial, places: list[int], tagged: list[int]) -> set[int]:
+def _tags_in_result(trial: Trial, places: list[int], tagged: list[int]) -> set[int]:
     tags = {place: tag for tag, place in enumerate(tagged, start=1)}
-    filled = {place: _filled(trial.tensors[place], tags.get(place, 0)) for place in places}
+    filled = {place: _constant_like(trial.tensors[place], tags.get(place, 0)) for place in places}
     outcome = trial.outcome(filled)
     if outcome is None or not all(is_dense(tensor) and not tensor.is_complex() for tensor in outcome):
         return set()
@@ -234,5 +234,5 @@ def _found(trial: Trial, places: list[int], tagged: list[int]) -> set[int]:
     return {place for place, tag in tags.items() if tag in numbers}
 
 
-def _filled(tensor: torch.Tensor, number: int) -> torch.Tensor:
+def _constant_like(tensor: torch.Tensor, number: int) -> torch.Tensor:
     return torch.full((), number, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)

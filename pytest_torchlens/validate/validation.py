@@ -97,7 +97,7 @@ def validate(
     finally:
         run.restore()
     verdict = verdict_on(verdicts, time.perf_counter() - start, history.recording)
-    return Validation(verdict if has_content(history.recording) else nothing_checked(verdict), history)
+    return Validation(verdict if has_content(history.recording) else as_not_applicable(verdict), history)
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
@@ -157,7 +157,7 @@ def has_content(recording: Recording) -> bool:
     return bool(recording.calls or recording.outputs)
 
 
-def nothing_checked(verdict: Verdict) -> Verdict:
+def as_not_applicable(verdict: Verdict) -> Verdict:
     """Say of a verdict on a record without operations and outputs that it is none, unless something failed."""
     if not verdict:
         return verdict
@@ -182,10 +182,12 @@ class _Run:
         self._generators = Generators()
         self._inputs = dict([*walk(args), *walk(kwargs)])
         self._returned: list[str] = []
-        self._once = ""
+        self._single_use = ""
         """Why the model can be run only once; ``""`` where it can be again."""
-        if self._state.once:
-            self._once = f"the model cannot be run again on what can be read once: {', '.join(self._state.once)}"
+        if self._state.single_use:
+            self._single_use = (
+                f"the model cannot be run again on what can be read once: {', '.join(self._state.single_use)}"
+            )
 
     def validate(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         """Return the history and the verdicts of the parts asked for.
@@ -195,7 +197,7 @@ class _Run:
         """
         history, verdicts = self._validate_once(parts)
         unwatched = tuple(part for part in parts if part != "completeness")
-        if self._once or len(unwatched) == len(parts) or all(verdict.status.ok for verdict in verdicts[:-1]):
+        if self._single_use or len(unwatched) == len(parts) or all(verdict.status.ok for verdict in verdicts[:-1]):
             return history, verdicts
         self.restore()
         history, again = self._validate_once(unwatched)
@@ -208,20 +210,20 @@ class _Run:
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts, doubted = _replay(recording, history, parts, returned)
-        if doubted and not self._once:
-            verdicts = self._look_closer(parts, doubted)
+        if doubted and not self._single_use:
+            verdicts = self._repeat_with_saved_values(parts, doubted)
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
         if observed is not None:  # last of those that compare with the model, which it runs
             verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
         elif "observer" in parts:
-            verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._once))
+            verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._single_use))
         if "completeness" in parts:
             verdicts.append(check_completeness(recording, history))
         return history, verdicts
 
     def _observes(self, parts: tuple[str, ...]) -> bool:
-        return "observer" in parts and not self._once
+        return "observer" in parts and not self._single_use
 
     def _take_output(self, recording: Recording) -> list[str]:
         """Return the fingerprints of what the model returned, let go of it, and put everything back."""
@@ -229,7 +231,7 @@ class _Run:
         self.restore()
         return self._returned
 
-    def _look_closer(self, parts: tuple[str, ...], doubted: frozenset[str]) -> list[PartVerdict]:
+    def _repeat_with_saved_values(self, parts: tuple[str, ...], doubted: frozenset[str]) -> list[PartVerdict]:
         """Record and replay again with the values kept of functions that gave others, until no more of them turn up."""
         doubts: frozenset[str] = frozenset()
         while not doubted <= doubts:
@@ -242,8 +244,8 @@ class _Run:
 
     def _record(self, watch: bool) -> Recording:
         """Record the model, watched if asked for and if it runs so: some of PyTorch refuses to under any watch."""
-        if self._once:
-            return self._record_noting(watch)
+        if self._single_use:
+            return self._record_with_tensors_before(watch)
         try:
             recording = self._record_once(watch)
         except Exception as error:
@@ -258,7 +260,7 @@ class _Run:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
         begun: list[Recording] = []  # what was overwritten is to be put back also if the model raises
         try:
-            recording = self._apart(
+            recording = self._in_own_context(
                 record, self.model, self.args, self.kwargs, thorough=True, begun=begun.append, **options
             )
         finally:
@@ -275,15 +277,15 @@ class _Run:
         """
         returned = self._returned
         self.restore()
-        recording = self._record_noting(first.dispatched is not None)
+        recording = self._record_with_tensors_before(first.dispatched is not None)
         recording.unwatched = first.unwatched
         if len(recording.calls) == len(first.calls):
             return recording
         self._returned = returned
-        self._once = self._not_repeating(f"{len(first.calls)} and {len(recording.calls)} operations ran {{}}")
+        self._single_use = self._not_repeating(f"{len(first.calls)} and {len(recording.calls)} operations ran {{}}")
         return first
 
-    def _record_noting(self, watch: bool) -> Recording:
+    def _record_with_tensors_before(self, watch: bool) -> Recording:
         """Record, and note which constants were not there before."""
         before = TensorsBefore()
         recording = self._record_once(watch)
@@ -296,7 +298,7 @@ class _Run:
         plain = self._plain_run()
         verdict = compare(traced, plain, uninitialised)
         if verdict.status.ok:
-            return dataclasses.replace(verdict, notes=self._left_otherwise())
+            return dataclasses.replace(verdict, notes=self._unrestored_notes())
         self.restore()
         itself = compare(plain, self._plain_run(), uninitialised)
         if itself.status.ok:
@@ -307,22 +309,22 @@ class _Run:
     def _not_repeating(self, how: str) -> str:
         """Say that a model does not repeat itself, or what it changed that could not be put back."""
         self.restore()
-        lost = self._state.lost(maybe=True)
+        lost = self._state.unrestored(maybe=True)
         if not lost:
             return f"{how.format('from one state')}: the model does not repeat itself"
         return f"{how.format('in a row')}, for what the model changes could not be put back: {', '.join(lost)}"
 
-    def _left_otherwise(self) -> tuple[str, ...]:
+    def _unrestored_notes(self) -> tuple[str, ...]:
         self.restore()
-        return tuple(f"{name} was changed, and could not be put back" for name in self._state.lost())
+        return tuple(f"{name} was changed, and could not be put back" for name in self._state.unrestored())
 
     def _plain_run(self) -> Observation:
         if self.seed is not None:
             seed_all(self.seed)
-        output = self._apart(call_model, self.model, self.args, self.kwargs, self.exhaust)
+        output = self._in_own_context(call_model, self.model, self.args, self.kwargs, self.exhaust)
         return Observation.of(self.model, self._inputs, output)
 
-    def _apart(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+    def _in_own_context(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         """Call a function; settings and context variables that it leaves otherwise are put back."""
         with ambient.restored(ambient.current()):
             return contextvars.copy_context().run(function, *args, **kwargs)
@@ -344,7 +346,7 @@ def _replay(
     if not {"replay", "perturbation"} & set(parts):
         return [], doubts
     replay = Replay(recording, where, parts, doubts)
-    return replay.verdicts(returned), replay.doubted
+    return replay.verdicts(returned), replay.doubtful
 
 
 def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdict:
