@@ -109,8 +109,8 @@ def live_record(history: HistoryView | HistoryRecord, name: str = "history") -> 
         return history
     if not hasattr(history, "record_without_operations"):
         raise TypeError(
-            f"{name} is {printable(repr(history)):.80}; it takes a history (or its record), as in "
-            "after.draw_difference(before, 'difference.svg')"
+            f"{name}: expected a history or its record, as in after.draw_difference(before, 'difference.svg'), "
+            f"got {printable(repr(history)):.80}"
         )
     return dataclasses.replace(history.record_without_operations(), operations=tuple(history.operations))
 
@@ -126,14 +126,18 @@ def checked_path(path: Path | str, name: str = "path") -> Path:
         If it is no path.
     """
     if not isinstance(path, str | Path):
-        raise TypeError(f"{name} is {path!r:.80}; it takes the path of a file, as in 'graph.svg'")
+        raise TypeError(f"{name}: expected the path of a file, as in 'graph.svg', got {path!r:.80}")
     path = Path(path)
     if why := _why_no_file(path):
-        raise OptionError(f"{name} {str(path)!r:.200} {why}; name a file in one, as in 'graph.svg'")
+        raise OptionError(
+            f"{name}: expected a file in an existing folder, as in 'graph.svg', got {str(path)!r:.200}, which {why}"
+        )
     path = path if path.suffix else path.with_suffix(".svg")
     if path.suffix.removeprefix(".") not in FORMATS:
         endings = [f".{format_}" for format_ in FORMATS]
-        raise OptionError(f"{name} {str(path)!r} ends in no format; {nearest(path.suffix, endings)}")
+        raise OptionError(
+            f"{name}: expected the ending of a format, got {str(path)!r}; {nearest(path.suffix, endings)}"
+        )
     return path
 
 
@@ -141,9 +145,9 @@ def _why_no_file(path: Path) -> str:
     try:
         return "is a folder" if stat.S_ISDIR(path.stat().st_mode) else ""
     except (FileNotFoundError, NotADirectoryError):
-        return "" if path.parent.is_dir() else "is in no folder that is there"
+        return "" if path.parent.is_dir() else "is in a folder that does not exist"
     except (OSError, ValueError) as error:
-        return f"cannot be a file's ({getattr(error, 'strerror', None) or error})"
+        return f"cannot name a file ({getattr(error, 'strerror', None) or error})"
 
 
 def write_drawing(dot: str, path: Path) -> None:

@@ -151,7 +151,9 @@ class Depths:
         for pattern in self._patterns:
             if not any(fnmatchcase(address, pattern) for address in self._addresses):
                 known = nearest(pattern, self._addresses)
-                raise OptionError(f"vis_nesting_depth has {pattern!r}, which fits no module; {known}")
+                raise OptionError(
+                    f"vis_nesting_depth: expected a pattern that matches a module, got {pattern!r}; {known}"
+                )
         self._left = cache(self._levels_left)
 
     def collapsed_at(self, path: Path, start: int) -> int | None:
@@ -202,7 +204,7 @@ def focus_on(scene: Scene, surroundings: Surroundings, focus: str) -> tuple[Scen
         calls = {
             name for path in surroundings.paths.values() for call in path for name in (call, address_of(call, known))
         }
-        raise OptionError(f"focus is {focus!r}, and no such module was called; {nearest(focus, calls)}")
+        raise OptionError(f"focus: expected a module that was called, got {focus!r}; {nearest(focus, calls)}")
     flows = tuple(flow for flow in scene.flows if cut[flow.tail] or cut[flow.head])
     near = {label for flow in flows for label in (flow.tail, flow.head)}
     operations = tuple(op for op in scene.operations if cut[op.label] or op.label in near)

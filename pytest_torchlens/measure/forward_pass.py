@@ -88,7 +88,7 @@ def measure_forward_pass(
     12
     """
     if passes < 1:
-        raise ValueError(f"passes is {passes}; at least 1 pass is needed to measure a time")
+        raise ValueError(f"passes: expected at least 1, got {passes}")
     args, kwargs = arguments_of(model, input_args, input_kwargs)
     given = tensors((args, kwargs))
     with _put_back(model, given):

@@ -84,7 +84,7 @@ def _record(value: Any, kind: Any, where: str) -> Any:
     _expect(value, dict, where)
     hints = _hints(kind)
     if unknown := set(value) - set(hints):
-        raise ValueError(f"{where}: unknown field {sorted(unknown)[0]!r}; known are {', '.join(hints)}")
+        raise ValueError(f"{where}: expected fields {', '.join(hints)}, got {sorted(unknown)[0]!r}")
     try:
         return kind(**{key: _parse(item, hints[key], f"{where}.{key}") for key, item in value.items()})
     except TypeError as error:
@@ -109,9 +109,9 @@ def _word(value: Any, kind: type[enum.Enum], where: str) -> enum.Enum:
         return kind(value)
     except ValueError:
         known = ", ".join(member.value for member in kind)
-        raise ValueError(f"{where}: {value!r} is none of {known}") from None
+        raise ValueError(f"{where}: expected one of {known}, got {value!r}") from None
 
 
 def _expect(value: Any, kind: Any, where: str) -> None:
     if type(value) is not kind:
-        raise ValueError(f"{where}: expected {kind.__name__}, found {type(value).__name__}")
+        raise ValueError(f"{where}: expected {kind.__name__}, got {type(value).__name__}")

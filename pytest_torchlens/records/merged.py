@@ -88,7 +88,7 @@ def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
         If the two are no passes of one model.
     """
     if why := "".join(_unlike(first, second)[:1]):
-        raise ValueError(f"cannot merge passes of different models: {why}")
+        raise ValueError(f"expected two passes of one model, got {why}")
     pairs = _with_sources(_pairs(first, second), _sources(first, second))
     sides = zip(*pairs, strict=True)
     places = [{op.label: number for number, op in enumerate(side) if op is not None} for side in sides]

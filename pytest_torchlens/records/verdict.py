@@ -73,7 +73,7 @@ class Verdict:
         for part in self.parts:
             if part.name == name:
                 return part
-        raise KeyError(f"no part {name!r}; there are {', '.join(part.name for part in self.parts)}")
+        raise KeyError(f"expected a part ({', '.join(part.name for part in self.parts)}), got {name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,8 +122,8 @@ def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
     """
     for name in parts or ():
         if name not in PARTS:
-            hint = close(name, PARTS) or f"parts are {', '.join(PARTS)}"
-            raise ValueError(f"no validation part {name!r}; {hint}")
+            hint = close(name, PARTS)
+            raise ValueError(f"parts: expected {', '.join(PARTS)}, got {name!r}{hint and f' ({hint})'}")
     return PARTS if parts is None else tuple(name for name in PARTS if name in parts)
 
 
