@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.draw.text import count_text
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -26,7 +27,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the joined report, and print what it holds and where it is."""
-    from pytest_torchlens.draw.text import counted
     from pytest_torchlens.report import RunFolder
     from pytest_torchlens.report import RunFolderError
 
@@ -37,6 +37,6 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     for line in [*joined.replaced, *troubles]:
         print(line)
-    print(f"{counted(len(joined.run.models), 'model')} of {counted(len(options.runs), 'run')}")
+    print(f"{count_text(len(joined.run.models), 'model')} of {count_text(len(options.runs), 'run')}")
     print(f"report: {index.absolute().as_uri()}")
     return INCOMPLETE if troubles else 0

@@ -1,7 +1,4 @@
-"""What a picture says: the lines of its nodes, arrows, boxes, hints and title.
-
-The picture's own explanation.
-"""
+"""Writes the text of a picture: the lines of its nodes, arrows, boxes, tooltips and title, and its legend."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.draw_options import DrawOptions
 from pytest_torchlens.draw.draw_options import OptionError
-from pytest_torchlens.draw.metric import once
-from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.metric import once_by_parameters
+from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.theme import Theme
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 _MANY = 6
 """Of shapes, answers and the like in one line."""
 MARKS = {"added": "+", "removed": "−", "changed": "~"}
-
 # Under these names the order of two tensors does not matter; an `alpha` makes it matter again.
 _COMMUTATIVE = frozenset(
     {"add", "mul", "eq", "ne", "equal", "maximum", "minimum", "fmax", "fmin", "hypot", "dot", "inner"}
@@ -61,7 +57,7 @@ class Words:
         mark, remarks = self.mark(node), self._scene.remarks
         if mark:
             lines[0] = f"{MARKS[mark]} {lines[0]}"
-        return [*lines, *(line for line in remarks.get(node.shown.label, ()) if not node.module)]
+        return [*lines, *(line for line in remarks.get(node.representative.label, ()) if not node.module)]
 
     def mark(self, node: DrawnNode) -> str:
         """Return in what a node differs between two passes; a module with any difference in it is changed."""
@@ -74,22 +70,24 @@ class Words:
         if function is None or node.module:
             return []
         try:
-            said = function(node.shown)
+            said = function(node.representative)
             if isinstance(said, str | int | float):
                 said = str(said).splitlines()
             lines = [str(line) for line in (() if said is None else said)]
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise OptionError(f"the function given as node_text raised {reason}, for {node.shown.label}") from error
+            raise OptionError(
+                f"the function given as node_text raised {reason}, for {node.representative.label}"
+            ) from error
         return [*filter(None, lines)]
 
     def _of_operation(self, node: DrawnNode) -> list[str]:
-        op = node.shown
+        op = node.representative
         name = op.layer_label if self._options.is_rolled else op.label
         tensors = dict.fromkeys(map(tensor_line, node.operations))
         lines = [with_passes(name, node.num_passes), " … ".join(list(tensors)[:: max(1, len(tensors) - 1)])]
         if shapes := op.parent_param_shapes:
-            lines.append("params: " + _listed(map(shape_text, shapes)) + _frozen(node))
+            lines.append("params: " + _list_text(map(shape_text, shapes)) + _frozen_text(node))
         return [*lines, *self._answer_lines(node.operations), *self._address(op)]
 
     def _answer_lines(self, operations: tuple[Operation, ...]) -> Iterator[str]:
@@ -114,13 +112,13 @@ class Words:
 
     def _of_module(self, node: DrawnNode) -> list[str]:
         last = node.operations[-1]
-        params = sum(op.num_params_total for op in once(node.operations))
+        params = sum(op.num_params_total for op in once_by_parameters(node.operations))
         lines = [
             with_passes(f"@{node.module}", node.num_passes),
             self._module(node.module or "").module_type,
             tensor_line(last),
-            counted(len(node.operations), "operation"),
-            counted(params, "param") + _frozen(node) if params else "",
+            count_text(len(node.operations), "operation"),
+            count_text(params, "param") + _frozen_text(node) if params else "",
         ]
         return [line for line in lines if line]
 
@@ -136,7 +134,7 @@ class Words:
 
     def of_arrow(self, arrow: Arrow) -> str:
         """Return where the values go in, if the order of the tensors matters to the operation."""
-        if arrow.head.module or not _order_matters(arrow.head.shown):
+        if arrow.head.module or not _order_matters(arrow.head.representative):
             return ""
         said = ", ".join(map(_argument, dict.fromkeys(arrow.arguments)))
         return f"{said}, written" if arrow.through_write else said
@@ -146,15 +144,15 @@ class Words:
         if node.module is not None:
             operations = node.operations
             size, seconds = sum(op.tensor_fsize for op in operations), sum(op.func_time_elapsed for op in operations)
-            what = f"{counted(len(operations), 'operation')}, {byte_size(size)}"
+            what = f"{count_text(len(operations), 'operation')}, {byte_size(size)}"
             return [node.module, self._module(node.module).module_type, what, f"time: {duration(seconds)}"]
         return [line for line in self._metadata(node) if line]
 
     def _metadata(self, node: DrawnNode) -> Iterable[str]:
-        op = node.shown
-        arguments = _listed(op.func_position_args_non_tensor + op.func_keyword_args_non_tensor)
+        op = node.representative
+        arguments = _list_text(op.func_position_args_non_tensor + op.func_keyword_args_non_tensor)
         names = zip(op.parent_param_addresses, op.parent_param_shapes, strict=False)
-        params = _listed(f"{name} {shape_text(shape)}" for name, shape in names)
+        params = _list_text(f"{name} {shape_text(shape)}" for name, shape in names)
         module = self._shown_call(op.containing_module_origin or "")
         yield with_passes(self._shown_layer(op.label), node.num_passes)
         yield f"{shape_text(op.tensor_shape)} {op.tensor_dtype} on {op.tensor_device}, {byte_size(op.tensor_fsize)}"
@@ -164,8 +162,8 @@ class Words:
         yield f"buffer: {op.buffer_address}" if op.buffer_address else ""
         yield f"constant: {op.constant_origin}" if op.constant_origin else ""
         yield f"module: {module}" if module else ""
-        yield f"from: {_listed(dict.fromkeys(map(self._shown_layer, op.parent_layers)))}" if op.parent_layers else ""
-        yield f"to: {_listed(dict.fromkeys(map(self._shown_layer, op.child_layers)))}" if op.child_layers else ""
+        yield f"from: {_list_text(dict.fromkeys(map(self._shown_layer, op.parent_layers)))}" if op.parent_layers else ""
+        yield f"to: {_list_text(dict.fromkeys(map(self._shown_layer, op.child_layers)))}" if op.child_layers else ""
         yield f"backward: {op.gradfunc_name}" if op.gradfunc_name else ""
         yield f"time: {duration(op.func_time_elapsed)}" if op.func_time_elapsed else ""
         yield op.source_line
@@ -184,9 +182,9 @@ class Words:
         total = "total" if options.focus is None else "in the whole model"
         lines = [
             history.model_name,
-            f"{counted(history.num_tensors_total, 'tensor')} {total} ({byte_size(history.tensor_fsize_total)})",
-            f"{counted(history.total_params, 'param')} {total} ({byte_size(history.total_params_fsize)})"
-            + _not_trained(history.total_params, history.total_params_trainable),
+            f"{count_text(history.num_tensors_total, 'tensor')} {total} ({byte_size(history.tensor_fsize_total)})",
+            f"{count_text(history.total_params, 'param')} {total} ({byte_size(history.total_params_fsize)})"
+            + _frozen_count(history.total_params, history.total_params_trainable),
             *self._scene.title,
         ]
         if options.focus is not None:
@@ -204,21 +202,21 @@ def tensor_line(op: Operation) -> str:
     return f"{shape_text(op.tensor_shape)} ({byte_size(op.tensor_fsize)})"
 
 
-def _frozen(node: DrawnNode) -> str:
-    operations = list(once(node.operations))
-    return _not_trained(
+def _frozen_text(node: DrawnNode) -> str:
+    operations = list(once_by_parameters(node.operations))
+    return _frozen_count(
         sum(op.num_params_total for op in operations), sum(op.num_params_trainable for op in operations)
     )
 
 
-def _not_trained(total: int, trainable: int) -> str:
+def _frozen_count(total: int, trainable: int) -> str:
     """Return how many parameters are frozen, where some are."""
     if trainable == total:
         return ""
     return f", {total - trainable:,} frozen" if trainable else ", all frozen"
 
 
-def _listed(things: Iterable[str]) -> str:
+def _list_text(things: Iterable[str]) -> str:
     things = list(things)
     more = [f"… {len(things) - _MANY} more"] if len(things) > _MANY else []
     return ", ".join([*things[:_MANY], *more])
@@ -233,12 +231,12 @@ def _by_question(answers: Iterable[EscapeRecord]) -> dict[str, str]:
             f"{answer.value:.4g}" if isinstance(answer.value, float) else "" if answer.value is None else answer.value
         )
         found[asked][" → ".join(filter(None, [str(value), answer.branch]))] = None
-    return {asked: _listed(said) for asked, said in found.items()}
+    return {asked: _list_text(said) for asked, said in found.items()}
 
 
 def _limits(picture: Picture) -> Iterable[str]:
     """Say what the picture does not show."""
-    in_full = f"({counted(picture.num_in_full, 'node')} in full)"
+    in_full = f"({count_text(picture.num_in_full, 'node')} in full)"
     if picture.rolled_to_fit:
         yield f"all passes of a layer are drawn as one node {in_full}"
     if picture.runs:
@@ -246,7 +244,7 @@ def _limits(picture: Picture) -> Iterable[str]:
     if picture.level is not None:
         yield f"modules at level {picture.level} are drawn as one node each {in_full}"
     if picture.num_left_out:
-        yield f"the last {counted(picture.num_left_out, 'operation')} are not drawn"
+        yield f"the last {count_text(picture.num_left_out, 'operation')} are not drawn"
 
 
 def _order_matters(operation: Operation) -> bool:

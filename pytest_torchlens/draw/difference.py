@@ -1,4 +1,4 @@
-"""Two forward passes in one picture."""
+"""Merges two forward passes into one scene to draw."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def difference(before: HistoryRecord, after: HistoryRecord) -> Scene:
     """Return a scene of both passes: what only one has, and what differs, is marked."""
     alignment = align(before.operations, after.operations)
     pairs, was, now = alignment.pairs, _answers(before), _answers(after)
-    operations = tuple(_renamed(pair.operation) if pair.second is None else pair.second for pair in pairs)
+    operations = tuple(_rename(pair.operation) if pair.second is None else pair.second for pair in pairs)
     labels = [op.label for op in operations]
     by_label = dict(zip(labels, pairs, strict=True))
     marks = {label: _mark(pair, was, now) for label, pair in by_label.items()}
@@ -64,7 +64,7 @@ def _of_removed(pairs: dict[str, Pair], was: _Answers) -> Iterator[EscapeRecord]
             yield from (dataclasses.replace(escape, operation=label) for escape in was.get(pair.first.label, ()))
 
 
-def _renamed(op: Operation) -> Operation:
+def _rename(op: Operation) -> Operation:
     """Return an operation that is gone under labels that no other has."""
     return dataclasses.replace(
         op, layer_label=f"old {op.layer_label}", layer_label_w_pass=f"old {op.layer_label_w_pass}"
@@ -87,11 +87,11 @@ def _mark(pair: Pair, was: _Answers, now: _Answers) -> Mark:
         return "removed"
     if pair.first is None:
         return "added"
-    has_other_answers = _decided(was.get(pair.first.label, ())) != _decided(now.get(pair.second.label, ()))
+    has_other_answers = _truth_answers(was.get(pair.first.label, ())) != _truth_answers(now.get(pair.second.label, ()))
     return "changed" if pair.changes or has_other_answers else ""
 
 
-def _decided(answers: tuple[EscapeRecord, ...]) -> list[tuple[str, object, str]]:
+def _truth_answers(answers: tuple[EscapeRecord, ...]) -> list[tuple[str, object, str]]:
     """Return how truth tests came out; a number that Python was told is a value, and values are not compared."""
     return [(answer.statement, answer.value, answer.branch) for answer in answers if answer.is_truth_test]
 

@@ -1,4 +1,4 @@
-"""What a picture may be asked to show, checked."""
+"""Defines and checks the options of a drawing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ Direction = Literal["up", "down", "right", "left"]
 NestingDepth: TypeAlias = int | Mapping[str, int] | None
 ColorBy: TypeAlias = str | Mapping[str, float] | Callable[[Any], float | None] | None
 NodeText: TypeAlias = Callable[[Any], str | Iterable[str] | None]
-
-
 _KINDS: Final[dict[str, tuple[Any, str]]] = {
-    "focus": (str | None, "the address of a module, or None"),
+    "focus": (str | None, "a module address or None"),
     "color_by": (str | Mapping | Callable | None, "a name, a mapping of labels to numbers, a function, or None"),
-    "node_text": (Callable | None, "a function of an operation, or None"),
-    "theme": (str | Theme, "a name, or a Theme"),
+    "node_text": (Callable | None, "a function of an operation or None"),
+    "theme": (str | Theme, "a name or a Theme"),
     "legend": (bool, "True or False"),
     "gradients": (bool, "True or False"),
     "repeats": (bool | None, "True, False or None"),
@@ -118,28 +116,28 @@ class DrawOptions:
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
-                raise OptionError(f"a drawing has no option {name!r}; {nearest(name, known)}")
+                raise OptionError(f"expected an option of a drawing, got {name!r}; {nearest(name, known)}")
         return cls(**options)
 
 
 def check_draws(options: DrawOptions) -> None:
     """Raise `OptionError` if the options ask for no drawing where one is made."""
     if options.vis_opt == "none":
-        raise OptionError("vis_opt is 'none', and then there is nothing to draw; it can be 'unrolled' or 'rolled' here")
+        raise OptionError("vis_opt: expected 'unrolled' or 'rolled' to draw a picture, got 'none'")
 
 
 def check_choice(name: str, value: object, valid: Iterable[str]) -> None:
     """Raise `OptionError` if `value` is none of `valid`."""
     if value not in (valid := list(valid)):
         hint = close(value, valid) if isinstance(value, str) else ""
-        raise OptionError(f"{name} is {value!r:.80}; it can be {', '.join(map(repr, valid))}{hint and f' ({hint})'}")
+        raise OptionError(f"{name}: expected {', '.join(map(repr, valid))}, got {value!r:.80}{hint and f' ({hint})'}")
 
 
 def _check_kinds(options: DrawOptions) -> None:
-    for name, (kinds, said) in _KINDS.items():
+    for name, (kinds, expected) in _KINDS.items():
         value = getattr(options, name)
         if not isinstance(value, kinds):
-            raise TypeError(f"{name} is {value!r:.80}; it takes {said}")
+            raise TypeError(f"{name}: expected {expected}, got {value!r:.80}")
 
 
 def _check_numbers(options: DrawOptions) -> None:
@@ -154,22 +152,20 @@ def _check_numbers(options: DrawOptions) -> None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} is {value!r:.80}; it takes a whole number, or None")
+            raise TypeError(f"{name}: expected a whole number or None, got {value!r:.80}")
         if value < lowest:
-            raise OptionError(f"{name} is {value}; the smallest picture has {lowest}")
+            raise OptionError(f"{name}: expected at least {lowest}, got {value}")
 
 
 def _check_addresses(depths: Mapping[Any, int]) -> None:
     for pattern in depths:
         if not isinstance(pattern, str):
-            raise TypeError(
-                f"vis_nesting_depth has the key {pattern!r:.80}; its keys are addresses of modules, as text"
-            )
+            raise TypeError(f"vis_nesting_depth: expected module addresses (text) as keys, got {pattern!r:.80}")
 
 
 def _check_colour(colours: str | tuple[str, ...]) -> None:
     for colour in (colours,) if isinstance(colours, str) else colours:
         if not re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
-            raise OptionError(f"the theme has the colour {colour!r}; colours are written as '#rrggbb'")
+            raise OptionError(f"theme: expected colours as '#rrggbb', got {colour!r}")
     if not colours:
-        raise OptionError("the theme's scale has no colour; one is the least")
+        raise OptionError("theme: expected a scale of at least one colour, got none")

@@ -1,7 +1,4 @@
-"""Layout by Graphviz, wherever this machine has it.
-
-A history's drawing in a file.
-"""
+"""Draws a history into a file, with the layout made by Graphviz."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "pdf", "png", "dot")
 """Endings of drawings' files."""
-
 _VARIABLE = "PYTEST_LENS_DOT"
 _WHEEL = "graphviz-pure"
 _INSTALL_DOT = "install Graphviz (https://graphviz.org/download)"
@@ -45,71 +41,6 @@ class DrawingUnavailable(RuntimeError):  # noqa: N818 - it says a state, not a m
 
 class LayoutStopped(DrawingUnavailable):
     """The layout took longer than it may; one of fewer nodes may not."""
-
-
-def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  # noqa: A002 - Graphviz's word
-    """Return the drawing of a DOT source.
-
-    The program is the one that ``PYTEST_LENS_DOT`` names, else ``dot`` on the PATH, else that of the package
-    graphviz-pure.
-
-    Parameters
-    ----------
-    dot
-        DOT source.
-    format
-        Any that the program knows: ``"svg"``, ``"png"``, ``"pdf"`` (not with graphviz-pure).
-    timeout
-        Seconds that the layout may take.
-
-    Raises
-    ------
-    DrawingUnavailable
-        If there is no program, or it fails; `LayoutStopped` if it takes longer than `timeout`.
-    """
-    program = _program()
-    if format == "pdf" and Path(program).stem == _WHEEL:
-        raise DrawingUnavailable(f"no PDF: {_WHEEL} makes none; {_INSTALL_DOT}, or draw .svg or .png")
-    try:
-        done = subprocess.run(  # noqa: S603 - the program is the user's own Graphviz
-            [program, f"-T{format}"], input=dot.encode(), capture_output=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise LayoutStopped(
-            f"no drawing: {program} was stopped after {timeout:g} s; draw fewer nodes (max_nodes, vis_nesting_depth)"
-        ) from None
-    except OSError as error:
-        raise DrawingUnavailable(f"no drawing: {program} does not start ({error}); {_INSTALL}") from None
-    if done.returncode:
-        raise DrawingUnavailable(f"no drawing: {program} -T{format} failed: {_first_line(done.stderr)}")
-    if not done.stdout.strip():
-        raise DrawingUnavailable(f"no drawing: {program} -T{format} gave nothing; is it Graphviz? {_INSTALL}")
-    return done.stdout
-
-
-def _program() -> str:
-    found = os.environ.get(_VARIABLE) or shutil.which("dot") or _from_wheel() or shutil.which(_WHEEL)
-    if found is None:
-        raise DrawingUnavailable(f"no drawing: Graphviz is not on this machine; {_INSTALL}")
-    return found
-
-
-def _from_wheel() -> str | None:
-    """Find the wheel's program also where the environment's folder of scripts is not on the PATH."""
-    try:
-        scripts = [file for file in files(_WHEEL) or () if file.stem == _WHEEL]
-    except PackageNotFoundError:
-        return None
-    return next((str(Path(str(script.locate())).resolve()) for script in scripts), None)
-
-
-def _first_line(output: bytes) -> str:
-    lines = output.decode(errors="replace").strip().splitlines()
-    return lines[0] if lines else "it gave no reason"
-
-
-_PATIENCE = 600.0
-"""Seconds for a drawing that someone asked for; a report is less patient."""
 
 
 def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: Link | None = None) -> Path:
@@ -178,8 +109,8 @@ def live_record(history: HistoryView | HistoryRecord, name: str = "history") -> 
         return history
     if not hasattr(history, "record_without_operations"):
         raise TypeError(
-            f"{name} is {printable(repr(history)):.80}; it takes a history (or its record), as in "
-            "after.draw_difference(before, 'difference.svg')"
+            f"{name}: expected a history or its record, as in after.draw_difference(before, 'difference.svg'), "
+            f"got {printable(repr(history)):.80}"
         )
     return dataclasses.replace(history.record_without_operations(), operations=tuple(history.operations))
 
@@ -195,14 +126,18 @@ def checked_path(path: Path | str, name: str = "path") -> Path:
         If it is no path.
     """
     if not isinstance(path, str | Path):
-        raise TypeError(f"{name} is {path!r:.80}; it takes the path of a file, as in 'graph.svg'")
+        raise TypeError(f"{name}: expected the path of a file, as in 'graph.svg', got {path!r:.80}")
     path = Path(path)
     if why := _why_no_file(path):
-        raise OptionError(f"{name} {str(path)!r:.200} {why}; name a file in one, as in 'graph.svg'")
+        raise OptionError(
+            f"{name}: expected a file in an existing folder, as in 'graph.svg', got {str(path)!r:.200}, which {why}"
+        )
     path = path if path.suffix else path.with_suffix(".svg")
     if path.suffix.removeprefix(".") not in FORMATS:
         endings = [f".{format_}" for format_ in FORMATS]
-        raise OptionError(f"{name} {str(path)!r} ends in no format; {nearest(path.suffix, endings)}")
+        raise OptionError(
+            f"{name}: expected the ending of a format, got {str(path)!r}; {nearest(path.suffix, endings)}"
+        )
     return path
 
 
@@ -210,9 +145,9 @@ def _why_no_file(path: Path) -> str:
     try:
         return "is a folder" if stat.S_ISDIR(path.stat().st_mode) else ""
     except (FileNotFoundError, NotADirectoryError):
-        return "" if path.parent.is_dir() else "is in no folder that is there"
+        return "" if path.parent.is_dir() else "is in a folder that does not exist"
     except (OSError, ValueError) as error:
-        return f"cannot be a file's ({getattr(error, 'strerror', None) or error})"
+        return f"cannot name a file ({getattr(error, 'strerror', None) or error})"
 
 
 def write_drawing(dot: str, path: Path) -> None:
@@ -229,3 +164,68 @@ def write_drawing(dot: str, path: Path) -> None:
         path.write_bytes(drawn)
     except OSError as error:
         raise DrawingUnavailable(f"no drawing: {path} cannot be written ({error.strerror})") from None
+
+
+_PATIENCE = 600.0
+"""Seconds for a drawing that someone asked for; a report is less patient."""
+
+
+def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  # noqa: A002 - Graphviz's word
+    """Return the drawing of a DOT source.
+
+    The program is the one that ``PYTEST_LENS_DOT`` names, else ``dot`` on the PATH, else that of the package
+    graphviz-pure.
+
+    Parameters
+    ----------
+    dot
+        DOT source.
+    format
+        Any that the program knows: ``"svg"``, ``"png"``, ``"pdf"`` (not with graphviz-pure).
+    timeout
+        Seconds that the layout may take.
+
+    Raises
+    ------
+    DrawingUnavailable
+        If there is no program, or it fails; `LayoutStopped` if it takes longer than `timeout`.
+    """
+    program = _program()
+    if format == "pdf" and Path(program).stem == _WHEEL:
+        raise DrawingUnavailable(f"no PDF: {_WHEEL} makes none; {_INSTALL_DOT}, or draw .svg or .png")
+    try:
+        done = subprocess.run(  # noqa: S603 - the program is the user's own Graphviz
+            [program, f"-T{format}"], input=dot.encode(), capture_output=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise LayoutStopped(
+            f"no drawing: {program} was stopped after {timeout:g} s; draw fewer nodes (max_nodes, vis_nesting_depth)"
+        ) from None
+    except OSError as error:
+        raise DrawingUnavailable(f"no drawing: {program} does not start ({error}); {_INSTALL}") from None
+    if done.returncode:
+        raise DrawingUnavailable(f"no drawing: {program} -T{format} failed: {_first_line(done.stderr)}")
+    if not done.stdout.strip():
+        raise DrawingUnavailable(f"no drawing: {program} -T{format} gave nothing; is it Graphviz? {_INSTALL}")
+    return done.stdout
+
+
+def _program() -> str:
+    found = os.environ.get(_VARIABLE) or shutil.which("dot") or _from_wheel() or shutil.which(_WHEEL)
+    if found is None:
+        raise DrawingUnavailable(f"no drawing: Graphviz is not on this machine; {_INSTALL}")
+    return found
+
+
+def _from_wheel() -> str | None:
+    """Find the wheel's program also where the environment's folder of scripts is not on the PATH."""
+    try:
+        scripts = [file for file in files(_WHEEL) or () if file.stem == _WHEEL]
+    except PackageNotFoundError:
+        return None
+    return next((str(Path(str(script.locate())).resolve()) for script in scripts), None)
+
+
+def _first_line(output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
+    return lines[0] if lines else "it gave no reason"

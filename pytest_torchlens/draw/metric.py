@@ -1,4 +1,4 @@
-"""Numbers that fills show."""
+"""Gives each operation the number that its fill colour shows."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Metric:
         if self.name in _OF_CALLS:
             known = list({op.call_id if op.call_id >= 0 else op.label: op for op in known}.values())
         if self.name in _OF_PARAMETERS:
-            known = list(once(known))
+            known = list(once_by_parameters(known))
         return sum(self.values[op.label] for op in known)
 
     def text(self, value: float) -> str:
@@ -113,7 +113,7 @@ class Scale:
         return self.low + share * (self.high - self.low)
 
 
-def once(operations: Iterable[Operation]) -> Iterable[Operation]:
+def once_by_parameters(operations: Iterable[Operation]) -> Iterable[Operation]:
     """Return one operation for each set of parameters, and each that has none."""
     return {op.parent_param_addresses or op.label: op for op in operations}.values()
 
@@ -151,9 +151,13 @@ def metric(
         return Metric(color_by, _flops(operations, measured), is_sum=True)
     if isinstance(color_by, str):
         return _of_field(color_by, operations)
-    own = _by_key(color_by, operations, addresses) if isinstance(color_by, Mapping) else _asked(color_by, operations)
+    own = (
+        _by_key(color_by, operations, addresses)
+        if isinstance(color_by, Mapping)
+        else _by_function(color_by, operations)
+    )
     if operations and not own:
-        raise OptionError(f"color_by is {color_by!r:.80}, which gives no layer a number")
+        raise OptionError(f"color_by: expected a number for at least one layer, got none from {color_by!r:.80}")
     name = getattr(color_by, "__name__", "").strip("<>")
     return Metric(name if name not in ("", "lambda") else "value", own, is_sum=False)
 
@@ -165,7 +169,9 @@ def _of_field(name: str, operations: tuple[Operation, ...]) -> Metric:
     numbers = {key: float(v) for key, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     if not numbers and values:
         known = [*(key for key, of in _FIELDS.items() if _is_there(of, operations)), "gradient_norm"]
-        raise OptionError(f"color_by is {name!r}, which this history has no numbers for; {nearest(name, known)}")
+        raise OptionError(
+            f"color_by: expected a field with numbers in this history, got {name!r}; {nearest(name, known)}"
+        )
     return Metric(_WORDS.get(field, field), numbers, is_sum=True)
 
 
@@ -181,7 +187,7 @@ def _by_key(
     known = {key for names in keys.values() for key in names}
     for key in numbers:
         if key not in known:
-            raise OptionError(f"color_by has {key!r}, which is no layer; {nearest(str(key), known)}")
+            raise OptionError(f"color_by: expected labels of layers as keys, got {key!r}; {nearest(str(key), known)}")
     found = {label: next((key for key in names if key in numbers), None) for label, names in keys.items()}
     return {label: _number(numbers[key], label) for label, key in found.items() if key is not None}
 
@@ -192,14 +198,14 @@ def _keys(op: Operation, addresses: Container[str]) -> tuple[str, ...]:
     return tuple(filter(None, names))
 
 
-def _asked(function: Callable[[Any], float | None], operations: tuple[Operation, ...]) -> dict[str, float]:
+def _by_function(function: Callable[[Any], float | None], operations: tuple[Operation, ...]) -> dict[str, float]:
     found = {}
     for op in operations:
         try:
             value = function(op)
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise OptionError(f"the function given as color_by raised {said}, for {op.label}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise OptionError(f"the function given as color_by raised {reason}, for {op.label}") from error
         if value is not None:
             found[op.label] = _number(value, op.label)
     return found
@@ -209,7 +215,7 @@ def _number(value: Any, label: str) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
-        raise OptionError(f"color_by gives {value!r} for {label}, which is no number") from None
+        raise OptionError(f"color_by: expected a number for {label}, got {value!r}") from None
 
 
 def _flops(operations: tuple[Operation, ...], measured: Measurements | None) -> dict[str, float]:

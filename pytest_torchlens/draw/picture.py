@@ -1,4 +1,4 @@
-"""What is to be drawn: nodes, arrows and module boxes, before any of them has a look."""
+"""Decides what is drawn: nodes, arrows and module boxes, before any of them gets a shape or colour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_torchlens.draw.scene import Path
 from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.scene import Surroundings
 from pytest_torchlens.draw.scene import common
-from pytest_torchlens.draw.scene import focused
+from pytest_torchlens.draw.scene import focus_on
 from pytest_torchlens.draw.text import layer_id
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import node_id
@@ -47,7 +47,7 @@ class DrawnNode:
     """Whether it is beside what the picture is about."""
 
     @property
-    def shown(self) -> Operation:
+    def representative(self) -> Operation:
         """The operation whose text it has."""
         return self.operations[0]
 
@@ -135,7 +135,7 @@ class _Composer:
         self.around = Surroundings(scene)
         self.scene, self.stubs = scene, frozenset[str]()
         if options.focus is not None:
-            self.scene, self.stubs = focused(scene, self.around, options.focus)
+            self.scene, self.stubs = focus_on(scene, self.around, options.focus)
         self.start = 0 if options.focus is None else 1
         self.depths = Depths(options.vis_nesting_depth, self.addresses)
         self.repeats = (

@@ -1,4 +1,4 @@
-"""Equal modules in a row, of which one is enough to look at."""
+"""Finds equal modules in a row, so that a picture draws only one of them."""
 
 from __future__ import annotations
 

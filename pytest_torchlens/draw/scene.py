@@ -1,10 +1,7 @@
-"""What happened, as it is to be drawn: operations and what flowed between them.
+"""Holds what a picture shows: operations, the data that flow between them, and the module calls around each.
 
-The module calls around each operation.
-
-Down to which module a picture goes.
-
-One module of a model, with what it reads and what reads it.
+`Scene` is one forward pass, or two merged.  `Surroundings` knows the module calls around each operation, `Depths` which
+module calls are drawn as one node, and `focus_on` cuts a scene down to one module and its neighbours.
 """
 
 from __future__ import annotations
@@ -154,7 +151,9 @@ class Depths:
         for pattern in self._patterns:
             if not any(fnmatchcase(address, pattern) for address in self._addresses):
                 known = nearest(pattern, self._addresses)
-                raise OptionError(f"vis_nesting_depth has {pattern!r}, which fits no module; {known}")
+                raise OptionError(
+                    f"vis_nesting_depth: expected a pattern that matches a module, got {pattern!r}; {known}"
+                )
         self._left = cache(self._levels_left)
 
     def collapsed_at(self, path: Path, start: int) -> int | None:
@@ -178,7 +177,7 @@ class Depths:
         return next((n for pattern, n in reversed(self._patterns.items()) if fnmatchcase(address, pattern)), None)
 
 
-def focused(scene: Scene, surroundings: Surroundings, focus: str) -> tuple[Scene, frozenset[str]]:
+def focus_on(scene: Scene, surroundings: Surroundings, focus: str) -> tuple[Scene, frozenset[str]]:
     """Return the part of a scene that is in a module or beside it, and the labels of what is beside it.
 
     Parameters
@@ -205,7 +204,7 @@ def focused(scene: Scene, surroundings: Surroundings, focus: str) -> tuple[Scene
         calls = {
             name for path in surroundings.paths.values() for call in path for name in (call, address_of(call, known))
         }
-        raise OptionError(f"focus is {focus!r}, and no such module was called; {nearest(focus, calls)}")
+        raise OptionError(f"focus: expected a module that was called, got {focus!r}; {nearest(focus, calls)}")
     flows = tuple(flow for flow in scene.flows if cut[flow.tail] or cut[flow.head])
     near = {label for flow in flows for label in (flow.tail, flow.head)}
     operations = tuple(op for op in scene.operations if cut[op.label] or op.label in near)

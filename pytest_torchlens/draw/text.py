@@ -1,4 +1,4 @@
-"""Words, shapes and ids, as the picture and the report show them."""
+"""Formats words, numbers, shapes and ids as the picture and the report show them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_torchlens.records import Operation
+
 
 _LONGEST_NAME = 80
 
@@ -30,7 +31,7 @@ def short_place(source_line: str) -> str:
     return "/".join(source_line.replace("\\", "/").split("/")[-2:])
 
 
-def counted(count: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 tensor``, ``1,024 tensors``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
@@ -43,7 +44,7 @@ def magnitude(count: float) -> str:
     return str(count)
 
 
-def shortened(text: str, limit: int = _LONGEST_NAME, gap: str = "…") -> str:
+def shorten(text: str, limit: int = _LONGEST_NAME, gap: str = "…") -> str:
     """Return `text` with its middle left out where it is longer than `limit` characters."""
     if len(text) <= limit:
         return text

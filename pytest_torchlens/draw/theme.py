@@ -1,4 +1,4 @@
-"""Colours and type of a picture."""
+"""Defines the colours and fonts of a picture."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ THEMES = {
 """Themes by name."""
 
 
-def mixed(scale: tuple[str, ...], share: float) -> str:
+def mix(scale: tuple[str, ...], share: float) -> str:
     """Return the colour at `share` (0 to 1) of a scale of one colour or more."""
     place = min(max(share, 0.0), 1.0) * (len(scale) - 1)
     at = min(int(place), len(scale) - 2) if len(scale) > 1 else 0

@@ -1,9 +1,7 @@
-"""The recorded calls, run again one by one for what they cost.
+"""Counts the floating-point operations of each recorded call, by PyTorch's formulas over a replay.
 
-Floating-point operations of each recorded call, counted by PyTorch's own formulas over the replay.
-
-PyTorch has no formulas for the fused kernels that attention and recurrent layers take in eval mode on the CPU; without
-them `torch.utils.flop_counter.FlopCounterMode` leaves these out.  `FORMULAS` has them, in the form of its
+PyTorch has no formulas for the fused kernels that attention and recurrent layers use in eval mode on the CPU:
+`torch.utils.flop_counter.FlopCounterMode` does not count them.  `FORMULAS` adds these, in the form of its
 `custom_mapping`.
 """
 
@@ -25,20 +23,24 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.replay import Player
 
 
-class Played(NamedTuple):
-    """One call, just after it ran; what is not used again is freed when the next is asked for."""
+def flops_of(recording: Recording) -> tuple[int, ...]:
+    """Return the floating-point operations of each call; a multiplication with an addition is two.
 
-    number: int
-    call: Call
-    arguments: tuple[torch.Tensor, ...]
-    outputs: tuple[torch.Tensor, ...]
+    Raises
+    ------
+    NotPlayedError
+        If a call cannot be run again.
+    """
+    counts, before = [], 0
+    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+        for _ in replay_calls(recording):
+            now = counter.get_total_flops()
+            counts.append(now - before)
+            before = now
+    return tuple(counts)
 
 
-class NotPlayedError(RuntimeError):
-    """A recorded call cannot be run again, with its name and the reason."""
-
-
-def played(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[Played]:
+def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[ReplayedCall]:
     """Run the calls of a recording again and yield each; `begin` is called just before it runs.
 
     Raises
@@ -52,32 +54,28 @@ def played(recording: Recording, begin: Callable[[], object] = lambda: None) -> 
                 arguments = player.arguments(call)
                 begin()
                 returned, outputs = player.play(number, call, arguments)
-                yield Played(number, call, tensors(arguments), outputs)
+                yield ReplayedCall(number, call, tensors(arguments), outputs)
                 del arguments, outputs
                 player.store(number, call, returned)
             except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
-                raise NotPlayedError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
+                raise NotReplayableError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
             del returned
 
 
+class ReplayedCall(NamedTuple):
+    """One call, just after it ran; what is not used again is freed when the next is asked for."""
+
+    number: int
+    call: Call
+    arguments: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+
+
+class NotReplayableError(RuntimeError):
+    """A recorded call cannot be run again, with its name and the reason."""
+
+
 Shape = tuple[int, ...]
-
-
-def flops_of(recording: Recording) -> tuple[int, ...]:
-    """Return the floating-point operations of each call; a multiplication with an addition is two.
-
-    Raises
-    ------
-    NotPlayedError
-        If a call cannot be run again.
-    """
-    counts, before = [], 0
-    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
-        for _ in played(recording):
-            now = counter.get_total_flops()
-            counts.append(now - before)
-            before = now
-    return tuple(counts)
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:

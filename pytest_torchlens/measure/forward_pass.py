@@ -1,7 +1,4 @@
-"""What each module cost: the sums over its operations.
-
-What a forward pass costs, and how each number was had.
-"""
+"""Measures what a forward pass costs, for each operation and each module, and says how each number was measured."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.history.history_options import arguments_of
-from pytest_torchlens.measure.flops import NotPlayedError
+from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.memory import LiveStorages
 from pytest_torchlens.measure.memory import measured_peak
@@ -36,21 +33,6 @@ from pytest_torchlens.records import ModuleMeasurements
 
 Costs = dict[str, tuple[Any, ...]]
 """By field of `ModuleMeasurements`, what each call cost."""
-
-
-def by_module(recording: Recording, costs: Costs) -> tuple[ModuleMeasurements, ...]:
-    """Return the sums for each module that was called, the model itself first; of all its calls."""
-    found: dict[str, dict[str, Any]] = {call.address: defaultdict(int) for call in recording.module_calls}
-    for number, call in enumerate(recording.calls):
-        addresses = list(dict.fromkeys(around.address for around in call.module.stack())) if call.module else []
-        for name, each in costs.items():
-            for address in addresses if each else ():
-                found[address][name] += each[number]
-            if each and addresses:
-                found[addresses[0]][f"self_{name}"] += each[number]
-    return tuple(ModuleMeasurements(address=address, **sums) for address, sums in found.items())
-
-
 _FLOPS = (
     "PyTorch's formulas (torch.utils.flop_counter), and ours for fused kernels, over the replay; multiply-add is two"
 )
@@ -106,13 +88,13 @@ def measure_forward_pass(
     12
     """
     if passes < 1:
-        raise ValueError(f"passes is {passes}; at least 1 pass is needed to measure a time")
+        raise ValueError(f"passes: expected at least 1, got {passes}")
     args, kwargs = arguments_of(model, input_args, input_kwargs)
     given = tensors((args, kwargs))
     with _put_back(model, given):
         model(*args, **kwargs)  # what it makes once and keeps is then there
         history = history or ModelHistory.of(model, (args, kwargs), TraceOptions(None))
-        history.measurements = _Pass(model, args, kwargs, history).measured(passes)
+        history.measurements = _Pass(model, args, kwargs, history).measure(passes)
     return history.measurements
 
 
@@ -130,9 +112,11 @@ class _Pass:
         held = itertools.chain(model.parameters(), tensors((args, kwargs)))
         self._device = next((tensor.device for tensor in held), torch.device("cpu"))
 
-    def measured(self, passes: int) -> Measurements:
-        flops = self._or_nothing("operation_flops", _FLOPS, partial(flops_of, self._recording)) or ()
-        needed, moved = self._or_nothing("needed_peak_bytes", _NEEDED, partial(needed_and_moved, self._recording)) or (
+    def measure(self, passes: int) -> Measurements:
+        flops = self._if_replayable("operation_flops", _FLOPS, partial(flops_of, self._recording)) or ()
+        needed, moved = self._if_replayable(
+            "needed_peak_bytes", _NEEDED, partial(needed_and_moved, self._recording)
+        ) or (
             (),
             (),
         )
@@ -165,11 +149,11 @@ class _Pass:
             "measured_peak_bytes": measured,
         }
 
-    def _or_nothing(self, field: str, method: str, find: Callable[[], Any]) -> Any:
+    def _if_replayable(self, field: str, method: str, find: Callable[[], Any]) -> Any:
         """Return what is found; None where the calls cannot be run again, which the method then says."""
         try:
             found = find()
-        except NotPlayedError as error:
+        except NotReplayableError as error:
             self._methods[field] = f"not known: {error}"
             return None
         self._methods[field] = method
@@ -184,7 +168,7 @@ class _Pass:
         self._methods["operation_seconds"] = times.method
         on_device = None
         if self._device.type == "cuda":
-            on_device = self._or_nothing("operation_seconds", _EVENTS, partial(seconds_on_cuda, self._recording))
+            on_device = self._if_replayable("operation_seconds", _EVENTS, partial(seconds_on_cuda, self._recording))
         return {
             "operation_seconds": on_device or times.operations,
             "forward_seconds": plain.median,
@@ -193,6 +177,19 @@ class _Pass:
             "num_threads": plain.num_threads,
             "overhead_seconds": times.overhead,
         }
+
+
+def by_module(recording: Recording, costs: Costs) -> tuple[ModuleMeasurements, ...]:
+    """Return the sums for each module that was called, the model itself first; of all its calls."""
+    found: dict[str, dict[str, Any]] = {call.address: defaultdict(int) for call in recording.module_calls}
+    for number, call in enumerate(recording.calls):
+        addresses = list(dict.fromkeys(around.address for around in call.module.stack())) if call.module else []
+        for name, each in costs.items():
+            for address in addresses if each else ():
+                found[address][name] += each[number]
+            if each and addresses:
+                found[addresses[0]][f"self_{name}"] += each[number]
+    return tuple(ModuleMeasurements(address=address, **sums) for address, sums in found.items())
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Memory: what tensors hold while each call runs, and what they would if each went after its last use."""
+"""Measures memory: what tensors hold while each call runs, and what they would hold if freed after the last use."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import value_of
-from pytest_torchlens.measure.flops import Played
-from pytest_torchlens.measure.flops import played
+from pytest_torchlens.measure.flops import ReplayedCall
+from pytest_torchlens.measure.flops import replay_calls
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         before = {storage_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         result = func(*args, **kwargs)
-        made = [] if self._recording is not None and _keeps_books() else tree_leaves(result)
+        made = [] if self._recording is not None and _is_recorder_work() else tree_leaves(result)
         for leaf in made:
             if isinstance(leaf, torch.Tensor) and storage_key(leaf) not in before:
                 self._add(leaf)
@@ -83,16 +83,16 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._bytes -= size
 
 
-def _keeps_books() -> bool:
+def _is_recorder_work() -> bool:
     """Return whether the recorder runs an operation for itself: a copy of what is to be overwritten, a fingerprint."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename in _BOOKS
+    return frame is not None and frame.f_code.co_filename in _RECORDER_FILES
 
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
-_BOOKS = {
+_RECORDER_FILES = {
     f"{Path(capture.__file__).parent}{os.sep}{name}.py" for name in ("fingerprint", "memory", "storage", "values")
 }
 
@@ -126,9 +126,9 @@ def needed_and_moved(recording: Recording) -> tuple[tuple[int, ...], tuple[int, 
         If a call cannot be run again.
     """
     live, moved = _Live(recording), []
-    for each in played(recording):
+    for each in replay_calls(recording):
         live.add(each)
-        moved.append(_moved(each))
+        moved.append(_bytes_moved(each))
     return tuple(live.curve), tuple(moved)
 
 
@@ -144,7 +144,7 @@ class _Live:
         self._bytes = 0
         self.curve: list[int] = []
 
-    def add(self, each: Played) -> None:
+    def add(self, each: ReplayedCall) -> None:
         given = {storage_key(tensor) for tensor in each.arguments}
         for value, tensor in zip(each.call.outputs, each.outputs, strict=True) if each.call.returned else ():
             key = storage_key(tensor)
@@ -183,7 +183,7 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     return found
 
 
-def _moved(each: Played) -> int:
+def _bytes_moved(each: ReplayedCall) -> int:
     """Return the bytes of a call's arguments and results; a view moves none."""
     read = {_extent(tensor): _size(tensor) for tensor in each.arguments}
     made = {_extent(tensor): _size(tensor) for tensor in each.outputs}

@@ -1,4 +1,4 @@
-"""Time: of the plain forward pass, and of each operation from recordings, without what recording adds."""
+"""Times the plain forward pass, and each operation of recorded passes less the overhead of recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils import benchmark
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import record
-from pytest_torchlens.measure.flops import played
+from pytest_torchlens.measure.flops import replay_calls
 
 _SHORTEST = 0.01
 """Seconds that one timing takes at least; shorter passes are run several times in it."""
@@ -54,15 +54,15 @@ def times_of(run: Callable[[], object], again: Callable[[], Recording], recordin
     for _ in range(passes):
         plain.append(timer.timeit(number))
         other = again()
-        recorded += [_elapsed_in(other)] if same_calls(other, recording) else []
-    recorded = recorded or [_elapsed_in(recording)]
+        recorded += [_call_nanoseconds(other)] if same_calls(other, recording) else []
+    recorded = recorded or [_call_nanoseconds(recording)]
     overhead = overhead_seconds()
     seconds = tuple(max(0.0, statistics.median(each) / 1e9 - overhead) for each in zip(*recorded, strict=True))
     method = f"median of {len(recorded)} recorded passes, less {overhead * 1e6:.1f} µs each that recording adds"
     return Times(benchmark.Measurement.merge(plain)[0], number * passes, seconds, overhead, method)
 
 
-def _elapsed_in(recording: Recording) -> list[int]:
+def _call_nanoseconds(recording: Recording) -> list[int]:
     return [call.elapsed for call in recording.calls]
 
 
@@ -85,11 +85,11 @@ def overhead_seconds() -> float:
     with torch.no_grad():
         record(chain, (x,))
         noted = min(statistics.median(call.elapsed for call in record(chain, (x,)).calls) for _ in range(5))
-        plain = min(_elapsed(functools.partial(chain, x)) for _ in range(5)) / _TINY
+        plain = min(_nanoseconds(functools.partial(chain, x)) for _ in range(5)) / _TINY
     return max(0.0, noted - plain) / 1e9
 
 
-def _elapsed(run: Callable[[], object]) -> int:
+def _nanoseconds(run: Callable[[], object]) -> int:
     start = perf_counter_ns()
     run()
     return perf_counter_ns() - start
@@ -105,7 +105,7 @@ def seconds_on_cuda(recording: Recording) -> tuple[float, ...]:
     """
     starts: list[torch.cuda.Event] = []
     ends: list[torch.cuda.Event] = []
-    for _ in played(recording, lambda: _mark(starts)):
+    for _ in replay_calls(recording, lambda: _mark(starts)):
         _mark(ends)
     torch.cuda.synchronize()
     return tuple(start.elapsed_time(end) / 1e3 for start, end in zip(starts, ends, strict=True))

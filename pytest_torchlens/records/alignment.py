@@ -1,8 +1,7 @@
-"""What two sequences have in common, in order: Myers' algorithm, in time linear in their length.
+"""Aligns the operations of two forward passes, of one model or of a model and a changed copy of it.
 
-Two sequences side by side in which something repeats, paired without crossings and pass by pass.
-
-Which operation of one forward pass is which of another, of the same model or of one that was changed.
+`align` pairs operations module call by module call.  `in_step` pairs two sequences pass by pass where loops repeat.
+`common_places` is Myers' algorithm for what two sequences have in common, in time linear in their length.
 """
 
 from __future__ import annotations
@@ -19,146 +18,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pytest_torchlens.records.operation import Operation
-
-_MOST = 256
-"""Differences looked through at once; beyond so many the way that got furthest is taken."""
-
-
-def common_places(first: Sequence[Hashable], second: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """Yield the places of equal items, as many as can be had in order; nearly so where hundreds in a row differ."""
-    numbers: dict[Hashable, int] = {}
-    ours = [numbers.setdefault(item, len(numbers)) for item in first]
-    theirs = [numbers.setdefault(item, len(numbers)) for item in second]
-    start = (0, 0)
-    while start[0] < len(ours) and start[1] < len(theirs):
-        way, start = _way(ours, theirs, *start)
-        yield from way
-
-
-_Places = tuple[int, int]
-
-
-def _way(ours: list[int], theirs: list[int], left: int, right: int) -> tuple[list[_Places], _Places]:
-    """Return the places of equal items on the best way from a pair of places on, and where it ends.
-
-    ``reach[k]`` is the furthest place in `ours` of the ways that left out `k` more of ours than of theirs.
-    """
-    reach = {1: left}
-    steps: list[dict[int, int]] = []
-    shift = left - right
-    for most in range(_MOST):
-        steps.append(dict(reach))
-        for k in range(-most, most + 1, 2):
-            x = _entered(reach, k, most)
-            while x < len(ours) and 0 <= x - k - shift < len(theirs) and ours[x] == theirs[x - k - shift]:
-                x += 1
-            reach[k] = x
-            if x >= len(ours) and x - k - shift >= len(theirs):
-                return _back(steps, k, x, shift), (x, x - k - shift)
-    inside = [k for k, x in reach.items() if x <= len(ours) and x - k - shift <= len(theirs) and (k - most) % 2 == 0]
-    k = max(inside, key=lambda k: 2 * reach[k] - k)
-    return _back(steps, k, reach[k], shift), (reach[k], reach[k] - k - shift)
-
-
-def _entered(reach: dict[int, int], k: int, most: int) -> int:
-    """Return the place at which a way comes onto a diagonal: one of theirs, or of ours, is left out."""
-    return reach[k + 1] if _leaves_theirs(reach, k, most) else reach[k - 1] + 1
-
-
-def _back(steps: list[dict[int, int]], k: int, x: int, shift: int) -> list[_Places]:
-    found: list[_Places] = []
-    for most in range(len(steps) - 1, -1, -1):
-        entered = _entered(steps[most], k, most)
-        found += [(place, place - k - shift) for place in range(x - 1, entered - 1, -1)]
-        k, x = (k + 1, entered) if _leaves_theirs(steps[most], k, most) else (k - 1, entered - 1)
-    return found[::-1]
-
-
-def _leaves_theirs(reach: dict[int, int], k: int, most: int) -> bool:
-    return k == -most or (k != most and reach[k - 1] < reach[k + 1])
-
-
-Places = tuple[int, int]
-"""A place in each sequence; -1 where that one has nothing to pair."""
-_Part = tuple[Places, Places]
-"""The places of both where a part begins and where it ends."""
-
-
-def in_step(
-    first: Sequence[Hashable], second: Sequence[Hashable], is_loop: Callable[[int, int, int], bool]
-) -> list[Places]:
-    """Return the places of both sequences in one order, equal things of the same pass paired.
-
-    What comes first in both tells the passes of a loop apart: its times are paired one by one, then what is between.
-
-    Parameters
-    ----------
-    first, second
-        What is equal in both where it is the same.
-    is_loop
-        Whether two places of sequence 0 or 1 with the same thing, ``is_loop(side, earlier, later)``, are passes of one
-        loop and not two calls of one function.  Passes that one sequence alone has are then paired with nothing.
-    """
-    return _filled(sorted(_Steps((first, second), is_loop).pairs()), (len(first), len(second)))
-
-
-class _Steps:
-    def __init__(
-        self, sides: tuple[Sequence[Hashable], Sequence[Hashable]], is_loop: Callable[[int, int, int], bool]
-    ) -> None:
-        self._sides = sides
-        self._is_loop = is_loop
-        self._at: tuple[dict[Hashable, list[int]], ...] = (defaultdict(list), defaultdict(list))
-        for places, side in zip(self._at, sides, strict=True):
-            for place, key in enumerate(side):
-                places[key].append(place)
-        self._alone: tuple[set[int], set[int]] = (set(), set())
-
-    def pairs(self) -> list[Places]:
-        found: list[Places] = []
-        waiting: list[_Part] = [((0, 0), (len(self._sides[0]), len(self._sides[1])))]
-        while waiting:
-            (start, begin), (end, stop) = waiting.pop()
-            if start >= end or begin >= stop:
-                continue
-            if start in self._alone[0]:
-                waiting.append(((start + 1, begin), (end, stop)))
-                continue
-            times = [self._times(0, start, (start, end)), self._times(1, start, (begin, stop))]
-            pairs = list(zip(*times, strict=False))
-            if not pairs:
-                waiting.append(((start + 1, begin), (end, stop)))
-                continue
-            found += pairs
-            self._leave_further_passes(times, pairs, (end, stop))
-            waiting += [((a + 1, b + 1), later) for (a, b), later in pairwise([*pairs, (end, stop)])]
-        return found
-
-    def _times(self, side: int, of_first: int, part: Places) -> list[int]:
-        places = self._at[side].get(self._sides[0][of_first], [])
-        found = places[bisect_left(places, part[0]) : bisect_left(places, part[1])]
-        return [place for place in found if place not in self._alone[side]]
-
-    def _leave_further_passes(self, times: list[list[int]], pairs: list[Places], ends: Places) -> None:
-        """Leave alone the passes that one side has more, up to the last thing done in passes of either before."""
-        for side, (places, end) in enumerate(zip(times, ends, strict=True)):
-            if len(places) > len(pairs) and self._is_loop(side, places[len(pairs) - 1], places[len(pairs)]):
-                further, other = places[len(pairs)], times[1 - side]
-                known = {*self._sides[side][places[0] : further], *self._sides[1 - side][other[0] : other[-1]]}
-                last = next(place for place in reversed(range(end)) if self._sides[side][place] in known)
-                self._alone[side].update(range(further, last + 1))
-
-
-def _filled(pairs: list[Places], lengths: Places) -> list[Places]:
-    """Return pairs with what is between them: of the second sequence, then of the first."""
-    order: list[Places] = []
-    done = (-1, -1)
-    for pair in [*pairs, lengths]:
-        order += [(-1, place) for place in range(done[1] + 1, pair[1])]
-        order += [(place, -1) for place in range(done[0] + 1, pair[0])]
-        order.append(pair)
-        done = pair
-    return order[:-1]
 
 
 @dataclass(frozen=True)
@@ -261,7 +120,7 @@ def align(first: Sequence[Operation], second: Sequence[Operation]) -> Alignment:
     waiting = [(_items(first, range(len(first)), 0), _items(second, range(len(second)), 0), 1)]
     while waiting:
         ours, theirs, depth = waiting.pop()
-        for early, late in _matched(ours, theirs, (_whole, _content, _name)):
+        for early, late in _matches(ours, theirs, (_whole, _content, _name)):
             if early.call and late.call:
                 inside = _items(first, early.places, depth), _items(second, late.places, depth)
                 waiting.append((*inside, depth + 1))
@@ -314,17 +173,17 @@ def _item(operations: Sequence[Operation], call: str, places: list[int]) -> _Ite
     return _Item(call, tuple(places), content, () if call else names)
 
 
-def _matched(ours: list[_Item], theirs: list[_Item], keys: tuple[_Key, ...]) -> Iterator[tuple[_Item, _Item]]:
+def _matches(ours: list[_Item], theirs: list[_Item], keys: tuple[_Key, ...]) -> Iterator[tuple[_Item, _Item]]:
     """Yield items that agree in the first key, and between them those that agree in the next ones; all in order."""
     if not (keys and ours and theirs):
         return
     key, *others = keys
     early = late = 0
     for a, b, size in _blocks([key(item) for item in ours], [key(item) for item in theirs]):
-        yield from _matched(ours[early:a], theirs[late:b], tuple(others))
+        yield from _matches(ours[early:a], theirs[late:b], tuple(others))
         yield from zip(ours[a : a + size], theirs[b : b + size], strict=True)
         early, late = a + size, b + size
-    yield from _matched(ours[early:], theirs[late:], tuple(others))
+    yield from _matches(ours[early:], theirs[late:], tuple(others))
 
 
 def _blocks(first: list[Hashable], second: list[Hashable]) -> Iterator[tuple[int, int, int]]:
@@ -361,7 +220,7 @@ def _changes(before: Operation, after: Operation) -> Iterator[str]:
     for name, field in _COMPARED.items():
         old, new = getattr(before, field), getattr(after, field)
         if old != new:
-            yield f"{name} {_said(old)} → {_said(new)}"
+            yield f"{name} {_value_text(old)} → {_value_text(new)}"
 
 
 _COMPARED = {
@@ -376,7 +235,7 @@ _COMPARED = {
 }
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return ", ".join(value) or "none"
     return str(value)
@@ -399,3 +258,144 @@ def _arguments(op: Operation | None, places: dict[str, int]) -> dict[tuple[int, 
     edges = () if op is None else op.edges
     known = (edge for edge in edges if edge.parent in places)
     return {(places[edge.parent], edge.argument, edge.through_write): None for edge in known}
+
+
+Places = tuple[int, int]
+"""A place in each sequence; -1 where that one has nothing to pair."""
+_Part = tuple[Places, Places]
+"""The places of both where a part begins and where it ends."""
+
+
+def in_step(
+    first: Sequence[Hashable], second: Sequence[Hashable], is_loop: Callable[[int, int, int], bool]
+) -> list[Places]:
+    """Return the places of both sequences in one order, equal things of the same pass paired.
+
+    What comes first in both tells the passes of a loop apart: its times are paired one by one, then what is between.
+
+    Parameters
+    ----------
+    first, second
+        What is equal in both where it is the same.
+    is_loop
+        Whether two places of sequence 0 or 1 with the same thing, ``is_loop(side, earlier, later)``, are passes of one
+        loop and not two calls of one function.  Passes that one sequence alone has are then paired with nothing.
+    """
+    return _with_unpaired(sorted(_Steps((first, second), is_loop).pairs()), (len(first), len(second)))
+
+
+class _Steps:
+    def __init__(
+        self, sides: tuple[Sequence[Hashable], Sequence[Hashable]], is_loop: Callable[[int, int, int], bool]
+    ) -> None:
+        self._sides = sides
+        self._is_loop = is_loop
+        self._at: tuple[dict[Hashable, list[int]], ...] = (defaultdict(list), defaultdict(list))
+        for places, side in zip(self._at, sides, strict=True):
+            for place, key in enumerate(side):
+                places[key].append(place)
+        self._alone: tuple[set[int], set[int]] = (set(), set())
+
+    def pairs(self) -> list[Places]:
+        found: list[Places] = []
+        waiting: list[_Part] = [((0, 0), (len(self._sides[0]), len(self._sides[1])))]
+        while waiting:
+            (start, begin), (end, stop) = waiting.pop()
+            if start >= end or begin >= stop:
+                continue
+            if start in self._alone[0]:
+                waiting.append(((start + 1, begin), (end, stop)))
+                continue
+            times = [self._times(0, start, (start, end)), self._times(1, start, (begin, stop))]
+            pairs = list(zip(*times, strict=False))
+            if not pairs:
+                waiting.append(((start + 1, begin), (end, stop)))
+                continue
+            found += pairs
+            self._leave_further_passes(times, pairs, (end, stop))
+            waiting += [((a + 1, b + 1), later) for (a, b), later in pairwise([*pairs, (end, stop)])]
+        return found
+
+    def _times(self, side: int, of_first: int, part: Places) -> list[int]:
+        places = self._at[side].get(self._sides[0][of_first], [])
+        found = places[bisect_left(places, part[0]) : bisect_left(places, part[1])]
+        return [place for place in found if place not in self._alone[side]]
+
+    def _leave_further_passes(self, times: list[list[int]], pairs: list[Places], ends: Places) -> None:
+        """Leave alone the passes that one side has more, up to the last thing done in passes of either before."""
+        for side, (places, end) in enumerate(zip(times, ends, strict=True)):
+            if len(places) > len(pairs) and self._is_loop(side, places[len(pairs) - 1], places[len(pairs)]):
+                further, other = places[len(pairs)], times[1 - side]
+                known = {*self._sides[side][places[0] : further], *self._sides[1 - side][other[0] : other[-1]]}
+                last = next(place for place in reversed(range(end)) if self._sides[side][place] in known)
+                self._alone[side].update(range(further, last + 1))
+
+
+def _with_unpaired(pairs: list[Places], lengths: Places) -> list[Places]:
+    """Return pairs with what is between them: of the second sequence, then of the first."""
+    order: list[Places] = []
+    done = (-1, -1)
+    for pair in [*pairs, lengths]:
+        order += [(-1, place) for place in range(done[1] + 1, pair[1])]
+        order += [(place, -1) for place in range(done[0] + 1, pair[0])]
+        order.append(pair)
+        done = pair
+    return order[:-1]
+
+
+_MOST = 256
+"""Differences looked through at once; beyond so many the way that got furthest is taken."""
+
+
+def common_places(first: Sequence[Hashable], second: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
+    """Yield the places of equal items, as many as can be had in order; nearly so where hundreds in a row differ."""
+    numbers: dict[Hashable, int] = {}
+    ours = [numbers.setdefault(item, len(numbers)) for item in first]
+    theirs = [numbers.setdefault(item, len(numbers)) for item in second]
+    start = (0, 0)
+    while start[0] < len(ours) and start[1] < len(theirs):
+        way, start = _way(ours, theirs, *start)
+        yield from way
+
+
+_Places = tuple[int, int]
+
+
+def _way(ours: list[int], theirs: list[int], left: int, right: int) -> tuple[list[_Places], _Places]:
+    """Return the places of equal items on the best way from a pair of places on, and where it ends.
+
+    ``reach[k]`` is the furthest place in `ours` of the ways that left out `k` more of ours than of theirs.
+    """
+    reach = {1: left}
+    steps: list[dict[int, int]] = []
+    shift = left - right
+    for most in range(_MOST):
+        steps.append(dict(reach))
+        for k in range(-most, most + 1, 2):
+            x = _entry(reach, k, most)
+            while x < len(ours) and 0 <= x - k - shift < len(theirs) and ours[x] == theirs[x - k - shift]:
+                x += 1
+            reach[k] = x
+            if x >= len(ours) and x - k - shift >= len(theirs):
+                return _back(steps, k, x, shift), (x, x - k - shift)
+    inside = [k for k, x in reach.items() if x <= len(ours) and x - k - shift <= len(theirs) and (k - most) % 2 == 0]
+    k = max(inside, key=lambda k: 2 * reach[k] - k)
+    return _back(steps, k, reach[k], shift), (reach[k], reach[k] - k - shift)
+
+
+def _entry(reach: dict[int, int], k: int, most: int) -> int:
+    """Return the place at which a way comes onto a diagonal: one of theirs, or of ours, is left out."""
+    return reach[k + 1] if _leaves_theirs(reach, k, most) else reach[k - 1] + 1
+
+
+def _back(steps: list[dict[int, int]], k: int, x: int, shift: int) -> list[_Places]:
+    found: list[_Places] = []
+    for most in range(len(steps) - 1, -1, -1):
+        entered = _entry(steps[most], k, most)
+        found += [(place, place - k - shift) for place in range(x - 1, entered - 1, -1)]
+        k, x = (k + 1, entered) if _leaves_theirs(steps[most], k, most) else (k - 1, entered - 1)
+    return found[::-1]
+
+
+def _leaves_theirs(reach: dict[int, int], k: int, most: int) -> bool:
+    return k == -most or (k != most and reach[k - 1] < reach[k + 1])

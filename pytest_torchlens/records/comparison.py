@@ -1,4 +1,4 @@
-"""What differs between two runs of one model, in words and in numbers."""
+"""Holds what differs between two runs of one model, in words and in numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Activations in numbers.
-
-Everything plain about one forward pass.
-"""
+"""Holds the plain data of one forward pass: the model, its modules and operations, statistics of its activations."""
 
 from __future__ import annotations
 
@@ -10,60 +7,6 @@ from dataclasses import dataclass
 from pytest_torchlens.records.operation import EscapeRecord
 from pytest_torchlens.records.operation import LoopRecord
 from pytest_torchlens.records.operation import Operation
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActivationStatistics:
-    """What the tensors of a forward pass were like.
-
-    The lists have one entry for each tensor of real, finite or infinite, numbers that has elements, in execution
-    order.  Means, spreads and extremes are of the finite elements, ``nan`` where there is none.
-    """
-
-    operations: tuple[str, ...] = ()
-    """Label of each tensor's operation."""
-    mean: tuple[float, ...] = ()
-    """Mean of each."""
-    std: tuple[float, ...] = ()
-    """Standard deviation of each."""
-    minimum: tuple[float, ...] = ()
-    """Smallest element of each."""
-    maximum: tuple[float, ...] = ()
-    """Largest element of each."""
-    zeros: tuple[float, ...] = ()
-    """Share of the elements of each that are zero, from 0 to 1."""
-    not_finite: tuple[float, ...] = ()
-    """Share of the elements of each that are infinite or no number, from 0 to 1."""
-    nan: tuple[float, ...] = ()
-    """Share of the elements of each that are no number, from 0 to 1; empty where it was not asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModuleRecord:
-    """One module of the model and how it was used.
-
-    Attributes
-    ----------
-    address
-        First name in ``named_modules()``; ``""`` for the model itself.
-    module_type
-        Class name.
-    num_passes
-        How often it was called.
-    children
-        Addresses of its direct submodules in the order of their first calls, those never called last.
-    num_params
-        Elements of the parameters directly its own, each tensor once in the model.
-    pass_children
-        For each of its calls the module calls that it made, as ``address:pass``, in order.
-    """
-
-    address: str
-    module_type: str
-    num_passes: int = 0
-    children: tuple[str, ...] = ()
-    num_params: int = 0
-    pass_children: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,3 +70,57 @@ class HistoryRecord:
     """Loops of the source that ran layers several times."""
     modules: tuple[ModuleRecord, ...] = ()
     """The modules, the model itself first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleRecord:
+    """One module of the model and how it was used.
+
+    Attributes
+    ----------
+    address
+        First name in ``named_modules()``; ``""`` for the model itself.
+    module_type
+        Class name.
+    num_passes
+        How often it was called.
+    children
+        Addresses of its direct submodules in the order of their first calls, those never called last.
+    num_params
+        Elements of the parameters directly its own, each tensor once in the model.
+    pass_children
+        For each of its calls the module calls that it made, as ``address:pass``, in order.
+    """
+
+    address: str
+    module_type: str
+    num_passes: int = 0
+    children: tuple[str, ...] = ()
+    num_params: int = 0
+    pass_children: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationStatistics:
+    """What the tensors of a forward pass were like.
+
+    The lists have one entry for each tensor of real, finite or infinite, numbers that has elements, in execution
+    order.  Means, spreads and extremes are of the finite elements, ``nan`` where there is none.
+    """
+
+    operations: tuple[str, ...] = ()
+    """Label of each tensor's operation."""
+    mean: tuple[float, ...] = ()
+    """Mean of each."""
+    std: tuple[float, ...] = ()
+    """Standard deviation of each."""
+    minimum: tuple[float, ...] = ()
+    """Smallest element of each."""
+    maximum: tuple[float, ...] = ()
+    """Largest element of each."""
+    zeros: tuple[float, ...] = ()
+    """Share of the elements of each that are zero, from 0 to 1."""
+    not_finite: tuple[float, ...] = ()
+    """Share of the elements of each that are infinite or no number, from 0 to 1."""
+    nan: tuple[float, ...] = ()
+    """Share of the elements of each that are no number, from 0 to 1; empty where it was not asked for."""

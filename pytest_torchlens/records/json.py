@@ -1,4 +1,4 @@
-"""Records to JSON and back, strictly."""
+"""Writes records as JSON and reads them back, with strict checks of fields and types."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def from_json(text: str, kind: type[T]) -> T:
     ValueError
         If the text is no JSON, has a field that `kind` does not know, or a value of another type.
     """
-    return typing.cast("T", _typed(json.loads(text), kind, kind.__name__))
+    return typing.cast("T", _parse(json.loads(text), kind, kind.__name__))
 
 
 def _plain(value: Any) -> Any:
@@ -60,7 +60,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _typed(value: Any, kind: Any, where: str) -> Any:
+def _parse(value: Any, kind: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _record(value, kind, where)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -68,10 +68,10 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         return _any_of(value, inner, where)
     if origin is tuple:
         _expect(value, list, where)
-        return tuple(_typed(item, inner[0], f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(_parse(item, inner[0], f"{where}[{i}]") for i, item in enumerate(value))
     if origin is dict:
         _expect(value, dict, where)
-        return {key: _typed(item, inner[1], f"{where}.{key}") for key, item in value.items()}
+        return {key: _parse(item, inner[1], f"{where}.{key}") for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _word(value, kind, where)
     if kind is float and (type(value) is int or value in _NO_NUMBERS):
@@ -84,9 +84,9 @@ def _record(value: Any, kind: Any, where: str) -> Any:
     _expect(value, dict, where)
     hints = _hints(kind)
     if unknown := set(value) - set(hints):
-        raise ValueError(f"{where}: unknown field {sorted(unknown)[0]!r}; known are {', '.join(hints)}")
+        raise ValueError(f"{where}: expected fields {', '.join(hints)}, got {sorted(unknown)[0]!r}")
     try:
-        return kind(**{key: _typed(item, hints[key], f"{where}.{key}") for key, item in value.items()})
+        return kind(**{key: _parse(item, hints[key], f"{where}.{key}") for key, item in value.items()})
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from None
 
@@ -98,7 +98,7 @@ def _any_of(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
                 return None
             continue
         try:
-            return _typed(value, kind, where)
+            return _parse(value, kind, where)
         except ValueError as error:
             last = error
     raise last
@@ -109,9 +109,9 @@ def _word(value: Any, kind: type[enum.Enum], where: str) -> enum.Enum:
         return kind(value)
     except ValueError:
         known = ", ".join(member.value for member in kind)
-        raise ValueError(f"{where}: {value!r} is none of {known}") from None
+        raise ValueError(f"{where}: expected one of {known}, got {value!r}") from None
 
 
 def _expect(value: Any, kind: Any, where: str) -> None:
     if type(value) is not kind:
-        raise ValueError(f"{where}: expected {kind.__name__}, found {type(value).__name__}")
+        raise ValueError(f"{where}: expected {kind.__name__}, got {type(value).__name__}")

@@ -1,7 +1,4 @@
-"""Sizes for people: the one place that knows how bytes are shown.
-
-What a forward pass cost: time, memory, arithmetic; of each operation, of each module, in all.
-"""
+"""Holds what a forward pass cost: time, memory and arithmetic of each operation, of each module and in total."""
 
 from __future__ import annotations
 
@@ -10,35 +7,6 @@ from dataclasses import field
 
 _STEP = 1024
 _UNITS = ("B", "KB", "MB", "GB", "TB")
-
-
-def byte_size(count: int) -> str:
-    """Return a number of bytes as text: ``100 B``, ``1.7 KB``, ``233.1 MB``; 1 KB is 1,024 bytes."""
-    size, power = float(count), 0
-    while round(size, 1) >= _STEP and power < len(_UNITS) - 1:
-        size /= _STEP
-        power += 1
-    return f"{size:,.{min(power, 1)}f} {_UNITS[power]}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModuleMeasurements:
-    """What one module cost in all its calls, with the modules inside it and without them."""
-
-    address: str
-    """First name in ``named_modules()``; ``""`` for the model itself."""
-    seconds: float = 0.0
-    """Seconds of the operations that ran inside it."""
-    self_seconds: float = 0.0
-    """Those of the operations that no module inside it ran."""
-    flops: int = 0
-    """Floating-point operations inside it; a multiplication with an addition is two."""
-    self_flops: int = 0
-    """Those that no module inside it ran."""
-    bytes_moved: int = 0
-    """Bytes that its operations read and wrote."""
-    self_bytes_moved: int = 0
-    """Those of the operations that no module inside it ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,3 +73,32 @@ class Measurements:
         """Arithmetic intensity of each operation: floating-point operations a byte; None where nothing was moved."""
         pairs = zip(self.operation_flops, self.operation_bytes_moved, strict=True)
         return tuple(flops / moved if moved else None for flops, moved in pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleMeasurements:
+    """What one module cost in all its calls, with the modules inside it and without them."""
+
+    address: str
+    """First name in ``named_modules()``; ``""`` for the model itself."""
+    seconds: float = 0.0
+    """Seconds of the operations that ran inside it."""
+    self_seconds: float = 0.0
+    """Those of the operations that no module inside it ran."""
+    flops: int = 0
+    """Floating-point operations inside it; a multiplication with an addition is two."""
+    self_flops: int = 0
+    """Those that no module inside it ran."""
+    bytes_moved: int = 0
+    """Bytes that its operations read and wrote."""
+    self_bytes_moved: int = 0
+    """Those of the operations that no module inside it ran."""
+
+
+def byte_size(count: int) -> str:
+    """Return a number of bytes as text: ``100 B``, ``1.7 KB``, ``233.1 MB``; 1 KB is 1,024 bytes."""
+    size, power = float(count), 0
+    while round(size, 1) >= _STEP and power < len(_UNITS) - 1:
+        size /= _STEP
+        power += 1
+    return f"{size:,.{min(power, 1)}f} {_UNITS[power]}"

@@ -1,7 +1,4 @@
-"""Edges of the rolled graph, where all passes of a layer are one node.
-
-Two forward passes of one model as one graph, in which each took its own branches.
-"""
+"""Makes one graph of several passes: of two forward passes (`merge`), or of all passes of each layer (`roll_edges`)."""
 
 from __future__ import annotations
 
@@ -16,73 +13,6 @@ from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.names import address_of
 from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import Operation
-
-
-@dataclass(frozen=True)
-class RolledEdge:
-    """Data that flow from one layer into another by one argument.
-
-    Attributes
-    ----------
-    parent, child
-        Labels of the layers.
-    argument
-        Where it goes in, as in `Edge`.
-    through_write
-        As in `Edge`.
-    passes
-        Pass of the parent and pass of the child, for each time; in the order of the child's passes.
-    out_label
-        The parent's passes that send something along this edge: ``"Out 1-2"``; ``""`` where all do.
-    in_label
-        The child's passes that get something along this edge: ``"In 1"``; ``""`` where all do.
-    """
-
-    parent: str
-    child: str
-    argument: str
-    through_write: bool
-    passes: tuple[tuple[int, int], ...]
-    out_label: str = ""
-    in_label: str = ""
-
-
-def roll_edges(operations: Iterable[Operation]) -> tuple[RolledEdge, ...]:
-    """Return the edges between layers in the order in which they first carry data."""
-    operations = list(operations)
-    by_label = {key: op for op in operations for key in (op.layer_label, op.layer_label_w_pass)}
-    carried: dict[tuple[str, str, str, bool], list[tuple[int, int]]] = defaultdict(list)
-    for child in operations:
-        for edge in child.edges:
-            parent = by_label[edge.parent]
-            key = (parent.layer_label, child.layer_label, edge.argument, edge.through_write)
-            carried[key].append((parent.pass_num, child.pass_num))
-    return tuple(
-        RolledEdge(
-            *key,
-            passes=tuple(passes),
-            out_label=pass_label("Out", [sent for sent, _ in passes], by_label[key[0]].layer_passes_total),
-            in_label=pass_label("In", [got for _, got in passes], by_label[key[1]].layer_passes_total),
-        )
-        for key, passes in carried.items()
-    )
-
-
-def pass_label(word: str, passes: Iterable[int], total: int) -> str:
-    """Return which of `total` passes are meant: ``"Out 1-2"``; ``""`` for all."""
-    distinct = sorted(set(passes))
-    return "" if len(distinct) == total else f"{word} {ranges(distinct)}"
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Return rising numbers as text, neighbours as a range: ``"1-3, 5"``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 @dataclass(frozen=True)
@@ -158,14 +88,14 @@ def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
         If the two are no passes of one model.
     """
     if why := "".join(_unlike(first, second)[:1]):
-        raise ValueError(f"cannot merge passes of different models: {why}")
-    pairs = _with_sources(_paired(first, second), _sources(first, second))
+        raise ValueError(f"expected two passes of one model, got {why}")
+    pairs = _with_sources(_pairs(first, second), _sources(first, second))
     sides = zip(*pairs, strict=True)
     places = [{op.label: number for number, op in enumerate(side) if op is not None} for side in sides]
-    return MergedGraph(tuple(_merged(pair, places) for pair in pairs))
+    return MergedGraph(tuple(_merged_operation(pair, places) for pair in pairs))
 
 
-def _merged(pair: _Pair, places: list[dict[str, int]]) -> MergedOperation:
+def _merged_operation(pair: _Pair, places: list[dict[str, int]]) -> MergedOperation:
     first, second = pair
     edges = [
         (numbers[edge.parent], Edge("", edge.argument, edge.through_write))
@@ -201,7 +131,7 @@ def _addresses(history: HistoryRecord) -> set[str]:
     return {module.address for module in history.modules}
 
 
-def _paired(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
+def _pairs(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
     """Return the operations of both that are no sources, in one order."""
     sides = [[op for op in history.operations if not _is_source(op)] for history in (first, second)]
 
@@ -254,3 +184,70 @@ def _with_sources(pairs: list[_Pair], sources: list[_Pair]) -> list[_Pair]:
                     order.append(source)
         order.append(pair)
     return order
+
+
+@dataclass(frozen=True)
+class RolledEdge:
+    """Data that flow from one layer into another by one argument.
+
+    Attributes
+    ----------
+    parent, child
+        Labels of the layers.
+    argument
+        Where it goes in, as in `Edge`.
+    through_write
+        As in `Edge`.
+    passes
+        Pass of the parent and pass of the child, for each time; in the order of the child's passes.
+    out_label
+        The parent's passes that send something along this edge: ``"Out 1-2"``; ``""`` where all do.
+    in_label
+        The child's passes that get something along this edge: ``"In 1"``; ``""`` where all do.
+    """
+
+    parent: str
+    child: str
+    argument: str
+    through_write: bool
+    passes: tuple[tuple[int, int], ...]
+    out_label: str = ""
+    in_label: str = ""
+
+
+def roll_edges(operations: Iterable[Operation]) -> tuple[RolledEdge, ...]:
+    """Return the edges between layers in the order in which they first carry data."""
+    operations = list(operations)
+    by_label = {key: op for op in operations for key in (op.layer_label, op.layer_label_w_pass)}
+    carried: dict[tuple[str, str, str, bool], list[tuple[int, int]]] = defaultdict(list)
+    for child in operations:
+        for edge in child.edges:
+            parent = by_label[edge.parent]
+            key = (parent.layer_label, child.layer_label, edge.argument, edge.through_write)
+            carried[key].append((parent.pass_num, child.pass_num))
+    return tuple(
+        RolledEdge(
+            *key,
+            passes=tuple(passes),
+            out_label=pass_label("Out", [sent for sent, _ in passes], by_label[key[0]].layer_passes_total),
+            in_label=pass_label("In", [got for _, got in passes], by_label[key[1]].layer_passes_total),
+        )
+        for key, passes in carried.items()
+    )
+
+
+def pass_label(word: str, passes: Iterable[int], total: int) -> str:
+    """Return which of `total` passes are meant: ``"Out 1-2"``; ``""`` for all."""
+    distinct = sorted(set(passes))
+    return "" if len(distinct) == total else f"{word} {ranges(distinct)}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return rising numbers as text, neighbours as a range: ``"1-3, 5"``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

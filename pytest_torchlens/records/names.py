@@ -1,9 +1,4 @@
-"""Which module a module call is of.
-
-Names of files for whatever a model is called.
-
-Hints for a word that is none of those known.
-"""
+"""Handles names: addresses of module calls, safe file names, and hints for misspelled words."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Where a run took place.
-
-What was found of the models that somebody's test called.
-
-What is known of one model, and of one run over many.
-"""
+"""Holds the reports on one model (`ModelReport`), on a run over many (`RunReport`), on a test (`TracedTest`)."""
 
 from __future__ import annotations
 
@@ -21,67 +16,6 @@ from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.measurements import Measurements
 from pytest_torchlens.records.verdict import AuditFinding
 from pytest_torchlens.records.verdict import Verdict
-
-
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    """Versions and settings that can change a number."""
-
-    python: str = ""
-    platform: str = ""
-    torch: str = ""
-    packages: dict[str, str] = field(default_factory=dict)
-    """Versions of further packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of what PyTorch was built
-    with: BLAS, MKL, oneDNN, CUDA."""
-    device: str = "cpu"
-    cpu_capability: str = ""
-    num_threads: int = 0
-    settings: dict[str, str] = field(default_factory=dict)
-    """Default dtype, deterministic algorithms, matmul precision, oneDNN; with a GPU, whether it may round to TF32."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TracedCall:
-    """One outermost call of a module in a test, recorded and validated.
-
-    Attributes
-    ----------
-    model
-        Class name.
-    verdict
-        None where there is none: `trouble` or `left_off` says why.
-    trouble
-        The traceback of an error of ours.
-    left_off
-        The limit that was passed.
-    operations
-        How many were recorded.
-    seconds
-        What recording (the call itself included) and validating took.
-    """
-
-    model: str
-    verdict: Verdict | None = None
-    trouble: str = ""
-    left_off: str = ""
-    operations: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TracedTest:
-    """What became of the outermost module calls of one test."""
-
-    calls: int = 0
-    """How many there were."""
-    known: int = 0
-    """How many had a structure and inputs that were validated before."""
-    passed_over: dict[str, int] = field(default_factory=dict)
-    """How many were not recorded, by the reason."""
-    found: tuple[TracedCall, ...] = ()
-    seconds: float = 0.0
-    """What recording and validating took, and what it took to tell which calls are known."""
-
 
 SCHEMA = 1
 
@@ -197,6 +131,23 @@ def _without_lists(record: HistoryRecord | Measurements) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Versions and settings that can change a number."""
+
+    python: str = ""
+    platform: str = ""
+    torch: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Versions of further packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of what PyTorch was built
+    with: BLAS, MKL, oneDNN, CUDA."""
+    device: str = "cpu"
+    cpu_capability: str = ""
+    num_threads: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+    """Default dtype, deterministic algorithms, matmul precision, oneDNN; with a GPU, whether it may round to TF32."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunPart:
     """One of the runs that a joined report is made of."""
 
@@ -221,3 +172,46 @@ class RunReport:
     models: tuple[ModelReport, ...] = ()
     parts: tuple[RunPart, ...] = ()
     """The runs that were joined, where several were; command and environment are the first one's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedCall:
+    """One outermost call of a module in a test, recorded and validated.
+
+    Attributes
+    ----------
+    model
+        Class name.
+    verdict
+        None where there is none: `trouble` or `left_off` says why.
+    trouble
+        The traceback of an error of ours.
+    left_off
+        The limit that was passed.
+    operations
+        How many were recorded.
+    seconds
+        What recording (the call itself included) and validating took.
+    """
+
+    model: str
+    verdict: Verdict | None = None
+    trouble: str = ""
+    left_off: str = ""
+    operations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedTest:
+    """What became of the outermost module calls of one test."""
+
+    calls: int = 0
+    """How many there were."""
+    known: int = 0
+    """How many had a structure and inputs that were validated before."""
+    passed_over: dict[str, int] = field(default_factory=dict)
+    """How many were not recorded, by the reason."""
+    found: tuple[TracedCall, ...] = ()
+    seconds: float = 0.0
+    """What recording and validating took, and what it took to tell which calls are known."""

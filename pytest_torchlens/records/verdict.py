@@ -1,7 +1,4 @@
-"""What an audit found: what looks wrong, or costs more than it need, in a model that runs.
-
-What validation found, in counts and in words.
-"""
+"""Holds what validation and the audit of a model found."""
 
 from __future__ import annotations
 
@@ -9,47 +6,6 @@ import enum
 from dataclasses import dataclass
 from dataclasses import field
 from typing import ClassVar
-
-
-class Severity(str, enum.Enum):
-    """How much a finding matters; none fails a test by itself."""
-
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditPlace:
-    """One place that a finding is about."""
-
-    operation: str = ""
-    """Label of the operation; empty where it is about a module or a parameter."""
-    module: str = ""
-    """Module call that the operation ran in, or address of the module or parameter; empty for the model itself."""
-    source_line: str = ""
-    """``file:line, in function``; empty where it is not known."""
-    detail: str = ""
-    """What is so there, in numbers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditFinding:
-    """One rule that a model does not keep, and where."""
-
-    rule: str
-    """Its name, which stays: ``"not-a-number"``."""
-    severity: Severity
-    title: str
-    """What is so, in a few words."""
-    meaning: str = ""
-    """What that means."""
-    advice: str = ""
-    """What to do about it."""
-    places: tuple[AuditPlace, ...] = ()
-    """Where; of many the first, in the order of the pass."""
-    num_places: int = 0
-    """At how many places in all."""
 
 
 class Status(str, enum.Enum):
@@ -69,59 +25,6 @@ class Status(str, enum.Enum):
 
 UNCHECKED = "not checked: "
 """How a note of a part begins that says what was left open."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """One thing that did not hold.
-
-    Attributes
-    ----------
-    operation
-        Label of the operation; empty where it concerns the model (its state, its outputs).
-    message
-        One sentence: what was expected and what was found.
-    cause
-        The likely cause, where one is known.
-    advice
-        What to do about it.
-    source_line
-        ``file:line, in function`` of the model's code.
-    values
-        Both values around the first element that differs, where they could be had.
-    """
-
-    operation: str = ""
-    message: str
-    cause: str = ""
-    advice: str = ""
-    source_line: str = ""
-    values: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartVerdict:
-    """One of the parts: ``observer``, ``replay``, ``perturbation``, ``invariants``, ``completeness``."""
-
-    WHOLE: ClassVar = True
-    name: str
-    status: Status
-    checked: int = 0
-    """How many things were compared (outputs and state tensors, activations, edges)."""
-    unit: str = ""
-    """What was counted, plural: ``"activations"``."""
-    exempt: dict[str, int] | None = None
-    """Named reasons for which a check does not apply, with counts."""
-    failures: tuple[Failure, ...] = ()
-    """The first ten; the first in execution order stands first."""
-    num_failures: int = 0
-    """How many things did not hold."""
-    reason: str = ""
-    """Why it was not run or does not apply."""
-    notes: tuple[str, ...] = ()
-    """What a reader should know though nothing failed: values handed to Python, results not recorded."""
-    tolerated: int = 0
-    """How many were equal only within tolerance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,4 +73,98 @@ class Verdict:
         for part in self.parts:
             if part.name == name:
                 return part
-        raise KeyError(f"no part {name!r}; there are {', '.join(part.name for part in self.parts)}")
+        raise KeyError(f"expected a part ({', '.join(part.name for part in self.parts)}), got {name!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartVerdict:
+    """One of the parts: ``observer``, ``replay``, ``perturbation``, ``invariants``, ``completeness``."""
+
+    WHOLE: ClassVar = True
+    name: str
+    status: Status
+    checked: int = 0
+    """How many things were compared (outputs and state tensors, activations, edges)."""
+    unit: str = ""
+    """What was counted, plural: ``"activations"``."""
+    exempt: dict[str, int] | None = None
+    """Named reasons for which a check does not apply, with counts."""
+    failures: tuple[Failure, ...] = ()
+    """The first ten; the first in execution order stands first."""
+    num_failures: int = 0
+    """How many things did not hold."""
+    reason: str = ""
+    """Why it was not run or does not apply."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know though nothing failed: values handed to Python, results not recorded."""
+    tolerated: int = 0
+    """How many were equal only within tolerance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One thing that did not hold.
+
+    Attributes
+    ----------
+    operation
+        Label of the operation; empty where it concerns the model (its state, its outputs).
+    message
+        One sentence: what was expected and what was found.
+    cause
+        The likely cause, where one is known.
+    advice
+        What to do about it.
+    source_line
+        ``file:line, in function`` of the model's code.
+    values
+        Both values around the first element that differs, where they could be had.
+    """
+
+    operation: str = ""
+    message: str
+    cause: str = ""
+    advice: str = ""
+    source_line: str = ""
+    values: str = ""
+
+
+class Severity(str, enum.Enum):
+    """How much a finding matters; none fails a test by itself."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditFinding:
+    """One rule that a model does not keep, and where."""
+
+    rule: str
+    """Its name, which stays: ``"not-a-number"``."""
+    severity: Severity
+    title: str
+    """What is so, in a few words."""
+    meaning: str = ""
+    """What that means."""
+    advice: str = ""
+    """What to do about it."""
+    places: tuple[AuditPlace, ...] = ()
+    """Where; of many the first, in the order of the pass."""
+    num_places: int = 0
+    """At how many places in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditPlace:
+    """One place that a finding is about."""
+
+    operation: str = ""
+    """Label of the operation; empty where it is about a module or a parameter."""
+    module: str = ""
+    """Module call that the operation ran in, or address of the module or parameter; empty for the model itself."""
+    source_line: str = ""
+    """``file:line, in function``; empty where it is not known."""
+    detail: str = ""
+    """What is so there, in numbers."""

@@ -1,6 +1,7 @@
-"""Which value each slot holds during a replay, told from the replayed tensors: what recorded edges must say.
+"""Runs the calls of a recording again, one by one, from its sources alone.
 
-Runs recorded calls one by one over real tensors, freeing each after its last use.
+`Player` puts tensors in the place of recorded values, restores settings and random state, runs each call and frees each
+tensor after its last use.  `CurrentValues` tracks which recorded value each tensor holds now, to check recorded edges.
 """
 
 from __future__ import annotations
@@ -36,50 +37,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Currents:
-    """Follows values and writes from call to call."""
-
-    def __init__(self, sources: Iterable[Source]) -> None:
-        self._held = {source.value.slot: (source.value, source.since) for source in sources}
-        self._writes: dict[int, WriteLog] = {}
-
-    def agrees(self, read: Value | Aliased, tensor: torch.Tensor) -> bool:
-        """Return whether a recorded read of `tensor` names the value that it holds and the writes that reached it."""
-        value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
-        held, since = self._held[value.slot]
-        return held is value and set(map(id, writes)) == set(map(id, self._later_writes(tensor, since)))
-
-    def unrecorded_writers(self, read: Value | Aliased, tensor: torch.Tensor) -> list[int]:
-        """Return the numbers of the calls that overwrote what `tensor` held and that a recorded read does not name."""
-        value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
-        held, since = self._held[value.slot]
-        named = {id(value), *map(id, writes)}
-        overwritten = [held] if held is not value and held.slot == value.slot else []
-        later = [*overwritten, *self._later_writes(tensor, since)]
-        return [write.call for write in later if id(write) not in named]
-
-    def shows_in(self, base: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-        """Return which of the two a call read that may have given a view of `base`: of a view, what is in that."""
-        return output if self._writes and storage_key(output) == storage_key(base) else base
-
-    def was_written(self, tensor: torch.Tensor) -> bool:
-        """Return whether a call is recorded that overwrote a tensor's memory."""
-        return storage_key(tensor) in self._writes
-
-    def _later_writes(self, tensor: torch.Tensor, since: int) -> list[Value]:
-        log = self._writes.get(storage_key(tensor)) if self._writes else None
-        return [] if log is None or log.latest <= since else log.since(since, Extent.of(tensor))
-
-    def note(self, number: int, call: Call, written: dict[int, torch.Tensor]) -> None:
-        """Note what call `number` gave and the tensors, by slot, that it overwrote."""
-        for value in call.outputs:
-            self._held[value.slot] = (value, number)
-        by_slot = {value.slot: value for value in call.outputs}
-        for slot, tensor in written.items():
-            value = by_slot.get(slot, call.outputs[0])
-            self._writes.setdefault(storage_key(tensor), WriteLog()).add(number, value, Extent.of(tensor))
-
-
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -101,7 +58,7 @@ class Player:
         self.recording = recording
         self._tensors: dict[int, torch.Tensor] = _source_tensors(recording.sources)
         self._free_after = _last_uses(recording)
-        self._currents = Currents(recording.sources)
+        self._currents = CurrentValues(recording.sources)
         self._ambient = -1
         self._settings = contextlib.ExitStack()
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
@@ -157,7 +114,7 @@ class Player:
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in their places, those of ``swap(value)`` if given."""
-        fill = partial(_filled, swap or (lambda value: self._tensors[value.slot]), {})
+        fill = partial(_argument_for, swap or (lambda value: self._tensors[value.slot]), {})
         return substitute(call.args, fill), substitute(call.kwargs, fill)
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
@@ -207,12 +164,12 @@ class Player:
             self._ambient = number
 
 
-def _filled(tensor_of: Callable[[Value], torch.Tensor], closed: dict[int, Any], leaf: Any) -> Any:
+def _argument_for(tensor_of: Callable[[Value], torch.Tensor], closed: dict[int, Any], leaf: Any) -> Any:
     """Return the argument that a leaf of a template stands for; `closed` has the objects put together so far."""
     if type(leaf) is Value:
         return tensor_of(leaf)
     if type(leaf) is Opened:
-        return leaf.closed(partial(_filled, tensor_of, closed), closed)
+        return leaf.closed(partial(_argument_for, tensor_of, closed), closed)
     return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
 
 
@@ -224,22 +181,22 @@ def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:
     untouched = {source.value.slot: source.live for source in sources if not source.written}
     written = [source.value for source in sources if source.written]
     copies = zip(written, copies_of(written), strict=True)
-    return untouched | {value.slot: _as_made(copy) if _is_made(value, copy) else copy for value, copy in copies}
+    return untouched | {value.slot: _as_non_leaf(copy) if _is_non_leaf(value, copy) else copy for value, copy in copies}
 
 
-def _is_made(value: Value, copy: torch.Tensor) -> bool:
+def _is_non_leaf(value: Value, copy: torch.Tensor) -> bool:
     """Return whether a source that autograd follows was no leaf."""
     return value.gradfunc not in ("", "NoneType") and not copy.is_inference()
 
 
-def _as_made(copy: torch.Tensor) -> torch.Tensor:
+def _as_non_leaf(copy: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the same memory that autograd takes for made by a function: it refuses writes to leaves."""
     with torch.enable_grad():
-        made: torch.Tensor = _Made.apply(copy.detach(), torch.ones((), device="cpu", requires_grad=True))
+        made: torch.Tensor = _NonLeaf.apply(copy.detach(), torch.ones((), device="cpu", requires_grad=True))
     return made
 
 
-class _Made(torch.autograd.Function):
+class _NonLeaf(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(tensor)
@@ -266,3 +223,47 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     for slot, number in last.items():
         free.setdefault(number, []).append(slot)
     return free
+
+
+class CurrentValues:
+    """Follows values and writes from call to call."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._held = {source.value.slot: (source.value, source.since) for source in sources}
+        self._writes: dict[int, WriteLog] = {}
+
+    def agrees(self, read: Value | Aliased, tensor: torch.Tensor) -> bool:
+        """Return whether a recorded read of `tensor` names the value that it holds and the writes that reached it."""
+        value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
+        held, since = self._held[value.slot]
+        return held is value and set(map(id, writes)) == set(map(id, self._later_writes(tensor, since)))
+
+    def unrecorded_writers(self, read: Value | Aliased, tensor: torch.Tensor) -> list[int]:
+        """Return the numbers of the calls that overwrote what `tensor` held and that a recorded read does not name."""
+        value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
+        held, since = self._held[value.slot]
+        named = {id(value), *map(id, writes)}
+        overwritten = [held] if held is not value and held.slot == value.slot else []
+        later = [*overwritten, *self._later_writes(tensor, since)]
+        return [write.call for write in later if id(write) not in named]
+
+    def shows_in(self, base: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        """Return which of the two a call read that may have given a view of `base`: of a view, what is in that."""
+        return output if self._writes and storage_key(output) == storage_key(base) else base
+
+    def was_written(self, tensor: torch.Tensor) -> bool:
+        """Return whether a call is recorded that overwrote a tensor's memory."""
+        return storage_key(tensor) in self._writes
+
+    def _later_writes(self, tensor: torch.Tensor, since: int) -> list[Value]:
+        log = self._writes.get(storage_key(tensor)) if self._writes else None
+        return [] if log is None or log.latest <= since else log.since(since, Extent.of(tensor))
+
+    def note(self, number: int, call: Call, written: dict[int, torch.Tensor]) -> None:
+        """Note what call `number` gave and the tensors, by slot, that it overwrote."""
+        for value in call.outputs:
+            self._held[value.slot] = (value, number)
+        by_slot = {value.slot: value for value in call.outputs}
+        for slot, tensor in written.items():
+            value = by_slot.get(slot, call.outputs[0])
+            self._writes.setdefault(storage_key(tensor), WriteLog()).add(number, value, Extent.of(tensor))

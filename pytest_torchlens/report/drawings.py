@@ -36,7 +36,7 @@ from pytest_torchlens.draw.drawing import LayoutStopped
 from pytest_torchlens.draw.metric import MEASURED
 from pytest_torchlens.draw.metric import METRICS
 from pytest_torchlens.draw.text import id_part
-from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Operation
@@ -381,7 +381,7 @@ def _module(history: HistoryRecord, call: str) -> _Wanted:
     kinds = {module.address: module.module_type for module in history.modules}
     kind = kinds.get(address_of(call, kinds), "")
     options = DrawOptions(focus=call, vis_nesting_depth=1, max_nodes=150)
-    return _Wanted(module_id(call), f"{shortened(call)} ({shortened(kind)})", dot_source(history, options))
+    return _Wanted(module_id(call), f"{shorten(call)} ({shorten(kind)})", dot_source(history, options))
 
 
 def _first(levels: list[DrawingView]) -> str:

@@ -20,12 +20,12 @@ from typing import Final
 
 from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import node_id
-from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
-from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import ModuleMeasurements
 from pytest_torchlens.records import ModuleRecord
@@ -112,7 +112,7 @@ class Costs:
         ranked = sorted(times.items(), key=lambda item: -sum(item[1]))
         shown, others = ranked[:_MOST_BARS], ranked[_MOST_BARS:]
         if others:
-            shown.append((counted(len(others), "other"), [time for _, list_ in others for time in list_]))
+            shown.append((count_text(len(others), "other"), [time for _, list_ in others for time in list_]))
         return [Bar(name, sum(list_), sum(list_) / (self.total or 1.0), len(list_)) for name, list_ in shown]
 
 
@@ -131,7 +131,7 @@ def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
             "label": op.label,
             "nodes": _nodes(op),
             "view": next((smallest[id_] for id_ in _nodes(op) if id_ in smallest), ""),
-            "facts": [(name, shortened(printable(text), _LONGEST)) for name, text in _facts(op, costs) if text],
+            "facts": [(name, shorten(printable(text), _LONGEST)) for name, text in _facts(op, costs) if text],
             "code": report.code.get(op.source_line, ""),
             "from": _links(op.parent_layers, operations),
             "to": _links(op.child_layers, operations),
@@ -196,14 +196,14 @@ def _module(
     module = modules.get(address) or ModuleRecord(address=call, module_type="")
     facts = [("class", module.module_type), ("calls", f"{module.num_passes:,}")]
     if module.num_params:
-        facts.append(("own parameters", counted(module.num_params, "element")))
+        facts.append(("own parameters", count_text(module.num_params, "element")))
     if cost := costs.get(address):
         facts += [("time", duration(cost.seconds)), ("of it its own", duration(cost.self_seconds))]
         facts += [("FLOPs", magnitude(cost.flops)), ("bytes moved", byte_size(cost.bytes_moved))]
     return {
         "label": call,
         "around": [module_id(name) for name in reversed(path[:-1])],
-        "facts": [(name, shortened(printable(text), _LONGEST)) for name, text in facts],
+        "facts": [(name, shorten(printable(text), _LONGEST)) for name, text in facts],
     }
 
 

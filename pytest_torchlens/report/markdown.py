@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Final
 
-from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
-from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import Severity
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.report.summary import counts
@@ -99,13 +99,13 @@ def _lines(run: RunReport) -> Iterator[str]:
     for model in bad[:_MOST_FAILURES]:
         yield from _failure(model)
     if len(bad) > _MOST_FAILURES:
-        yield f"\nand {counted(len(bad) - _MOST_FAILURES, 'more failed model')}\n"
+        yield f"\nand {count_text(len(bad) - _MOST_FAILURES, 'more failed model')}\n"
     yield from _audit(run)
     models = sorted(run.models, key=lambda model: not is_bad(model))
     yield f"\n{_COLUMNS}\n{re.sub(r'[^|]+', '---', _COLUMNS)}"
     yield from map(_row, models[:_MOST_ROWS])
     if len(models) > _MOST_ROWS:
-        yield f"\nand {counted(len(models) - _MOST_ROWS, 'more model')}"
+        yield f"\nand {count_text(len(models) - _MOST_ROWS, 'more model')}"
     yield f"\n<sub>{_text(_environment_line(run))}</sub>"
 
 
@@ -163,5 +163,5 @@ def _name(model: ModelReport) -> str:
 
 def _text(text: str) -> str:
     """Return a text that Markdown and HTML take as it stands, on one line."""
-    line = shortened(printable(" ".join(text.split())), _LONGEST)
+    line = shorten(printable(" ".join(text.split())), _LONGEST)
     return re.sub(r"([\\`*_{}\[\]<>()#!|~@&$])", lambda found: f"&#{ord(found.group())};", line)

@@ -19,12 +19,12 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import short_place
-from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
@@ -143,9 +143,9 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shortened}
+        self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shorten}
         self.jinja.filters |= {"mark": _mark, "tail": short_place, "duration": duration, "magnitude": magnitude}
-        self.jinja.globals |= {"counted": counted, "status": summary.status, "failed_at": summary.failed_at}
+        self.jinja.globals |= {"counted": count_text, "status": summary.status, "failed_at": summary.failed_at}
         self.jinja.globals["failed_how"] = summary.failed_how
         self.jinja.globals |= assets()
 
@@ -201,9 +201,9 @@ def _totals(models: tuple[ModelReport, ...]) -> list[str]:
     histories = [report.history for report in models if report.history]
     verdicts = [report.verdict for report in models if report.verdict is not None]
     return [
-        counted(len(models), "model"),
+        count_text(len(models), "model"),
         f"{magnitude(sum(history.total_params for history in histories))} params",
-        counted(sum(history.num_operations for history in histories), "operation"),
+        count_text(sum(history.num_operations for history in histories), "operation"),
         f"{byte_size(sum(history.tensor_fsize_total for history in histories))} of activations",
         f"{sum(verdict.operations_checked for verdict in verdicts):,} operations checked",
         f"{sum(verdict.edges_checked for verdict in verdicts):,} edges",

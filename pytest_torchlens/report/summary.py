@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from typing import NamedTuple
 
-from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Severity
@@ -74,7 +74,7 @@ def line(finding: AuditFinding) -> str:
     first = next(iter(finding.places), None)
     parts = (first.operation or first.module, first.source_line, first.detail) if first else ()
     where = f": {', '.join(filter(None, parts))}" if first else ""
-    return f"{finding.title}, at {counted(finding.num_places, 'place')}{where}"
+    return f"{finding.title}, at {count_text(finding.num_places, 'place')}{where}"
 
 
 _ADVICE = {

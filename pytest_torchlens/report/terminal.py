@@ -12,14 +12,14 @@ from typing import Final
 
 from tabulate import tabulate
 
-from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import in_ascii
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import short_place
-from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import byte_size
@@ -63,7 +63,7 @@ def verbose_text(report: ModelReport, verbosity: int, *, ascii: bool = False) ->
         Whether only ASCII may be written.
     """
     told = [*_model(report), *(_operations(report) if verbosity >= _ALL else ())]
-    lines = [f"  {name:<12} {shortened(printable(text), _LONGEST)}" for name, text in told if text]
+    lines = [f"  {name:<12} {shorten(printable(text), _LONGEST)}" for name, text in told if text]
     text = "\n".join([printable(f"{report.zoo}:{report.name}"), *lines])
     return in_ascii(text) if ascii else text
 
@@ -126,7 +126,7 @@ def _operations(report: ModelReport) -> Iterator[tuple[str, str]]:
             "largest",
             f"{op.label}: {byte_size(op.tensor_fsize)} ({shape_text(op.tensor_shape)}), {short_place(op.source_line)}",
         )
-    kinds = (f"{bar.name} {bar.share:.0%} ({counted(bar.count, 'call')})" for bar in costs.by_type()[:_MOST])
+    kinds = (f"{bar.name} {bar.share:.0%} ({count_text(bar.count, 'call')})" for bar in costs.by_type()[:_MOST])
     yield "kinds", ", ".join(kinds)
 
 
@@ -190,7 +190,7 @@ class _TerminalWriter:
             room = self.width - self._width_beside(models, columns)
             if room >= min(longest, _COMFORTABLE_NAME):
                 break
-        columns["model"] = lambda report: shortened(_name(report), max(room, _SHORTEST_NAME), self.gap)
+        columns["model"] = lambda report: shorten(_name(report), max(room, _SHORTEST_NAME), self.gap)
         return self._tabulate(models, columns)
 
     def _width_beside(self, models: Sequence[ModelReport], columns: _Columns) -> int:
@@ -208,7 +208,7 @@ class _TerminalWriter:
             for part in report.verdict.parts if report.verdict is not None and not is_bad(report) else ():
                 if part.status in (Status.NOT_APPLICABLE, Status.NOT_RUN):
                     reasons[f"{part.name} {part.status.value}: {part.reason or 'no reason was given'}"] += 1
-        lines = (f"{self._line(reason)} ({counted(count, 'model')})" for reason, count in reasons.most_common())
+        lines = (f"{self._line(reason)} ({count_text(count, 'model')})" for reason, count in reasons.most_common())
         return [*lines]
 
     def trouble(self, report: ModelReport) -> str:
@@ -223,7 +223,7 @@ class _TerminalWriter:
 
     def _line(self, text: str) -> str:
         first, *rest = text.strip().splitlines() or [""]
-        return shortened(printable(first), _LONGEST_LINE, self.gap) + (f" {self.gap}" if rest else "")
+        return shorten(printable(first), _LONGEST_LINE, self.gap) + (f" {self.gap}" if rest else "")
 
     def _tabulate(self, models: Sequence[ModelReport], columns: _Columns) -> str:
         rows = [list(columns), *([cell(report) for cell in columns.values()] for report in models)]

@@ -38,9 +38,9 @@ from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.measure import measure_forward_pass
-from pytest_torchlens.measure.flops import NotPlayedError
+from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
-from pytest_torchlens.measure.flops import played
+from pytest_torchlens.measure.flops import replay_calls
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import HistoryRecord
@@ -174,7 +174,7 @@ def snapshot_of(history: ModelHistory, environment: Environment, verdict: Verdic
 def _flops(history: ModelHistory) -> int | None:
     try:
         return sum(flops_of(history.recording))
-    except NotPlayedError:  # not even PyTorch's formulas fit every call
+    except NotReplayableError:  # not even PyTorch's formulas fit every call
         return None
 
 
@@ -185,7 +185,7 @@ def replay_seconds(history: ModelHistory) -> float:
 
 def _replayed(history: ModelHistory) -> float:
     start = time.perf_counter()
-    for _ in played(history.recording):
+    for _ in replay_calls(history.recording):
         pass
     return time.perf_counter() - start
 

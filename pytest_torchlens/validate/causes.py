@@ -1,7 +1,4 @@
-"""Why a call gave other values when it was replayed, as far as can be told.
-
-Where two tensors differ, in words.
-"""
+"""Says in words where a replayed tensor differs from the recorded one, and what the likely cause is."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def _changed_source(recording: Recording, call: Call) -> tuple[str, Source] | No
     return None
 
 
-_BESIDE = 1  # elements shown on either side of the first that differs
+_NEIGHBOURS = 1  # elements shown on either side of the first that differs
 
 
 def around_first_difference(recorded: torch.Tensor, replayed: torch.Tensor) -> str:
@@ -60,7 +57,7 @@ def around_first_difference(recorded: torch.Tensor, replayed: torch.Tensor) -> s
     first = int(places[0])
     place = [int(index) for index in torch.unravel_index(places[0], one.shape)]
     share = f"{places.numel():,} of {one.numel():,} elements differ"
-    return f"at {place}: recorded {_shown(one, first)}, replayed {_shown(other, first)}; {share}"
+    return f"at {place}: recorded {_elements_around(one, first)}, replayed {_elements_around(other, first)}; {share}"
 
 
 def _different(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -69,7 +66,7 @@ def _different(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (one.flatten().view(torch.uint8) != other.flatten().view(torch.uint8)).view(-1, size).any(1)
 
 
-def _shown(tensor: torch.Tensor, place: int) -> str:
-    begin = max(place - _BESIDE, 0)
-    elements = tensor.flatten()[begin : place + _BESIDE + 1].tolist()
+def _elements_around(tensor: torch.Tensor, place: int) -> str:
+    begin = max(place - _NEIGHBOURS, 0)
+    elements = tensor.flatten()[begin : place + _NEIGHBOURS + 1].tolist()
     return " ".join(f"[{item}]" if at == place else str(item) for at, item in enumerate(elements, start=begin))

@@ -1,4 +1,4 @@
-"""Nothing that the dispatcher computed may be missing from the record."""
+"""Checks that every operation the dispatcher ran is in the record."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
         return PartVerdict(name=score.name, status=Status.NOT_RUN, reason=recording.unwatched)
     score.checked = recording.dispatched
     for missed in recording.missed:
-        score.fail(_missed(missed, where))
+        score.fail(_missed_operation(missed, where))
     for source in () if recording.missed else recording.strangers:  # what was missed explains them
-        score.fail(_stranger(source, recording, where))
+        score.fail(_unknown_source(source, recording, where))
     return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.unseen))
 
 
-def _missed(missed: Missed, where: Where) -> Failure:
+def _missed_operation(missed: Missed, where: Where) -> Failure:
     after = f"after {where.label(missed.call - 1)}" if missed.call else "before the first operation"
     inside = f", in {missed.where}" if missed.where else ""
     return Failure(
@@ -43,7 +43,7 @@ def _missed(missed: Missed, where: Where) -> Failure:
     )
 
 
-def _stranger(source: Source, recording: Recording, where: Where) -> Failure:
+def _unknown_source(source: Source, recording: Recording, where: Where) -> Failure:
     reader, calls = source.since + 1, len(recording.calls)
     shape = tuple(source.live.shape)
     return Failure(

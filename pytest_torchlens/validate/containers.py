@@ -1,6 +1,8 @@
-"""Things that hold others: what each kind holds, and how it is put back.
+"""Takes a snapshot of all objects that can be reached from a model and its inputs, and restores it.
 
-What can be reached from a model and its inputs: noted as it is, and put back.
+`ObjectGraph` walks from object to object.  For each kind of container (dict, list, closure, class, ...) one function
+returns a `Snapshot`: the parts to walk to next, and how to restore them.  Tensors are only listed here; `state` copies
+them.  Objects with an internal state (files, iterators, random generators) are in `resources`.
 """
 
 from __future__ import annotations
@@ -30,44 +32,164 @@ Slot = tuple[types.MemberDescriptorType, tuple[Any, ...]]
 """A slot, and what it holds; nothing where it is empty."""
 Parts = list[tuple[Any, Any]]
 """Names and values of what a thing holds."""
+Path = tuple[Any, ...]
+"""The path of what holds a thing, and the name that it has there; of a root, the name alone."""
 
 
-class Held(NamedTuple):
+class Snapshot(NamedTuple):
     """What a thing holds now, and a function that makes it hold that again; none where it cannot change."""
 
     parts: Parts
     restore: Callable[[], None] | None = None
 
 
+_ATOMS = ATOMS - {type, type(lambda: None), torch.Generator}
+_OF_TORCH = ("", "_parameters", "_buffers", "_modules")
+
+
+class ObjectGraph:
+    """What can be reached from some roots, as it is now.
+
+    Parameters
+    ----------
+    roots
+        Where to begin, by names for people: ``{"attribute": model, "input": {0: x}}``.
+
+    Attributes
+    ----------
+    tensors
+        The tensors that were reached, by names for people; what is in them is not noted.
+    """
+
+    def __init__(self, roots: dict[str, Any]) -> None:
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        self._containers: list[Callable[[], None]] = []
+        self._resources: list[tuple[Path, Any, resources.PutBack]] = []
+        self._used_up: list[tuple[Path, Any, Any]] = []
+        self._kinds: dict[type, tuple[Any, Any]] = {}
+        seen: dict[int, Any] = {}
+        ahead: list[tuple[Path, Any]] = [((name,), root) for name, root in roots.items()]
+        while ahead:  # no recursion: what users hold may be linked for long
+            path, value = ahead.pop()
+            if type(value) not in _ATOMS and id(value) not in seen:
+                seen[id(value)] = value
+                ahead += [((path, name), part) for name, part in self._note(path, value)]
+
+    def _note(self, path: Path, value: Any) -> Parts:
+        """Note a value, and return what it holds."""
+        if isinstance(value, torch.Tensor):
+            self.tensors.append((object_name(path, value), value))
+            return [("", vars(value))]
+        if resources.is_used_up(value):
+            self._used_up.append((path, value, resources.progress(value)))
+            return []
+        kind = type(value)
+        if kind not in self._kinds:
+            self._kinds[kind] = resources.kinds_of(kind), kinds_of(kind)
+        states, holds = self._kinds[kind]
+        own = (note(value) for note in states)
+        self._resources += [(path, value, put_back) for put_back in own if put_back is not None]
+        held = [note(value) for note in holds]
+        self._containers += [each.restore for each in held if each.restore is not None]
+        return [part for each in held for part in each.parts]
+
+    def restore(self) -> None:
+        """Make all that holds others hold what it held."""
+        for restore in self._containers:
+            restore()
+
+    def restore_states(self) -> list[str]:
+        """Put back what has a state of its own; return what could not be."""
+        lost = [(path, value) for path, value, put_back in self._resources if not put_back()]
+        return [object_name(path, value) for path, value in lost]
+
+    def single_use(self, root: str) -> list[str]:
+        """Return what was reached from a root and can be read only once."""
+        return [object_name(path, value) for path, value, _ in self._used_up if _root(path) == root]
+
+    def used_up(self, maybe: bool = False) -> list[str]:
+        """Return what can be read only once and has been read since; with `maybe`, also what may have been."""
+        read = [(path, value, (at, resources.progress(value))) for path, value, at in self._used_up]
+        return [object_name(path, value) for path, value, (at, now) in read if at != now or (maybe and at is None)]
+
+
+def _root(path: Path) -> Any:
+    while len(path) > 1:
+        path = path[0]
+    return path[0]
+
+
+def object_name(path: Path, value: Any) -> str:
+    """Return a name for people: ``"attribute 'head.cache'"``, and of what kind it is."""
+    names = []
+    root = path
+    while len(root) > 1:
+        root, name = root
+        name = str(name) if isinstance(name, str | int) else type(name).__name__
+        names += [] if name in _OF_TORCH else [name]
+    return f"{root[0]} {'.'.join(reversed(names))!r} ({type(value).__name__})"
+
+
+def kinds_of(kind: type) -> list[Callable[[Any], Snapshot]]:
+    """Return what notes objects of a class: nothing for what holds nothing."""
+    found = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
+    return [*found, instance] if _is_instance_kind(kind) else found
+
+
+def _is_instance_kind(kind: type) -> bool:
+    """Return whether objects of a class are modules or the user's data, and no code or machinery."""
+    if issubclass(kind, torch.nn.Module):
+        return not issubclass(kind, torch.jit.ScriptModule)
+    if issubclass(kind, threading.local):
+        return True
+    home = f"{kind.__module__}."
+    own = home.partition(".")[0] not in _MACHINERY or home.startswith(_DATA_OF_TORCH)
+    return own and not issubclass(kind, types.ModuleType | type | types.FunctionType)
+
+
+def _is_own(name: Any) -> bool:
+    """Return whether a module of that name is neither PyTorch's nor Python's."""
+    top = str(name).partition(".")[0]
+    return top != "torch" and top not in sys.stdlib_module_names
+
+
+# locks, threads, loggers, compilers: what they hold is theirs
+_MACHINERY = {"torch", "threading", "concurrent", "logging", "builtins", "_thread", "weakref", "io", "_io", "itertools"}
+_MACHINERY |= {"asyncio", "multiprocessing", "importlib", "inspect", "_queue"}
+_DATA_OF_TORCH = tuple(
+    f"torch.{name}." for name in ("optim", "amp", "distributions", "quasirandom", "nn", "ao", "utils.data")
+)
+
+
 # the methods of these themselves are called: subclasses may load, forbid or count what is asked of them
 
 
-def mapping(value: Any) -> Held:
+def mapping(value: Any) -> Snapshot:
     """Items in their order; keys too may hold something."""
     kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
     former = dict(kind.items(value))
     keys = [(key, key) for key in former if type(key) is not str]
-    return Held([*former.items(), *keys], partial(_restore_mapping, kind, value, former))
+    return Snapshot([*former.items(), *keys], partial(_restore_mapping, kind, value, former))
 
 
 def _restore_mapping(kind: Any, value: Any, former: dict[Any, Any]) -> None:
-    if not _same(kind.items(value), former.items()):
+    if not _is_same(kind.items(value), former.items()):
         kind.clear(value)
         for key, item in former.items():
             kind.__setitem__(value, key, item)
 
 
-def _same(now: Collection[tuple[Any, ...]], former: Collection[tuple[Any, ...]]) -> bool:
+def _is_same(now: Collection[tuple[Any, ...]], former: Collection[tuple[Any, ...]]) -> bool:
     """Return whether the very same things are there in the same order; equality may mean anything."""
     pairs = zip(now, former, strict=False)
     return len(now) == len(former) and all(a is b for one, other in pairs for a, b in zip(one, other, strict=True))
 
 
-def sequence(value: Any) -> Held:
+def sequence(value: Any) -> Snapshot:
     """Items of a list, a deque or a set, in their order."""
     kind: Any = next(kind for kind in (list, deque, set) if isinstance(value, kind))
     former = list(kind.__iter__(value))
-    return Held(list(enumerate(former)), partial(_restore_sequence, kind, value, former))
+    return Snapshot(list(enumerate(former)), partial(_restore_sequence, kind, value, former))
 
 
 def _restore_sequence(kind: Any, value: Any, former: list[Any]) -> None:
@@ -77,33 +199,33 @@ def _restore_sequence(kind: Any, value: Any, former: list[Any]) -> None:
         (set.update if kind is set else kind.extend)(value, former)
 
 
-def fixed(value: Any) -> Held:
+def immutable(value: Any) -> Snapshot:
     """What cannot be changed, but may hold what can."""
-    return Held(list(enumerate(value)))
+    return Snapshot(list(enumerate(value)))
 
 
-def objects(value: np.ndarray[Any, Any]) -> Held:
+def object_array(value: np.ndarray[Any, Any]) -> Snapshot:
     """What is in an array of objects."""
-    return Held(list(enumerate(value.ravel().tolist())) if value.dtype == object else [])
+    return Snapshot(list(enumerate(value.ravel().tolist())) if value.dtype == object else [])
 
 
-def weak(value: Any) -> Held:
+def weak_container(value: Any) -> Snapshot:
     """Containers that keep nothing alive: what died meanwhile is not put back."""
     former = value.copy()
 
     def restore() -> None:
-        if not _same(_weakly_held(value), _weakly_held(former)):
+        if not _is_same(_weak_entries(value), _weak_entries(former)):
             value.clear()
             value.update(former)
 
-    return Held([("", item) for entry in _weakly_held(value) for item in entry], restore)
+    return Snapshot([("", item) for entry in _weak_entries(value) for item in entry], restore)
 
 
-def _weakly_held(value: Any) -> list[tuple[Any, ...]]:
+def _weak_entries(value: Any) -> list[tuple[Any, ...]]:
     return list(zip(value, strict=False)) if isinstance(value, weakref.WeakSet) else list(value.items())
 
 
-def scripted(value: torch.jit.ScriptModule) -> Held:
+def script_module(value: torch.jit.ScriptModule) -> Snapshot:
     """Parts of a scripted module, and what its methods assign to it."""
     parts = [(name, part) for name, part in value.named_modules() if part is not value]
     former, mode = script_attributes(value), getattr(value, "training", None)
@@ -114,14 +236,14 @@ def scripted(value: torch.jit.ScriptModule) -> Held:
         if mode is not None:
             value.training = mode
 
-    return Held([*parts, *value.named_parameters(), *value.named_buffers(), *former], restore)
+    return Snapshot([*parts, *value.named_parameters(), *value.named_buffers(), *former], restore)
 
 
-def thing(value: Any) -> Held:
+def instance(value: Any) -> Snapshot:
     """What is in ``__dict__`` and in slots, and the class."""
     kind, attributes, slots = type(value), getattr(value, "__dict__", None), _slots(value)
     parts = [("", attributes), ("", kind), *((slot.__name__, item) for slot, contents in slots for item in contents)]
-    return Held(parts, partial(_restore_thing, value, kind, attributes, slots))
+    return Snapshot(parts, partial(_restore_thing, value, kind, attributes, slots))
 
 
 def _restore_thing(value: Any, kind: type, attributes: Any, slots: list[Slot]) -> None:
@@ -130,37 +252,37 @@ def _restore_thing(value: Any, kind: type, attributes: Any, slots: list[Slot]) -
     if getattr(value, "__dict__", None) is not attributes:
         object.__setattr__(value, "__dict__", attributes)
     for slot, former in slots:
-        _put(slot, value, former)
+        _restore_slot(slot, value, former)
 
 
 def _slots(value: Any) -> list[Slot]:
     """Return slots with what they hold; nothing for an empty one."""
     kinds = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
     slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, types.MemberDescriptorType)]
-    return [(slot, _held_in(slot, value)) for slot in slots]
+    return [(slot, _slot_value(slot, value)) for slot in slots]
 
 
-def _held_in(slot: types.MemberDescriptorType, value: Any) -> tuple[Any, ...]:
+def _slot_value(slot: types.MemberDescriptorType, value: Any) -> tuple[Any, ...]:
     try:
         return (slot.__get__(value, type(value)),)
     except AttributeError:
         return ()
 
 
-def _put(slot: types.MemberDescriptorType, value: Any, former: tuple[Any, ...]) -> None:
-    now = _held_in(slot, value)
+def _restore_slot(slot: types.MemberDescriptorType, value: Any, former: tuple[Any, ...]) -> None:
+    now = _slot_value(slot, value)
     if former and not (now and now[0] is former[0]):
         slot.__set__(value, former[0])
     elif now and not former:
         slot.__delete__(value)
 
 
-def function(value: Any) -> Held:
+def function(value: Any) -> Snapshot:
     """Enclosed variables, default arguments and attributes of a function."""
     if not _is_own(value.__globals__.get("__name__")):
-        return Held([])
+        return Snapshot([])
     cells = list(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
-    former = [(name, cell, _enclosed(cell)) for name, cell in cells]
+    former = [(name, cell, _cell_value(cell)) for name, cell in cells]
 
     def restore() -> None:
         for _, cell, contents in former:
@@ -168,10 +290,10 @@ def function(value: Any) -> Held:
                 cell.cell_contents = contents[0]
 
     enclosed = [(name, contents[0]) for name, _, contents in former if contents]
-    return Held([*enclosed, ("", value.__defaults__), ("", value.__kwdefaults__), ("", vars(value))], restore)
+    return Snapshot([*enclosed, ("", value.__defaults__), ("", value.__kwdefaults__), ("", vars(value))], restore)
 
 
-def _enclosed(cell: types.CellType) -> tuple[Any, ...]:
+def _cell_value(cell: types.CellType) -> tuple[Any, ...]:
     try:
         return (cell.cell_contents,)
     except ValueError:
@@ -191,16 +313,16 @@ _LEADS_TO: dict[type, tuple[str, ...]] = {
 }
 
 
-def wrapper(value: Any) -> Held:
+def wrapper(value: Any) -> Snapshot:
     """What stands for a function: bound, partial, decorated."""
     names = next(names for kind, names in _LEADS_TO.items() if isinstance(value, kind))
-    return Held([("", getattr(value, name)) for name in names])
+    return Snapshot([("", getattr(value, name)) for name in names])
 
 
-def class_(value: Any) -> Held:
+def class_(value: Any) -> Snapshot:
     """Attributes of a class that is neither PyTorch's nor Python's."""
     if not _is_own(value.__module__):
-        return Held([])
+        return Snapshot([])
     former = _class_attributes(value)
 
     def restore() -> None:
@@ -210,142 +332,21 @@ def class_(value: Any) -> Held:
             if vars(value).get(name) is not attribute:
                 type.__setattr__(value, name, attribute)
 
-    return Held([*former.items(), *(("", base) for base in value.__bases__)], restore)
+    return Snapshot([*former.items(), *(("", base) for base in value.__bases__)], restore)
 
 
 def _class_attributes(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
 
 
-# locks, threads, loggers, compilers: what they hold is theirs
-_MACHINERY = {"torch", "threading", "concurrent", "logging", "builtins", "_thread", "weakref", "io", "_io", "itertools"}
-_MACHINERY |= {"asyncio", "multiprocessing", "importlib", "inspect", "_queue"}
-_DATA_OF_TORCH = tuple(
-    f"torch.{name}." for name in ("optim", "amp", "distributions", "quasirandom", "nn", "ao", "utils.data")
-)
-
-
-def _is_own(name: Any) -> bool:
-    """Return whether a module of that name is neither PyTorch's nor Python's."""
-    top = str(name).partition(".")[0]
-    return top != "torch" and top not in sys.stdlib_module_names
-
-
-def _is_thing(kind: type) -> bool:
-    """Return whether objects of a class are modules or the user's data, and no code or machinery."""
-    if issubclass(kind, torch.nn.Module):
-        return not issubclass(kind, torch.jit.ScriptModule)
-    if issubclass(kind, threading.local):
-        return True
-    home = f"{kind.__module__}."
-    own = home.partition(".")[0] not in _MACHINERY or home.startswith(_DATA_OF_TORCH)
-    return own and not issubclass(kind, types.ModuleType | type | types.FunctionType)
-
-
-_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], Held]], ...] = (
+_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], Snapshot]], ...] = (
     ((dict,), mapping),
     ((list, deque, set), sequence),
-    ((tuple, frozenset), fixed),
-    ((np.ndarray,), objects),
-    ((weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), weak),
-    ((torch.jit.ScriptModule,), scripted),
+    ((tuple, frozenset), immutable),
+    ((np.ndarray,), object_array),
+    ((weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), weak_container),
+    ((torch.jit.ScriptModule,), script_module),
     ((types.FunctionType,), function),
     (tuple(_LEADS_TO), wrapper),
     ((type,), class_),
 )
-
-
-def kinds_of(kind: type) -> list[Callable[[Any], Held]]:
-    """Return what notes objects of a class: nothing for what holds nothing."""
-    found = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
-    return [*found, thing] if _is_thing(kind) else found
-
-
-_ATOMS = ATOMS - {type, type(lambda: None), torch.Generator}
-_OF_TORCH = ("", "_parameters", "_buffers", "_modules")
-
-Path = tuple[Any, ...]
-"""The path of what holds a thing, and the name that it has there; of a root, the name alone."""
-
-
-class Contents:
-    """What can be reached from some roots, as it is now.
-
-    Parameters
-    ----------
-    roots
-        Where to begin, by names for people: ``{"attribute": model, "input": {0: x}}``.
-
-    Attributes
-    ----------
-    tensors
-        The tensors that were reached, by names for people; what is in them is not noted.
-    """
-
-    def __init__(self, roots: dict[str, Any]) -> None:
-        self.tensors: list[tuple[str, torch.Tensor]] = []
-        self._holders: list[Callable[[], None]] = []
-        self._stateful: list[tuple[Path, Any, resources.PutBack]] = []
-        self._used_up: list[tuple[Path, Any, Any]] = []
-        self._kinds: dict[type, tuple[Any, Any]] = {}
-        seen: dict[int, Any] = {}
-        ahead: list[tuple[Path, Any]] = [((name,), root) for name, root in roots.items()]
-        while ahead:  # no recursion: what users hold may be linked for long
-            path, value = ahead.pop()
-            if type(value) not in _ATOMS and id(value) not in seen:
-                seen[id(value)] = value
-                ahead += [((path, name), part) for name, part in self._note(path, value)]
-
-    def _note(self, path: Path, value: Any) -> Parts:
-        """Note a value, and return what it holds."""
-        if isinstance(value, torch.Tensor):
-            self.tensors.append((said(path, value), value))
-            return [("", vars(value))]
-        if resources.is_used_up(value):
-            self._used_up.append((path, value, resources.progress(value)))
-            return []
-        kind = type(value)
-        if kind not in self._kinds:
-            self._kinds[kind] = resources.kinds_of(kind), kinds_of(kind)
-        states, holds = self._kinds[kind]
-        own = (note(value) for note in states)
-        self._stateful += [(path, value, put_back) for put_back in own if put_back is not None]
-        held = [note(value) for note in holds]
-        self._holders += [each.restore for each in held if each.restore is not None]
-        return [part for each in held for part in each.parts]
-
-    def restore(self) -> None:
-        """Make all that holds others hold what it held."""
-        for restore in self._holders:
-            restore()
-
-    def restore_states(self) -> list[str]:
-        """Put back what has a state of its own; return what could not be."""
-        lost = [(path, value) for path, value, put_back in self._stateful if not put_back()]
-        return [said(path, value) for path, value in lost]
-
-    def once(self, root: str) -> list[str]:
-        """Return what was reached from a root and can be read only once."""
-        return [said(path, value) for path, value, _ in self._used_up if _root(path) == root]
-
-    def used_up(self, maybe: bool = False) -> list[str]:
-        """Return what can be read only once and has been read since; with `maybe`, also what may have been."""
-        read = [(path, value, (at, resources.progress(value))) for path, value, at in self._used_up]
-        return [said(path, value) for path, value, (at, now) in read if at != now or (maybe and at is None)]
-
-
-def _root(path: Path) -> Any:
-    while len(path) > 1:
-        path = path[0]
-    return path[0]
-
-
-def said(path: Path, value: Any) -> str:
-    """Return a name for people: ``"attribute 'head.cache'"``, and of what kind it is."""
-    names = []
-    root = path
-    while len(root) > 1:
-        root, name = root
-        name = str(name) if isinstance(name, str | int) else type(name).__name__
-        names += [] if name in _OF_TORCH else [name]
-    return f"{root[0]} {'.'.join(reversed(names))!r} ({type(value).__name__})"

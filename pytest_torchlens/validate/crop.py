@@ -1,7 +1,7 @@
-"""A corner of a call: the same function on a small part of its arguments, which tells as well what it reads.
+"""Crops a call: runs the same function on a small part of its arguments, which is enough to show what it reads.
 
-What a row, a pixel or an output feature becomes is computed by these functions from the same arguments whatever the
-number of rows, pixels and features.  So that an argument matters can be shown in a corner, for next to no time.
+These functions compute each row, pixel or output feature from the same arguments, whatever the number of rows, pixels
+and features.  So an effect that shows in a crop shows in the whole call, at almost no cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.validate.noise import is_dense
 
 Tensors = dict[str, torch.Tensor]
-
 ELEMENTWISE = frozenset(
     """abs add addcdiv addcmul atan2 bitwise_and bitwise_or bitwise_xor celu clamp clamp_max clamp_min clip clone
     contiguous cos cosh detach div dropout elu eq erf exp exp2 expm1 float floor floordiv fmod ge gelu gt half
@@ -26,7 +25,7 @@ ELEMENTWISE = frozenset(
 )
 
 
-def corner_of(call: Call, tensors: Tensors) -> Tensors | None:
+def crop_of(call: Call, tensors: Tensors) -> Tensors | None:
     """Return small parts of the tensor arguments of a call, by path, that go together; None where none are known.
 
     In-place calls overwrite what they are given, so the parts are copied for them.
@@ -56,7 +55,7 @@ def _rows(call: Call, tensors: Tensors) -> Tensors | None:
     return {path: _first(tensor, *range(tensor.dim() - 1)) for path, tensor in tensors.items()}
 
 
-def _named(names: tuple[str, ...], tensors: Tensors) -> Tensors | None:
+def _by_parameter(names: tuple[str, ...], tensors: Tensors) -> Tensors | None:
     """Return the tensors by the names of their parameters."""
     named = {names[int(path)] if path.isdigit() and int(path) < len(names) else path: path for path in tensors}
     return {name: tensors[path] for name, path in named.items()} if set(named) <= set(names) else None
@@ -71,7 +70,7 @@ def _with_names(*names: str) -> Callable[[Callable[[Call, Tensors], Tensors | No
 
     def wrapped(crop: Callable[[Call, Tensors], Tensors | None]) -> Any:
         def by_path(call: Call, tensors: Tensors) -> Tensors | None:
-            named = _named(names, tensors)
+            named = _by_parameter(names, tensors)
             cropped = None if named is None else crop(call, named)
             return None if cropped is None else _by_path(names, tensors, cropped)
 

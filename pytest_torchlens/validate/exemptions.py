@@ -1,7 +1,7 @@
-"""Named reasons for which a changed argument may leave a result as it was, each proven where it is given.
+"""Names the reason why a changed argument left a result unchanged, and proves it.
 
-Two kinds of proof: a fact about the call (it gave nothing, it overwrote the argument), or an experiment in which the
-cause is taken away (the zero factor replaced, the mask lifted) and the argument is seen to matter.
+There are two kinds of proof.  A fact about the call: its result is empty, or it overwrote the argument.  An experiment:
+the suspected cause is removed (the zero factor replaced, the mask lifted), and then the argument has an effect.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _no_fingerprint(trial: Trial, place: int) -> bool:
     return not any(map(fingerprint, trial.reference or ()))
 
 
-def _overwritten(trial: Trial, place: int) -> bool:
+def _is_overwritten(trial: Trial, place: int) -> bool:
     """The call wrote to the argument's memory, and nothing was left there of other values put in before."""
     return trial.edges[place][1].slot in trial.call.writes
 
@@ -264,7 +264,7 @@ _OF_FLOATS = frozenset(["isnan", "isinf", "isfinite", "isneginf", "isposinf"])
 _WRITERS_OF_PARTS = frozenset(["slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"])
 
 
-def _replaced(trial: Trial, place: int) -> bool:
+def _replaces_all(trial: Trial, place: int) -> bool:
     """The function puts its second argument in a part of its first, and that was all of it."""
     if trial.call.info.layer_type not in _WRITERS_OF_PARTS or trial.edges[place][0] not in ("0", "input"):
         return False
@@ -301,7 +301,7 @@ _FACTS: dict[str, Callable[[Trial, int], bool]] = {
     "empty input": _empty_input,
     "empty output": _empty_output,
     "shape only": _shape_only,
-    "overwritten": lambda trial, place: _overwritten(trial, place) or _replaced(trial, place),
+    "overwritten": lambda trial, place: _is_overwritten(trial, place) or _replaces_all(trial, place),
     "single element": _single_element,
     "no values": _no_values,
     "no fingerprint": _no_fingerprint,

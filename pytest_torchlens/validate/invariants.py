@@ -1,4 +1,4 @@
-"""The metadata must agree with each other and with the model."""
+"""Checks that the metadata of a history agree with each other and with the model."""
 
 from __future__ import annotations
 

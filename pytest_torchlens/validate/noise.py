@@ -1,6 +1,6 @@
-"""The same call with another number among its arguments.
+"""Makes other values for the arguments of a call: for tensors (`Noise`) and for plain numbers (`other_numbers`).
 
-Other values for a tensor, cheap to make and in the range that its consumers can bear.
+The values are cheap to make and stay in the range that the called functions accept.
 """
 
 from __future__ import annotations
@@ -14,33 +14,6 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import PLAIN
-
-_INSTEAD = (1, 0, 0.5, 2)
-
-
-def other_numbers(call: Call) -> Iterator[tuple[str, int | float, Call]]:
-    """Yield place and value of each number that a function of PyTorch was given, and the call with another."""
-    if not is_of_torch(call.info.func):
-        return
-    for at, number in enumerate(call.args):
-        for instead in _instead_of(number):
-            yield str(at), number, _with(call, (*call.args[:at], instead, *call.args[at + 1 :]), call.kwargs)
-    for name, number in call.kwargs.items():
-        for instead in _instead_of(number):
-            yield name, number, _with(call, call.args, {**call.kwargs, name: instead})
-
-
-def _instead_of(number: object) -> list[int | float]:
-    if type(number) is int:
-        return [other for other in _INSTEAD if type(other) is int and other != number]
-    return [float(other) for other in _INSTEAD if other != number] if type(number) is float else []
-
-
-def _with(call: Call, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
-    other = copy.copy(call)
-    other.args, other.kwargs = args, kwargs
-    return other
-
 
 _SMALLEST = 127  # the largest number of the smallest integers
 _NAMES_OF_STORED = """bits8 bits16 bits1x8 bits2x4 bits4x2 bcomplex32 float4_e2m1fn_x2
@@ -99,7 +72,7 @@ class Noise:
             return
         largest = torch.finfo(tensor.dtype).max
         for number in (largest, -largest, 0.0):
-            yield _written(tensor, self._table(tensor) * number)
+            yield _laid_out_like(tensor, self._table(tensor) * number)
 
     @torch.no_grad()
     def not_finite(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -115,31 +88,33 @@ class Noise:
         """Yield values that hide nothing of another argument: none zero and no two alike; positive; zero; three."""
         if is_dense(tensor) and tensor.is_floating_point() and tensor.numel() and tensor.dtype not in _STORED:
             finite = torch.nan_to_num(tensor, nan=1.0, posinf=1.0, neginf=-1.0)
-            yield _written(tensor, self._table(tensor) * torch.where(finite == 0, 1, finite))
-            yield _written(tensor, self._table(tensor))
+            yield _laid_out_like(tensor, self._table(tensor) * torch.where(finite == 0, 1, finite))
+            yield _laid_out_like(tensor, self._table(tensor))
             yield torch.zeros_like(tensor)
             yield torch.full_like(tensor, 3)
             return
         if is_dense(tensor) and tensor.numel() and tensor.dtype not in _WITHOUT_ORDER and not tensor.is_complex():
-            yield _written(tensor, torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % _SMALLEST)
+            yield _laid_out_like(
+                tensor, torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % _SMALLEST
+            )
         yield from self.variants(tensor)
 
     def _floats(self, tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
         table = self._table(tensor)
         if not gentle:
-            yield _written(tensor, table if table.dtype == tensor.dtype else table * (1 + 0.5j))
-        yield _written(tensor, table * tensor)
+            yield _laid_out_like(tensor, table if table.dtype == tensor.dtype else table * (1 + 0.5j))
+        yield _laid_out_like(tensor, table * tensor)
         if gentle:
             if tensor.dim():
-                yield _written(tensor, tensor.flip(0))
-                yield _written(tensor, tensor[:1].expand_as(tensor))
-                yield _written(tensor, _unit_box(tensor).expand_as(tensor))
+                yield _laid_out_like(tensor, tensor.flip(0))
+                yield _laid_out_like(tensor, tensor[:1].expand_as(tensor))
+                yield _laid_out_like(tensor, _unit_box(tensor).expand_as(tensor))
             return
-        yield _written(tensor, torch.where(tensor == 0, table, -tensor))
+        yield _laid_out_like(tensor, torch.where(tensor == 0, table, -tensor))
         finite = torch.nan_to_num(tensor.abs(), nan=0.0, posinf=0.0) if not tensor.is_complex() else tensor.abs()
         largest = float(finite.max())
         for scale in (8.0 * (largest or 1.0), 1e4):
-            yield _written(tensor, (table - 0.75) * scale)
+            yield _laid_out_like(tensor, (table - 0.75) * scale)
 
     def _table(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return numbers in a tensor's shape and, if it is dense, strides; of its dtype or that of its real part."""
@@ -166,7 +141,7 @@ def _of_another_kind(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if tensor.is_meta:
         return
     try:
-        yield from _quantized(tensor) if tensor.is_quantized else _halved_or_shorter(tensor)
+        yield from _quantized_variants(tensor) if tensor.is_quantized else _halved_or_shorter(tensor)
     except Exception:  # noqa: BLE001 - a subclass runs code of the user's, and kinds lack functions
         return
 
@@ -187,7 +162,7 @@ def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         )
 
 
-def _quantized(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _quantized_variants(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the stored integers reordered, then the smallest and the largest of their type, by the same scale."""
     yield tensor.flatten().flip(0).view(tensor.shape)
     for bound in (float("-inf"), float("inf")):
@@ -203,22 +178,49 @@ def _unit_box(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
-    yield _written(tensor, tensor.flatten().flip(0).view(tensor.shape))
+    yield _laid_out_like(tensor, tensor.flatten().flip(0).view(tensor.shape))
     if gentle:
         return
     low, high = tensor.min(), tensor.max()
     if low != high:
-        yield _written(tensor, torch.where(tensor == high, low, high))
+        yield _laid_out_like(tensor, torch.where(tensor == high, low, high))
         yield from (torch.full_like(tensor, bound.item()) for bound in (high, low))
     elif low != 0:
-        yield _written(tensor, torch.zeros_like(tensor))
+        yield _laid_out_like(tensor, torch.zeros_like(tensor))
     else:
-        yield _written(tensor, torch.ones_like(tensor))
+        yield _laid_out_like(tensor, torch.ones_like(tensor))
 
 
-def _written(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _laid_out_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return `values` laid out in memory as `tensor` is."""
     if values.stride() == tensor.stride() and values.dtype == tensor.dtype:
         return values
     laid_out = torch.empty_like(tensor, memory_format=torch.preserve_format)
     return laid_out.copy_(values)
+
+
+def other_numbers(call: Call) -> Iterator[tuple[str, int | float, Call]]:
+    """Yield place and value of each number that a function of PyTorch was given, and the call with another."""
+    if not is_of_torch(call.info.func):
+        return
+    for at, number in enumerate(call.args):
+        for instead in _instead_of(number):
+            yield str(at), number, _with(call, (*call.args[:at], instead, *call.args[at + 1 :]), call.kwargs)
+    for name, number in call.kwargs.items():
+        for instead in _instead_of(number):
+            yield name, number, _with(call, call.args, {**call.kwargs, name: instead})
+
+
+def _instead_of(number: object) -> list[int | float]:
+    if type(number) is int:
+        return [other for other in _INSTEAD if type(other) is int and other != number]
+    return [float(other) for other in _INSTEAD if other != number] if type(number) is float else []
+
+
+def _with(call: Call, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
+    other = copy.copy(call)
+    other.args, other.kwargs = args, kwargs
+    return other
+
+
+_INSTEAD = (1, 0, 0.5, 2)

@@ -1,4 +1,4 @@
-"""Recording must change nothing: outputs, state and random generators as after an untraced run."""
+"""Checks that recording changed nothing: outputs, state and random generators are as after an untraced run."""
 
 from __future__ import annotations
 

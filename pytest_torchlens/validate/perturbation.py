@@ -1,4 +1,4 @@
-"""For every edge of a call: other values in place of the parent must change what comes out."""
+"""Checks every edge of the graph: other values for the parent must change the result of the call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
-from pytest_torchlens.validate.crop import corner_of
+from pytest_torchlens.validate.crop import crop_of
 from pytest_torchlens.validate.exemptions import Explainer
 from pytest_torchlens.validate.exemptions import is_gentle
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.trial import Trial
-from pytest_torchlens.validate.trial import landed
+from pytest_torchlens.validate.trial import places_in_result
 
 
 class Perturbation:
@@ -47,7 +47,7 @@ class Perturbation:
         self._score.checked += len(paths)
         self.open = list(range(len(paths)))
         tensors = {path: player.at(slot) for path, slot in paths}
-        parts = corner_of(call, tensors) if corner and len(tensors) == len(paths) else None
+        parts = crop_of(call, tensors) if corner and len(tensors) == len(paths) else None
         if parts is not None:
             trial = Trial(player, call, [parts[path] for path, _ in paths])
             self.open = [place for place in self.open if not self._reacts(trial, [place])]
@@ -57,7 +57,7 @@ class Perturbation:
 
         So do the buffers of code whose inside is not seen, which is a whole model at times.
         """
-        moved = landed(trial, self.open)
+        moved = places_in_result(trial, self.open)
         together = self._held if trial.call.info.opaque else self._parameters
         parameters = [place for place in self.open if id(trial.edges[place][1]) in together]
         others = [[place] for place in self.open if place not in moved and place not in parameters]

@@ -1,6 +1,6 @@
-"""The replay of a recording, looked at call by call.
+"""Replays a recording call by call and compares every activation with its recorded fingerprint.
 
-The graph, run again from its sources, must give every activation's fingerprint again.
+`Replay` runs the calls and hands each to `ReplayCheck`, which compares, and to `perturbation`, which changes arguments.
 """
 
 from __future__ import annotations
@@ -35,16 +35,6 @@ from pytest_torchlens.validate.trial import arguments_of
 from pytest_torchlens.validate.trial import is_close
 from pytest_torchlens.validate.trial import originals_of
 from pytest_torchlens.validate.trial import outcome_of
-
-
-@contextlib.contextmanager
-def _generators_left_alone() -> Iterator[None]:
-    before = Generators()
-    try:
-        yield
-    finally:
-        before.restore()
-
 
 _ELSEWHERE = 0x5EED
 
@@ -87,9 +77,9 @@ class Replay:
         self._perturbation = Perturbation(recording, where) if "perturbation" in parts else None
 
     @property
-    def doubted(self) -> frozenset[str]:
+    def doubtful(self) -> frozenset[str]:
         """Names of functions that gave other values than recorded."""
-        return frozenset(self._check.doubted)
+        return frozenset(self._check.doubtful)
 
     @property
     def unsteady(self) -> str:
@@ -99,7 +89,7 @@ class Replay:
     def verdicts(self, returned: list[str]) -> list[PartVerdict]:
         """Replay, and return the parts' verdicts; `returned` has the fingerprints of what the model returned."""
         self._check.sources()
-        with _generators_left_alone(), Player(self._recording) as player:
+        with _preserve_generators(), Player(self._recording) as player:
             complete = all(self._step(player, number, call) for number, call in enumerate(self._recording.calls))
             if complete:
                 self._check.outputs(player, returned)
@@ -125,7 +115,7 @@ class Replay:
             returned, outputs = player.play(number, call, player.arguments(call))
             self._check.writes(number, call, player, returned)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
-            self._check.raised(number, error)
+            self._check.report_error(number, error)
             return False
         self._check.base(number, call, player, outputs)
         if not self._look(player, number, outputs, originals if doubtful or in_doubt else None):
@@ -150,6 +140,15 @@ class Replay:
         return complete
 
 
+@contextlib.contextmanager
+def _preserve_generators() -> Iterator[None]:
+    before = Generators()
+    try:
+        yield
+    finally:
+        before.restore()
+
+
 class ReplayCheck:
     """Compares replayed values with recorded fingerprints and keeps the score."""
 
@@ -161,7 +160,7 @@ class ReplayCheck:
         self._unfingerprinted = 0
         self._flagged: set[int] = set()
         self._made_without_grad: set[int] = set()
-        self.doubted: set[str] = set()
+        self.doubtful: set[str] = set()
         """Names of functions that gave other values than recorded."""
         self.unsteady: str | None = None
         """Name of the first of them whose values were not kept, if it gives others each time; None before the first."""
@@ -190,14 +189,14 @@ class ReplayCheck:
         pairs = list(zip(call.outputs, outputs, strict=True))
         different = [pair for pair in pairs if not self._compare(number, call, *pair)]
         if different:
-            self.doubted.add(call.info.name)
+            self.doubtful.add(call.info.name)
             repeats = trial.repeats_itself() if trial is not None else None
-            if trial is not None and not repeats and all(_settle(*pair) for pair in different):
+            if trial is not None and not repeats and all(_accept_if_close(*pair) for pair in different):
                 trial.tolerant = True
                 self._score.tolerated += 1
             else:
                 if self.unsteady is None:
-                    self.unsteady = "" if repeats is not False or _is_kept(different) else call.info.name
+                    self.unsteady = "" if repeats is not False or _all_saved(different) else call.info.name
                 self._fail_values(number, call, different[0], repeats)
         return True
 
@@ -314,7 +313,7 @@ class ReplayCheck:
         readers = (number for number, call in calls if any(value_of(read).slot == slot for _, read in edges_in(call)))
         return writers[-1] if writers else max(readers, default=-1)
 
-    def raised(self, number: int, error: Exception) -> None:
+    def report_error(self, number: int, error: Exception) -> None:
         """Note that call `number` could not be run again."""
         self._score.checked += 1
         self._fail(number, f"running it again raised {in_short(error)}")
@@ -340,7 +339,7 @@ class ReplayCheck:
         return self._score.verdict(exempt={name: count for name, count in exempt.items() if count})
 
 
-def _is_kept(pairs: list[tuple[Value, torch.Tensor]]) -> bool:
+def _all_saved(pairs: list[tuple[Value, torch.Tensor]]) -> bool:
     return all(value.tensor is not None for value, _ in pairs)
 
 
@@ -348,7 +347,7 @@ def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one is other or storage_key(one) == storage_key(other)
 
 
-def _settle(value: Value, tensor: torch.Tensor) -> bool:
+def _accept_if_close(value: Value, tensor: torch.Tensor) -> bool:
     """Put the recorded values in place of replayed ones that are within tolerance of them; False if they are not."""
     if value.tensor is None or not is_close(tensor, value.tensor):
         return False

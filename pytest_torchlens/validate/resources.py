@@ -1,4 +1,4 @@
-"""Things with a state of their own: arrays, buffers, files, random generators, caches; iterators, used up by use."""
+"""Saves and restores objects with an internal state: arrays, buffers, files, random generators, caches, iterators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import torch
 
 PutBack = Callable[[], bool]
 """Makes a thing as it was; returns whether it now is."""
-
 _LARGEST_MAP = 1 << 28
 _GENERATORS: tuple[tuple[type, Any, Any], ...] = (
     (torch.Generator, torch.Generator.get_state, torch.Generator.set_state),

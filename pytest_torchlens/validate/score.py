@@ -1,4 +1,4 @@
-"""Counting what was checked and what failed, and saying where."""
+"""Counts what one part of a validation checked and what failed."""
 
 from __future__ import annotations
 

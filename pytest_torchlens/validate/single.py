@@ -1,4 +1,4 @@
-"""The verdict on a call that was made once, in somebody's test: from its record, with nothing else run again."""
+"""Validates a call that a user's test made once, from its record, without running the model again."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from pytest_torchlens.records import byte_size
 from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.replay_check import Replay
-from pytest_torchlens.validate.unobtrusive import unnoticed
+from pytest_torchlens.validate.unobtrusive import hooks_and_modes_disabled
 from pytest_torchlens.validate.validation import PARTS
 from pytest_torchlens.validate.validation import Validation
+from pytest_torchlens.validate.validation import as_not_applicable
 from pytest_torchlens.validate.validation import has_content
-from pytest_torchlens.validate.validation import nothing_checked
 from pytest_torchlens.validate.validation import verdict_on
 
 ONCE = "forward is called once, by the test"
@@ -66,14 +66,14 @@ def validate_once(history: ModelHistory, bounds: Bounds, parts: Collection[str] 
         As in `validate`; ``"observer"`` is not run.
     """
     start, recording = time.perf_counter(), history.recording
-    with unnoticed():
+    with hooks_and_modes_disabled():
         returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         verdicts = list(_verdicts(history, returned, bounds, parts))
     verdict = verdict_on(verdicts, time.perf_counter() - start, recording)
     replay = next((part for part in verdict.parts if part.name == "replay"), None)
     if verdict and replay is not None and replay.status in (Status.NOT_RUN, Status.NOT_APPLICABLE):
         verdict = dataclasses.replace(verdict, status=replay.status)
-    return Validation(verdict if has_content(recording) else nothing_checked(verdict), history)
+    return Validation(verdict if has_content(recording) else as_not_applicable(verdict), history)
 
 
 def _verdicts(
@@ -83,18 +83,18 @@ def _verdicts(
     if "observer" in parts:
         yield PartVerdict(name="observer", status=Status.NOT_RUN, reason=ONCE)
     played = [part for part in ("replay", "perturbation") if part in parts]
-    if reason := why_not_replayed(recording, bounds):
+    if reason := reason_not_to_replay(recording, bounds):
         yield from (PartVerdict(name=part, status=Status.NOT_RUN, reason=reason) for part in played)
     elif played:
-        yield from _replayed(history, returned, bounds, played)
+        yield from _replay_verdicts(history, returned, bounds, played)
     if "invariants" in parts:
         yield check_invariants(history, restored=False)
     if "completeness" in parts:
         part = check_completeness(recording, history)
-        yield dataclasses.replace(part, notes=(*part.notes, *_not_looked_into(recording)))
+        yield dataclasses.replace(part, notes=(*part.notes, *_open_questions(recording)))
 
 
-def _not_looked_into(recording: Recording) -> Iterator[str]:
+def _open_questions(recording: Recording) -> Iterator[str]:
     """Say what completeness leaves open, for `validate` makes a second pass to find it."""
     if names := list(dict.fromkeys(call.info.name for call in recording.calls if call.info.opaque)):
         yield f"{UNCHECKED}what {', '.join(names)} computed inside"
@@ -102,43 +102,43 @@ def _not_looked_into(recording: Recording) -> Iterator[str]:
         yield f"{UNCHECKED}whether {constants} constant{'s' * (constants > 1)} of the graph existed before the call"
 
 
-def _replayed(
+def _replay_verdicts(
     history: ModelHistory, returned: list[str], bounds: Bounds, parts: Collection[str]
 ) -> Iterator[PartVerdict]:
     with torch._C._EnableTorchFunction():
         replay = Replay(history.recording, history, parts, until=bounds.until)
         verdicts = replay.verdicts(returned)
-        if replay.doubted and not replay.out_of_time:
-            replay = Replay(history.recording, history, parts, replay.doubted, until=bounds.until)
+        if replay.doubtful and not replay.out_of_time:
+            replay = Replay(history.recording, history, parts, replay.doubtful, until=bounds.until)
             verdicts = replay.verdicts(returned)
     if replay.unsteady:
         reason = f"{replay.unsteady} does not repeat itself, and what it gave in the test was not kept"
-        yield from (_instead(part, Status.NOT_APPLICABLE, reason) for part in verdicts)
+        yield from (_with_status(part, Status.NOT_APPLICABLE, reason) for part in verdicts)
     elif replay.out_of_time:
         reason = "the time for this test was up"
-        yield from (part if not part.status.ok else _instead(part, Status.NOT_RUN, reason) for part in verdicts)
+        yield from (part if not part.status.ok else _with_status(part, Status.NOT_RUN, reason) for part in verdicts)
     else:
         yield from verdicts
 
 
-def _instead(part: PartVerdict, status: Status, reason: str) -> PartVerdict:
+def _with_status(part: PartVerdict, status: Status, reason: str) -> PartVerdict:
     return dataclasses.replace(part, status=status, reason=reason, failures=(), num_failures=0)
 
 
-def why_not_replayed(recording: Recording, bounds: Bounds) -> str:
+def reason_not_to_replay(recording: Recording, bounds: Bounds) -> str:
     """Return why a recorded call cannot be replayed unnoticed, ``""`` if it can."""
     for call in recording.calls:
-        if call.info.opaque or is_operator_of_others(call):
+        if call.info.opaque or is_custom_operator(call):
             return f"{call.info.name} runs code of its own that would run again"
     for source in recording.sources:
-        if type(source.live) is not torch.Tensor and listens(type(source.live)):
+        if type(source.live) is not torch.Tensor and overrides_dispatch(type(source.live)):
             return f"operations on a {type(source.live).__name__} run code of its own that would run again"
-    if (held := _held_in_replay(recording)) > bounds.nbytes:
+    if (held := _replay_bytes(recording)) > bounds.nbytes:
         return f"the replay would hold about {byte_size(held)}, and {byte_size(bounds.nbytes)} are allowed"
     return ""
 
 
-def is_operator_of_others(call: Call) -> bool:
+def is_custom_operator(call: Call) -> bool:
     """Return whether a call is of an operator registered by Python code: what it computes may be counted."""
     func = call.info.func
     if not is_operator(func):
@@ -147,14 +147,14 @@ def is_operator_of_others(call: Call) -> bool:
     return not name.startswith(("aten.", "prim.", "torchvision.", "quantized.", "mkldnn."))
 
 
-def listens(kind: type) -> bool:
+def overrides_dispatch(kind: type) -> bool:
     """Return whether a class of tensors runs code of its own at each operation."""
     if kind.__module__.partition(".")[0] == "torch":
         return False
     return overrides(kind) or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 
-def _held_in_replay(recording: Recording) -> int:
+def _replay_bytes(recording: Recording) -> int:
     """Return the bytes of values that autograd will hold, and of copies of what is overwritten."""
     made = sum(value.nbytes for call in recording.calls for value in call.outputs if value.requires_grad)
     return made + sum(source.value.nbytes for source in recording.sources if source.written)

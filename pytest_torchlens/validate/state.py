@@ -1,6 +1,7 @@
-"""What autograd knows of a tensor: whether it is followed, where it came from, its gradient and its hooks.
+"""Saves and restores everything that a forward pass may change: tensors, autograd state, objects, random generators.
 
-Everything that a forward pass may change: a snapshot, its restoration, and its digest.
+`ModelState` is the snapshot of a model and its inputs.  `state_digests` and `Generators.digests` describe the same
+state in short texts, so that two runs can be compared.
 """
 
 from __future__ import annotations
@@ -21,52 +22,9 @@ from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.origins import gradient_of
 from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.storage import storage_key
-from pytest_torchlens.validate.containers import Contents
+from pytest_torchlens.validate.containers import ObjectGraph
 
 Tensor = torch.Tensor
-
-
-class Followed:
-    """One tensor as autograd has it now."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self._required = tensor.requires_grad
-        self._made_by = _made_by(tensor)
-        self._gradient = gradient_of(tensor)
-        self._values = None if self._gradient is None else self._gradient.detach().clone()
-        self._hooks = getattr(tensor, "_backward_hooks", None)
-        self._hooked = dict(self._hooks or {})
-
-    def restore(self) -> None:
-        """Put back what can be: a history that came up is cut off; one that there was cannot be made again."""
-        if self._changed() and self._made_by is None and not self.tensor._is_view():
-            self.tensor.detach_()
-        if self.tensor.requires_grad != self._required and _made_by(self.tensor) is None:
-            self.tensor.requires_grad_(self._required)
-        if gradient_of(self.tensor) is not self._gradient:
-            self.tensor.grad = self._gradient
-        if self._gradient is not None and self._values is not None:
-            overwrite(self._gradient, self._values)
-        if getattr(self.tensor, "_backward_hooks", None) is not self._hooks:
-            self.tensor._backward_hooks = self._hooks
-        if self._hooks is not None and self._hooks != self._hooked:
-            self._hooks.clear()
-            self._hooks.update(self._hooked)
-
-    def is_restored(self) -> bool:
-        """Return whether its history is what it was; looking may give a view the history of its base."""
-        return not self._changed()
-
-    def _changed(self) -> bool:
-        return self.tensor.requires_grad and _made_by(self.tensor) is not self._made_by
-
-
-def _made_by(tensor: Tensor) -> Any:
-    try:
-        return tensor.grad_fn
-    except RuntimeError:  # a view that was made without gradients and written to, whose base has them
-        return None
 
 
 class ModelState:
@@ -86,11 +44,11 @@ class ModelState:
     def __init__(
         self, model: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> None:
-        self._contents = Contents({"attribute": model, "input": dict(enumerate(args)) | (kwargs or {})})
-        self.once = self._contents.once("input")
+        self._objects = ObjectGraph({"attribute": model, "input": dict(enumerate(args)) | (kwargs or {})})
+        self.single_use = self._objects.single_use("input")
         """Inputs that can be read but once, by names for people."""
         opaque = [tensor for module in model.modules() if is_opaque(module) for tensor in tensors_used(module)]
-        tensors = {id(tensor): (name, tensor) for name, tensor in self._contents.tensors}
+        tensors = {id(tensor): (name, tensor) for name, tensor in self._objects.tensors}
         tensors = {id(tensor): ("a tensor", tensor) for tensor in opaque} | tensors
         self._lazy = [(tensor, type(tensor)) for _, tensor in tensors.values() if is_lazy(tensor)]
         real = [(name, tensor) for name, tensor in tensors.values() if not is_lazy(tensor)]
@@ -99,8 +57,8 @@ class ModelState:
         copied |= {id(tensor) for _, tensor in real if not isinstance(tensor, torch.nn.Parameter)}
         self._tensors = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
         views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # they have the history of what they view
-        self._autograd = [(name, Followed(tensor)) for name, tensor in views_last]
-        self._lost: list[str] = []
+        self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
+        self._unrestored: list[str] = []
         self._overwritten: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._drawn: dict[int, RandomState] = {}
 
@@ -119,7 +77,7 @@ class ModelState:
         What stands for the same memory twice (an array, and a tensor made from it during the pass) is put back as it
         was before the pass, in the end.
         """
-        self._contents.restore()
+        self._objects.restore()
         for tensor, kind in self._lazy:
             tensor.data = torch.empty(0, device=tensor.device)
             tensor.__class__ = kind
@@ -131,7 +89,7 @@ class ModelState:
         self._restore_values()
         for drawn in self._drawn.values():
             drawn.generator.set_state(drawn.state)
-        self._lost = self._contents.restore_states()
+        self._unrestored = self._objects.restore_states()
 
     def _restore_values(self) -> None:
         for live, former in self._overwritten.values():
@@ -141,13 +99,13 @@ class ModelState:
             if fingerprint(tensor) != fingerprint(contents):
                 overwrite(tensor, contents)
 
-    def lost(self, maybe: bool = False) -> list[str]:
+    def unrestored(self, maybe: bool = False) -> list[str]:
         """Return what was changed and could not be put back, by names for people.
 
         With `maybe`, iterators too of which it cannot be told whether they were read.
         """
         histories = [name for name, followed in self._autograd if not followed.is_restored()]
-        return [*self._lost, *self._contents.used_up(maybe), *(f"the history of {name}" for name in histories)]
+        return [*self._unrestored, *self._objects.used_up(maybe), *(f"the history of {name}" for name in histories)]
 
 
 def _same_memory(tensor: torch.Tensor, former: torch.Tensor) -> bool:
@@ -158,6 +116,49 @@ def _same_memory(tensor: torch.Tensor, former: torch.Tensor) -> bool:
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.storage_offset(), tensor.stride()
+
+
+class AutogradState:
+    """One tensor as autograd has it now."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._required = tensor.requires_grad
+        self._made_by = _grad_fn_of(tensor)
+        self._gradient = gradient_of(tensor)
+        self._values = None if self._gradient is None else self._gradient.detach().clone()
+        self._hooks = getattr(tensor, "_backward_hooks", None)
+        self._hooked = dict(self._hooks or {})
+
+    def restore(self) -> None:
+        """Put back what can be: a history that came up is cut off; one that there was cannot be made again."""
+        if self._changed() and self._made_by is None and not self.tensor._is_view():
+            self.tensor.detach_()
+        if self.tensor.requires_grad != self._required and _grad_fn_of(self.tensor) is None:
+            self.tensor.requires_grad_(self._required)
+        if gradient_of(self.tensor) is not self._gradient:
+            self.tensor.grad = self._gradient
+        if self._gradient is not None and self._values is not None:
+            overwrite(self._gradient, self._values)
+        if getattr(self.tensor, "_backward_hooks", None) is not self._hooks:
+            self.tensor._backward_hooks = self._hooks
+        if self._hooks is not None and self._hooks != self._hooked:
+            self._hooks.clear()
+            self._hooks.update(self._hooked)
+
+    def is_restored(self) -> bool:
+        """Return whether its history is what it was; looking may give a view the history of its base."""
+        return not self._changed()
+
+    def _changed(self) -> bool:
+        return self.tensor.requires_grad and _grad_fn_of(self.tensor) is not self._made_by
+
+
+def _grad_fn_of(tensor: Tensor) -> Any:
+    try:
+        return tensor.grad_fn
+    except RuntimeError:  # a view that was made without gradients and written to, whose base has them
+        return None
 
 
 def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, str]:

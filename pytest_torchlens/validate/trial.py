@@ -1,6 +1,7 @@
-"""Which of many arguments turn up in a result: shown in one run, where one by one would take as many.
+"""Runs one recorded call again with other values for some of its tensor arguments.
 
-One call run again with other values for some of its tensor arguments.
+`Trial` compares the outcome with a reference.  `places_in_result` finds in two runs which of many arguments turn up in
+the result of a concatenation, where one run for each argument would be slow.
 """
 
 from __future__ import annotations
@@ -23,49 +24,8 @@ from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player
-from pytest_torchlens.validate.containers import Contents
+from pytest_torchlens.validate.containers import ObjectGraph
 from pytest_torchlens.validate.noise import is_dense
-
-_MANY = 4
-_AT_A_TIME = 120  # whole numbers that every numeric type tells apart
-
-
-@torch.no_grad()
-def landed(trial: Trial, places: list[int]) -> set[int]:
-    """Return those of `places`, in lists, whose values turn up in the result, as concatenated or stacked tensors do.
-
-    Each argument is filled with a number of its own, the rest with zeros, and the numbers in the result are read;
-    then once more with the numbers passed on by one, lest one turn up by arithmetic.
-    """
-    places = [place for place in places if "." in trial.edges[place][0]]
-    if len(places) < _MANY or trial.call.writes or not all(_can_be_filled(trial.tensors[place]) for place in places):
-        return set()
-    found: set[int] = set()
-    for first in range(0, len(places), _AT_A_TIME):
-        some = places[first : first + _AT_A_TIME]
-        found |= _found(trial, places, some) & _found(trial, places, some[1:] + some[:1])
-    return found
-
-
-def _can_be_filled(tensor: torch.Tensor) -> bool:
-    return is_dense(tensor) and tensor.dtype is not torch.bool and type(tensor) is torch.Tensor and tensor.numel() > 0
-
-
-def _found(trial: Trial, places: list[int], tagged: list[int]) -> set[int]:
-    tags = {place: tag for tag, place in enumerate(tagged, start=1)}
-    filled = {place: _filled(trial.tensors[place], tags.get(place, 0)) for place in places}
-    outcome = trial.outcome(filled)
-    if outcome is None or not all(is_dense(tensor) and not tensor.is_complex() for tensor in outcome):
-        return set()
-    numbers = {number for tensor in outcome for number in torch.unique(tensor).tolist()}
-    if not numbers <= {0, *tags.values()}:  # it does more than move
-        return set()
-    return {place for place, tag in tags.items() if tag in numbers}
-
-
-def _filled(tensor: torch.Tensor, number: int) -> torch.Tensor:
-    return torch.full((), number, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
-
 
 Outcome = list[torch.Tensor]
 _PREFIX = 256  # bytes
@@ -141,11 +101,11 @@ class Trial:
             if value.slot not in self.call.writes:
                 return tensor
             if place in changed or value.slot not in overwritten:
-                overwritten[value.slot] = copied(tensor)
+                overwritten[value.slot] = copy_of(tensor)
             return overwritten[value.slot]
 
         module = self.call.info.func.module() if isinstance(self.call.info.func, OpaqueModule) else None
-        contents = Contents({"attribute": module}) if module is not None else None
+        contents = ObjectGraph({"attribute": module}) if module is not None else None
         try:
             returned = self._player.run(self.call, self._player.arguments(self.call, swap))
         except Exception:  # noqa: BLE001 - whatever a function raises at values that it cannot take
@@ -218,7 +178,7 @@ def arguments_of(player: Player, call: Call, originals: dict[int, torch.Tensor])
 
 def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:
     """Return copies of the tensors that a call is about to overwrite, by slot."""
-    return {slot: copied(player.at(slot)) for slot in call.writes}
+    return {slot: copy_of(player.at(slot)) for slot in call.writes}
 
 
 def outcome_of(player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) -> Outcome:
@@ -227,7 +187,7 @@ def outcome_of(player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) ->
     return [*outputs, *(player.at(slot) for slot in call.writes if slot not in returned)]
 
 
-def copied(tensor: torch.Tensor) -> torch.Tensor:
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a detached copy with the same strides."""
     with torch.no_grad():
         tensor = tensor.detach()
@@ -235,3 +195,44 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.clone()
         block = duplicate(tensor.as_strided((reach(tensor),), (1,), tensor.storage_offset()))
         return block.as_strided(tensor.shape, tensor.stride(), 0)
+
+
+_MANY = 4
+_AT_A_TIME = 120  # whole numbers that every numeric type tells apart
+
+
+@torch.no_grad()
+def places_in_result(trial: Trial, places: list[int]) -> set[int]:
+    """Return those of `places`, in lists, whose values turn up in the result, as concatenated or stacked tensors do.
+
+    Each argument is filled with a number of its own, the rest with zeros, and the numbers in the result are read;
+    then once more with the numbers passed on by one, lest one turn up by arithmetic.
+    """
+    places = [place for place in places if "." in trial.edges[place][0]]
+    if len(places) < _MANY or trial.call.writes or not all(_can_be_filled(trial.tensors[place]) for place in places):
+        return set()
+    found: set[int] = set()
+    for first in range(0, len(places), _AT_A_TIME):
+        some = places[first : first + _AT_A_TIME]
+        found |= _tags_in_result(trial, places, some) & _tags_in_result(trial, places, some[1:] + some[:1])
+    return found
+
+
+def _can_be_filled(tensor: torch.Tensor) -> bool:
+    return is_dense(tensor) and tensor.dtype is not torch.bool and type(tensor) is torch.Tensor and tensor.numel() > 0
+
+
+def _tags_in_result(trial: Trial, places: list[int], tagged: list[int]) -> set[int]:
+    tags = {place: tag for tag, place in enumerate(tagged, start=1)}
+    filled = {place: _constant_like(trial.tensors[place], tags.get(place, 0)) for place in places}
+    outcome = trial.outcome(filled)
+    if outcome is None or not all(is_dense(tensor) and not tensor.is_complex() for tensor in outcome):
+        return set()
+    numbers = {number for tensor in outcome for number in torch.unique(tensor).tolist()}
+    if not numbers <= {0, *tags.values()}:  # it does more than move
+        return set()
+    return {place for place, tag in tags.items() if tag in numbers}
+
+
+def _constant_like(tensor: torch.Tensor, number: int) -> torch.Tensor:
+    return torch.full((), number, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)

@@ -1,4 +1,4 @@
-"""Work that nothing in a stranger's test is to notice: no mode, hook, warning or random generator of the test's."""
+"""Runs our work inside a user's test without triggering its modes, hooks or warnings, or advancing its generators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_torchlens.validate.state import Generators
 
 
 @contextlib.contextmanager
-def unnoticed() -> Iterator[None]:
+def hooks_and_modes_disabled() -> Iterator[None]:
     """Take aside all that would hear of operations, and put it back; random generators too are left as they were.
 
     Classes of tensors hear of none, but where `torch._C._EnableTorchFunction` lets them.

@@ -1,4 +1,7 @@
-"""Validates one model with one input: records, replays, perturbs, and compares with a plain run."""
+"""Validates one model with one input: records it, replays and perturbs the record, and compares with a plain run.
+
+`validate` runs the model itself.  `check_recording` checks a record that exists already.
+"""
 
 from __future__ import annotations
 
@@ -55,21 +58,6 @@ class Validation:
         return bool(self.verdict)
 
 
-def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
-    """Return the parts to run, in order; all of them for None.
-
-    Raises
-    ------
-    ValueError
-        If a name is no part of a validation; the message has the nearest one.
-    """
-    for name in parts or ():
-        if name not in PARTS:
-            hint = close(name, PARTS) or f"parts are {', '.join(PARTS)}"
-            raise ValueError(f"no validation part {name!r}; {hint}")
-    return PARTS if parts is None else tuple(name for name in PARTS if name in parts)
-
-
 def validate(
     model: torch.nn.Module,
     args: tuple[Any, ...] = (),
@@ -109,7 +97,7 @@ def validate(
     finally:
         run.restore()
     verdict = verdict_on(verdicts, time.perf_counter() - start, history.recording)
-    return Validation(verdict if has_content(history.recording) else nothing_checked(verdict), history)
+    return Validation(verdict if has_content(history.recording) else as_not_applicable(verdict), history)
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
@@ -124,18 +112,59 @@ def check_recording(recording: Recording, history: ModelHistory, parts: Collecti
     return [*verdicts, check_invariants(history)] if "invariants" in parts else verdicts
 
 
-def _replay(
-    recording: Recording,
-    where: Where,
-    parts: Collection[str],
-    returned: list[str],
-    doubts: frozenset[str] = frozenset(),
-) -> tuple[list[PartVerdict], frozenset[str]]:
-    """Return the verdicts of the replay, and the names of functions that gave other values than recorded."""
-    if not {"replay", "perturbation"} & set(parts):
-        return [], doubts
-    replay = Replay(recording, where, parts, doubts)
-    return replay.verdicts(returned), replay.doubted
+def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
+    """Return the parts to run, in order; all of them for None.
+
+    Raises
+    ------
+    ValueError
+        If a name is no part of a validation; the message has the nearest one.
+    """
+    for name in parts or ():
+        if name not in PARTS:
+            hint = close(name, PARTS)
+            raise ValueError(f"parts: expected {', '.join(PARTS)}, got {name!r}{hint and f' ({hint})'}")
+    return PARTS if parts is None else tuple(name for name in PARTS if name in parts)
+
+
+def verdict_on(parts: list[PartVerdict], seconds: float, recording: Recording) -> Verdict:
+    """Return the verdict that the verdicts on its parts come to."""
+    failed = any(part.status is Status.FAILED for part in parts)
+    counts = {part.name: part.checked for part in parts}
+    return Verdict(
+        status=Status.FAILED if failed else _best(parts),
+        parts=tuple(parts),
+        operations_checked=counts.get("replay", 0),
+        edges_checked=counts.get("perturbation", 0),
+        seconds=seconds,
+        settings=_settings(recording),
+    )
+
+
+def _best(parts: list[PartVerdict]) -> Status:
+    statuses = {part.status for part in parts}
+    order = (Status.PASSED_WITH_TOLERANCE, Status.PASSED, Status.NOT_APPLICABLE)
+    return next((status for status in order if status in statuses), Status.NOT_RUN)
+
+
+def _settings(recording: Recording) -> dict[str, str]:
+    rows = recording.ambient.rows
+    return ambient.in_words(rows[0] if rows else ambient.current())
+
+
+def has_content(recording: Recording) -> bool:
+    """Return whether anything was recorded."""
+    return bool(recording.calls or recording.outputs)
+
+
+def as_not_applicable(verdict: Verdict) -> Verdict:
+    """Say of a verdict on a record without operations and outputs that it is none, unless something failed."""
+    if not verdict:
+        return verdict
+    reason = "there was nothing to check: no operation ran, and no tensor was returned"
+    status = Status.NOT_APPLICABLE
+    parts = [dataclasses.replace(part, status=status, reason=part.reason or reason) for part in verdict.parts]
+    return dataclasses.replace(verdict, status=status, parts=tuple(parts))
 
 
 class _Run:
@@ -153,10 +182,12 @@ class _Run:
         self._generators = Generators()
         self._inputs = dict([*walk(args), *walk(kwargs)])
         self._returned: list[str] = []
-        self._once = ""
+        self._single_use = ""
         """Why the model can be run only once; ``""`` where it can be again."""
-        if self._state.once:
-            self._once = f"the model cannot be run again on what can be read once: {', '.join(self._state.once)}"
+        if self._state.single_use:
+            self._single_use = (
+                f"the model cannot be run again on what can be read once: {', '.join(self._state.single_use)}"
+            )
 
     def validate(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         """Return the history and the verdicts of the parts asked for.
@@ -166,7 +197,7 @@ class _Run:
         """
         history, verdicts = self._validate_once(parts)
         unwatched = tuple(part for part in parts if part != "completeness")
-        if self._once or len(unwatched) == len(parts) or all(verdict.status.ok for verdict in verdicts[:-1]):
+        if self._single_use or len(unwatched) == len(parts) or all(verdict.status.ok for verdict in verdicts[:-1]):
             return history, verdicts
         self.restore()
         history, again = self._validate_once(unwatched)
@@ -179,20 +210,20 @@ class _Run:
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts, doubted = _replay(recording, history, parts, returned)
-        if doubted and not self._once:
-            verdicts = self._look_closer(parts, doubted)
+        if doubted and not self._single_use:
+            verdicts = self._repeat_with_saved_values(parts, doubted)
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
         if observed is not None:  # last of those that compare with the model, which it runs
             verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
         elif "observer" in parts:
-            verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._once))
+            verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._single_use))
         if "completeness" in parts:
             verdicts.append(check_completeness(recording, history))
         return history, verdicts
 
     def _observes(self, parts: tuple[str, ...]) -> bool:
-        return "observer" in parts and not self._once
+        return "observer" in parts and not self._single_use
 
     def _take_output(self, recording: Recording) -> list[str]:
         """Return the fingerprints of what the model returned, let go of it, and put everything back."""
@@ -200,7 +231,7 @@ class _Run:
         self.restore()
         return self._returned
 
-    def _look_closer(self, parts: tuple[str, ...], doubted: frozenset[str]) -> list[PartVerdict]:
+    def _repeat_with_saved_values(self, parts: tuple[str, ...], doubted: frozenset[str]) -> list[PartVerdict]:
         """Record and replay again with the values kept of functions that gave others, until no more of them turn up."""
         doubts: frozenset[str] = frozenset()
         while not doubted <= doubts:
@@ -213,8 +244,8 @@ class _Run:
 
     def _record(self, watch: bool) -> Recording:
         """Record the model, watched if asked for and if it runs so: some of PyTorch refuses to under any watch."""
-        if self._once:
-            return self._record_noting(watch)
+        if self._single_use:
+            return self._record_with_tensors_before(watch)
         try:
             recording = self._record_once(watch)
         except Exception as error:
@@ -229,7 +260,7 @@ class _Run:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
         begun: list[Recording] = []  # what was overwritten is to be put back also if the model raises
         try:
-            recording = self._apart(
+            recording = self._in_own_context(
                 record, self.model, self.args, self.kwargs, thorough=True, begun=begun.append, **options
             )
         finally:
@@ -246,15 +277,15 @@ class _Run:
         """
         returned = self._returned
         self.restore()
-        recording = self._record_noting(first.dispatched is not None)
+        recording = self._record_with_tensors_before(first.dispatched is not None)
         recording.unwatched = first.unwatched
         if len(recording.calls) == len(first.calls):
             return recording
         self._returned = returned
-        self._once = self._not_repeating(f"{len(first.calls)} and {len(recording.calls)} operations ran {{}}")
+        self._single_use = self._not_repeating(f"{len(first.calls)} and {len(recording.calls)} operations ran {{}}")
         return first
 
-    def _record_noting(self, watch: bool) -> Recording:
+    def _record_with_tensors_before(self, watch: bool) -> Recording:
         """Record, and note which constants were not there before."""
         before = TensorsBefore()
         recording = self._record_once(watch)
@@ -267,7 +298,7 @@ class _Run:
         plain = self._plain_run()
         verdict = compare(traced, plain, uninitialised)
         if verdict.status.ok:
-            return dataclasses.replace(verdict, notes=self._left_otherwise())
+            return dataclasses.replace(verdict, notes=self._unrestored_notes())
         self.restore()
         itself = compare(plain, self._plain_run(), uninitialised)
         if itself.status.ok:
@@ -278,22 +309,22 @@ class _Run:
     def _not_repeating(self, how: str) -> str:
         """Say that a model does not repeat itself, or what it changed that could not be put back."""
         self.restore()
-        lost = self._state.lost(maybe=True)
+        lost = self._state.unrestored(maybe=True)
         if not lost:
             return f"{how.format('from one state')}: the model does not repeat itself"
         return f"{how.format('in a row')}, for what the model changes could not be put back: {', '.join(lost)}"
 
-    def _left_otherwise(self) -> tuple[str, ...]:
+    def _unrestored_notes(self) -> tuple[str, ...]:
         self.restore()
-        return tuple(f"{name} was changed, and could not be put back" for name in self._state.lost())
+        return tuple(f"{name} was changed, and could not be put back" for name in self._state.unrestored())
 
     def _plain_run(self) -> Observation:
         if self.seed is not None:
             seed_all(self.seed)
-        output = self._apart(call_model, self.model, self.args, self.kwargs, self.exhaust)
+        output = self._in_own_context(call_model, self.model, self.args, self.kwargs, self.exhaust)
         return Observation.of(self.model, self._inputs, output)
 
-    def _apart(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+    def _in_own_context(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         """Call a function; settings and context variables that it leaves otherwise are put back."""
         with ambient.restored(ambient.current()):
             return contextvars.copy_context().run(function, *args, **kwargs)
@@ -302,6 +333,20 @@ class _Run:
         """Put the model, the inputs and the generators back as they were."""
         self._state.restore()
         self._generators.restore()
+
+
+def _replay(
+    recording: Recording,
+    where: Where,
+    parts: Collection[str],
+    returned: list[str],
+    doubts: frozenset[str] = frozenset(),
+) -> tuple[list[PartVerdict], frozenset[str]]:
+    """Return the verdicts of the replay, and the names of functions that gave other values than recorded."""
+    if not {"replay", "perturbation"} & set(parts):
+        return [], doubts
+    replay = Replay(recording, where, parts, doubts)
+    return replay.verdicts(returned), replay.doubtful
 
 
 def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdict:
@@ -319,43 +364,3 @@ def _uninitialised_outputs(recording: Recording) -> set[str]:
     """Return the paths of outputs that are uninitialised memory as `torch.empty` returned it."""
     values = {path: value_of(output) for path, output in recording.outputs}
     return {path for path, value in values.items() if value.call in recording.uninitialised}
-
-
-def has_content(recording: Recording) -> bool:
-    """Return whether anything was recorded."""
-    return bool(recording.calls or recording.outputs)
-
-
-def nothing_checked(verdict: Verdict) -> Verdict:
-    """Say of a verdict on a record without operations and outputs that it is none, unless something failed."""
-    if not verdict:
-        return verdict
-    reason = "there was nothing to check: no operation ran, and no tensor was returned"
-    status = Status.NOT_APPLICABLE
-    parts = [dataclasses.replace(part, status=status, reason=part.reason or reason) for part in verdict.parts]
-    return dataclasses.replace(verdict, status=status, parts=tuple(parts))
-
-
-def _best(parts: list[PartVerdict]) -> Status:
-    statuses = {part.status for part in parts}
-    order = (Status.PASSED_WITH_TOLERANCE, Status.PASSED, Status.NOT_APPLICABLE)
-    return next((status for status in order if status in statuses), Status.NOT_RUN)
-
-
-def _settings(recording: Recording) -> dict[str, str]:
-    rows = recording.ambient.rows
-    return ambient.in_words(rows[0] if rows else ambient.current())
-
-
-def verdict_on(parts: list[PartVerdict], seconds: float, recording: Recording) -> Verdict:
-    """Return the verdict that the verdicts on its parts come to."""
-    failed = any(part.status is Status.FAILED for part in parts)
-    counts = {part.name: part.checked for part in parts}
-    return Verdict(
-        status=Status.FAILED if failed else _best(parts),
-        parts=tuple(parts),
-        operations_checked=counts.get("replay", 0),
-        edges_checked=counts.get("perturbation", 0),
-        seconds=seconds,
-        settings=_settings(recording),
-    )

@@ -125,7 +125,7 @@ DAMAGE = {
     "statistics cannot be read": lambda raw: next(iter(raw["measured"].values()))["numbers"].update(
         {raw["steps"][0]["id"]: ["0", "1 2 3", "AAAA"]}
     ),
-    "unknown field": lambda raw: next(iter(raw["measured"].values()))["environment"].update(evil=1),
+    "got 'evil'": lambda raw: next(iter(raw["measured"].values()))["environment"].update(evil=1),
 }
 
 

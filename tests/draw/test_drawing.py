@@ -40,18 +40,18 @@ def test_without_an_ending_it_is_svg(history, tmp_path):
 
 
 def test_an_unknown_ending_names_those_there_are(history, tmp_path):
-    with pytest.raises(tl.OptionError, match=r"net\.jpg' ends in no format; did you mean '\.png'"):
+    with pytest.raises(tl.OptionError, match=r"expected the ending of a format, got .*net\.jpg'; did you mean '\.png'"):
         history.draw(tmp_path / "net.jpg")
 
 
 @pytest.mark.parametrize("name", ["a\0.svg", "x" * 300 + ".svg", "\ud800.svg"])
 def test_names_that_no_file_can_have(history, tmp_path, name):
-    with pytest.raises(tl.OptionError, match="cannot be a file's"):
+    with pytest.raises(tl.OptionError, match="cannot name a file"):
         history.draw(str(tmp_path / name))
 
 
 def test_a_difference_from_what_is_no_history(history):
-    with pytest.raises(TypeError, match=r"before is 'd\.svg'; it takes a history .*draw_difference\(before, "):
+    with pytest.raises(TypeError, match=r"before: expected a history .*draw_difference\(before, .*got 'd\.svg'"):
         history.draw_difference("d.svg")
 
 
@@ -94,7 +94,7 @@ def test_a_difference_of_gradients_is_refused(history, tmp_path):
 @pytest.mark.parametrize("name", ["draw", "draw_difference"])
 def test_no_drawing_is_made_where_none_is_asked_for(history, tmp_path, name):
     before = [history] if name == "draw_difference" else []
-    with pytest.raises(tl.OptionError, match="vis_opt is 'none', and then there is nothing to draw"):
+    with pytest.raises(tl.OptionError, match="vis_opt: expected 'unrolled' or 'rolled' to draw a picture"):
         getattr(history, name)(*before, tmp_path / "net.svg", vis_opt="none")
     tl.show_model_graph(DemoNetwork(), torch.rand(5, 5), vis_opt="none", vis_outpath=tmp_path / "net.svg")
     assert list(tmp_path.iterdir()) == []
@@ -153,9 +153,9 @@ def test_show_model_graph_takes_all_options(tmp_path):
 
 
 def test_show_model_graph_refuses_before_the_model_runs(tmp_path):
-    with pytest.raises(tl.OptionError, match="no option 'nesting'"):
+    with pytest.raises(tl.OptionError, match="expected an option of a drawing, got 'nesting'"):
         tl.show_model_graph(Raises(), torch.rand(5, 5), nesting=2)
-    with pytest.raises(tl.OptionError, match="ends in no format"):
+    with pytest.raises(tl.OptionError, match="expected the ending of a format"):
         tl.show_model_graph(Raises(), torch.rand(5, 5), vis_outpath=tmp_path / "net.txt")
 
 

@@ -11,7 +11,7 @@ from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import node_id
 from pytest_torchlens.draw import render
 from pytest_torchlens.draw.text import printable
-from pytest_torchlens.draw.text import shortened
+from pytest_torchlens.draw.text import shorten
 from tests.draw.parsed import parse
 from tests.draw.parsed import text_lines
 from tests.draw.samples import Sketch
@@ -75,8 +75,8 @@ def test_normal_names_draw():
 
 
 def test_long_names_are_shortened_in_the_middle():
-    assert shortened("a" * 50 + "b" * 50, 11) == "aaaaabbbbb".replace("ab", "a…b")
-    assert shortened("short", 11) == "short"
+    assert shorten("a" * 50 + "b" * 50, 11) == "aaaaabbbbb".replace("ab", "a…b")
+    assert shorten("short", 11) == "short"
     net = Sketch("N" * 10_000)
     net.op("input")
     assert len(parse(net.record()).title[0]) == 80

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytest_torchlens.draw.text import counted
+from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.records import address_of
 
@@ -17,7 +17,7 @@ def test_shape(shape, text):
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1 tensor"), (0, "0 tensors"), (1500, "1,500 tensors")])
 def test_counted(count, text):
-    assert counted(count, "tensor") == text
+    assert count_text(count, "tensor") == text
 
 
 @pytest.mark.parametrize(("call", "address"), [("cell", "cell"), ("cell:2", "cell"), ("a:b", "a:b"), ("gone", "gone")])

@@ -9,7 +9,7 @@ import pytest
 from pytest_torchlens.draw import THEMES
 from pytest_torchlens.draw.theme import contrast
 from pytest_torchlens.draw.theme import ink_on
-from pytest_torchlens.draw.theme import mixed
+from pytest_torchlens.draw.theme import mix
 
 FILLS = ("input", "output", "params", "bool", "plain", "added", "removed", "changed")
 # What a dichromat sees of linear red, green and blue: Viénot, Brettel and Mollon, 1999; the last for print in grey.
@@ -51,7 +51,7 @@ def test_fills_differ_to_all_eyes(name, eyes):
 def test_text_is_readable_on_every_fill(name):
     theme = THEMES[name]
     fills = [theme.background, *(getattr(theme, fill) for fill in (*FILLS, "buffer")), *theme.scale]
-    fills += [mixed(theme.scale, step / 50) for step in range(51)]
+    fills += [mix(theme.scale, step / 50) for step in range(51)]
     assert min(contrast(ink_on(fill, theme), fill) for fill in fills) >= 4.5
     assert contrast(theme.gradient, theme.background) >= 4.5
 
@@ -59,13 +59,13 @@ def test_text_is_readable_on_every_fill(name):
 @pytest.mark.parametrize("name", THEMES)
 def test_a_scale_goes_one_way_in_lightness(name):
     theme = THEMES[name]
-    lightness = [contrast(mixed(theme.scale, step / 20), "#000000") for step in range(21)]
+    lightness = [contrast(mix(theme.scale, step / 20), "#000000") for step in range(21)]
     assert sorted(lightness) in (lightness, lightness[::-1])
 
 
 def test_colours_are_mixed_along_a_scale():
     scale = ("#000000", "#202020", "#ff0000")
-    assert [mixed(scale, share) for share in (-1, 0, 0.25, 0.5, 1, 2)] == [
+    assert [mix(scale, share) for share in (-1, 0, 0.25, 0.5, 1, 2)] == [
         *("#000000", "#000000", "#101010", "#202020", "#ff0000", "#ff0000")
     ]
-    assert mixed(("#123456",), 0.7) == "#123456"
+    assert mix(("#123456",), 0.7) == "#123456"

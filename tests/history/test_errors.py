@@ -81,12 +81,16 @@ def test_wrong_inputs(args, kwargs, message, again):
         ({"random_seed": 2**64}, ValueError, "torch takes seeds from"),
         ({"save_options": {"detach": True}}, TypeError, r"save_options is .*; it takes SaveOptions\(detach=True"),
         ({"save_gradients": "yes"}, TypeError, "gradients of SaveOptions is 'yes'; it takes True or False"),
-        ({"vis_opt": "Rolled"}, ValueError, "vis_opt is 'Rolled'; it can be 'none', 'unrolled', 'rolled'"),
-        ({"vis_opt": "rolled", "vis_nesting_depth": 0}, ValueError, "vis_nesting_depth is 0; the smallest"),
-        ({"vis_opt": "rolled", "vis_nesting_depth": 1.5}, TypeError, "vis_nesting_depth is 1.5; it takes a whole"),
-        ({"vis_opt": "rolled", "vis_outpath": None}, TypeError, "vis_outpath is None; it takes the path"),
-        ({"vis_opt": "rolled", "vis_outpath": "/no/where/g.svg"}, ValueError, "is in no folder that is there"),
-        ({"vis_opt": "rolled", "vis_outpath": "/"}, ValueError, "'/' is a folder; name a file"),
+        ({"vis_opt": "Rolled"}, ValueError, "vis_opt: expected 'none', 'unrolled', 'rolled', got 'Rolled'"),
+        ({"vis_opt": "rolled", "vis_nesting_depth": 0}, ValueError, "vis_nesting_depth: expected at least 1, got 0"),
+        (
+            {"vis_opt": "rolled", "vis_nesting_depth": 1.5},
+            TypeError,
+            "vis_nesting_depth: expected a whole number or None, got 1.5",
+        ),
+        ({"vis_opt": "rolled", "vis_outpath": None}, TypeError, "vis_outpath: expected the path"),
+        ({"vis_opt": "rolled", "vis_outpath": "/no/where/g.svg"}, ValueError, "is in a folder that does not exist"),
+        ({"vis_opt": "rolled", "vis_outpath": "/"}, ValueError, "got '/', which is a folder"),
         ({"layers_to_save": 2.5}, tl.LookupKeyError, f"layers_to_save cannot have 2.5: {KINDS}"),
         ({"layers_to_save": [None]}, tl.LookupKeyError, "cannot have None"),
         ({"layers_to_save": {"relu"}}, tl.LookupKeyError, "cannot have {'relu'}"),
@@ -200,7 +204,7 @@ def test_a_dtype_may_be_torchs_own(history):
 def test_merging_with_something_else(history):
     with pytest.raises(TypeError, match="merge takes another history of Watched, got str"):
         history.merge("x")
-    with pytest.raises(ValueError, match="cannot merge passes of different models: Watched and RecurrentNetwork"):
+    with pytest.raises(ValueError, match="expected two passes of one model, got Watched and RecurrentNetwork"):
         history.merge(tl.log_forward_pass(RecurrentNetwork(), torch.rand(5, 5)))
 
 

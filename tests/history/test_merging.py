@@ -32,7 +32,7 @@ class Scaled(nn.Module):
     ],
 )
 def test_passes_of_different_models(first, second, message):
-    with pytest.raises(ValueError, match=f"cannot merge passes of different models: .*{message}"):
+    with pytest.raises(ValueError, match=f"expected two passes of one model, got .*{message}"):
         passed(*first).merge(passed(*second))
 
 

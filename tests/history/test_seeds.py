@@ -215,7 +215,7 @@ def test_without_graphviz_the_history_is_had_and_a_warning_says_what_to_do(tmp_p
 
 
 def test_an_unknown_drawing_is_refused_before_the_model_runs():
-    with pytest.raises(ValueError, match="vis_opt is 'rolled-up'; it can be 'none', 'unrolled', 'rolled'"):
+    with pytest.raises(ValueError, match="vis_opt: expected 'none', 'unrolled', 'rolled', got 'rolled-up'"):
         tl.log_forward_pass(nn.Linear(2, 2), torch.ones(1, 3), vis_opt="rolled-up")
 
 

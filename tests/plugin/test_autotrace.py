@@ -200,7 +200,7 @@ def test_no_memory():
         ("lens(autotrac='off')", "*no option 'autotrac'; did you mean 'autotrace'?"),
         ("lens(mode='fial')", "*mode is 'fial'; did you mean 'fail'?"),
         ("lens(parts=[1])", "*parts is *1*; it takes names of parts*"),
-        ("lens(parts='replya')", "*no validation part 'replya'; did you mean 'replay'?"),
+        ("lens(parts='replya')", "*parts: expected *, got 'replya' (did you mean 'replay'?)"),
         ("lens(seconds='x')", "*seconds is 'x'; it takes a number*"),
     ],
 )

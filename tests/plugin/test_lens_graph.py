@@ -46,19 +46,22 @@ def test_a_folder_in_the_ini_file_is_under_rootdir(pytester: pytest.Pytester):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("graphs,format=gif", "--lens-graph: format is 'gif'; it can be 'svg', 'pdf', 'png', 'dot'"),
-        ("graphs,format=sgv", "--lens-graph: format is 'sgv'; it can be 'svg', *(did you mean 'svg'?)"),
+        ("graphs,format=gif", "--lens-graph: format: expected 'svg', 'pdf', 'png', 'dot', got 'gif'"),
+        ("graphs,format=sgv", "--lens-graph: format: expected 'svg', *, got 'sgv' (did you mean 'svg'?)"),
         ("graphs,fromat=pdf", "--lens-graph: a drawing has no setting 'fromat'; did you mean 'format'"),
-        ("graphs,theme=drak", "--lens-graph: theme is 'drak'; it can be *(did you mean 'dark'?)"),
+        ("graphs,theme=drak", "--lens-graph: theme: expected *, got 'drak' (did you mean 'dark'?)"),
         ("graphs,thme=dark", "--lens-graph: a drawing has no setting 'thme'; did you mean 'theme'"),
         ("graphs,rolled", "--lens-graph: 'rolled' is no setting; write NAME=VALUE"),
-        ("graphs,vis_nesting_depth=deep", "--lens-graph: vis_nesting_depth is 'deep'; it takes a whole number"),
-        ("graphs,legend=maybe", "--lens-graph: legend is 'maybe'; it takes True or False"),
-        ("graphs,repeats=twice", "--lens-graph: repeats is 'twice'; it takes True, False or None"),
+        (
+            "graphs,vis_nesting_depth=deep",
+            "--lens-graph: vis_nesting_depth: expected a whole number or None, got 'deep'",
+        ),
+        ("graphs,legend=maybe", "--lens-graph: legend: expected True or False, got 'maybe'"),
+        ("graphs,repeats=twice", "--lens-graph: repeats: expected True, False or None, got 'twice'"),
         ("graphs,color_by=tiem", "--lens-graph: color_by is 'tiem', which records have no numbers for; did you mean"),
         ("graphs,focus=a,focus=b", "--lens-graph: focus is given twice"),
         ("graphs,legend,legend=false", "--lens-graph: legend is given twice"),
-        ("graphs,vis_opt=none", "--lens-graph: vis_opt is 'none', and then there is nothing to draw"),
+        ("graphs,vis_opt=none", "--lens-graph: vis_opt: expected 'unrolled' or 'rolled' to draw a picture"),
         ("graphs,color_by=flosp", "--lens-graph: color_by is 'flosp', which records *did you mean 'flops'"),
         ("format=svg", "--lens-graph begins with the setting 'format=svg'; a folder goes first: graphs,format=svg"),
         (",format=svg", "--lens-graph names no folder; one goes first: graphs,format=svg"),
@@ -83,7 +86,7 @@ def test_a_module_that_only_some_models_have(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:linear,mlp", "--lens-graph=graphs,focus=0")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.OK
-    line = "no graph of 1 of 2 models: --lens-graph does not fit: focus is '0', and no such module was called*"
+    line = "no graph of 1 of 2 models: --lens-graph does not fit: focus: expected a module that was called, got '0'*"
     result.stdout.fnmatch_lines(["graphs: file://*/graphs", line])
 
 
