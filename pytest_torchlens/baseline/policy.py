@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_torchlens.baseline.compare import Repeat
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import UNTIMED
 from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
+from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import ignored_by_git
