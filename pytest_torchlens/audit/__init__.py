@@ -11,7 +11,7 @@ from pytest_torchlens.audit.subject import Subject
 from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import Severity
 
-__all__ = ["MOST_PLACES", "RULES", "ModelFacts", "Rule", "Subject", "audit"]
+__all__ = ["MOST_PLACES", "RULES", "ModelFacts", "AuditRule", "Subject", "audit"]
 
 MOST_PLACES = 20
 """Of one finding."""

@@ -67,6 +67,7 @@ class Aligned:
     """
 
     def __init__(self, before: Snapshot, after: Snapshot) -> None:
+        self.before, self.after = before, after
         self.steps = list(_paired(before, after))
         self._now = {both.before.id: both.after.id for both in self.steps if both.before and both.after}
         self._kept = set(self._now.values())
@@ -134,6 +135,62 @@ class Aligned:
                 message=f"renamed: {where}; {count}",
                 source_line=steps[0].source_line,
             )
+
+    def outside_steps(self) -> Iterator[Finding]:
+        """Yield what differs in the returned object, in answers to Python and in parameters that no step reads."""
+        yield from _returned(self.before.output, self.after.output)
+        yield from _answered(self.before.answers, self.after.answers)
+        yield from self._unread()
+
+    def _unread(self) -> Iterator[Finding]:
+        """Yield the parameters and buffers that no step reads and that were added, removed or changed."""
+        old = {self._renamed(name): weight for name, weight in _unread(self.before).items()}
+        new = _unread(self.after)
+        came = set(new) - {self._renamed(name) for name in self.before.state}
+        for word, names in (("came", came), ("went", set(old) - set(self.after.state))):
+            if names:
+                yield Finding(change=Change.STRUCTURE, message=f"parameters that nothing reads {word}: {_few(names)}")
+        if changed := {name for name in old if name in new and old[name] != new[name]}:
+            yield Finding(change=Change.INPUTS_DIFFER, message=f"other weights, which nothing reads: {_few(changed)}")
+
+    def _renamed(self, name: str) -> str:
+        """Return a parameter's address after its module was renamed."""
+        for old, new in self.other_names:
+            prefix = f"{old}." if old else ""
+            if name.startswith(prefix):
+                return f"{new}.{name[len(prefix) :]}".removeprefix(".")
+        return name
+
+
+def _returned(old: dict[str, str], new: dict[str, str]) -> Iterator[Finding]:
+    """Yield the first place at which the returned objects differ."""
+    path = next((path for path in [*new, *old] if old.get(path) != new.get(path)), None)
+    if path is not None:
+        where = f"the output's {path!r} is" if path else "the output is"
+        message = f"{where} {new.get(path, 'gone')}, was {old.get(path, 'not there')}"
+        yield Finding(change=Change.STRUCTURE, message=message)
+
+
+def _answered(old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield the first answer to Python about a tensor's value that differs."""
+    different = next((pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]), None)
+    if different is None and len(old) != len(new):
+        rest = max(old, new, key=len)[min(len(old), len(new))]
+        different = (rest, "never asked") if len(old) > len(new) else ("never asked", rest)
+    if different is not None:
+        was, now = different
+        operation = now.partition(" ")[0] if was.partition(" ")[0] == now.partition(" ")[0] else ""
+        yield Finding(change=Change.STRUCTURE, operation=operation, message=f"other branch taken: {was} → {now}")
+
+
+def _unread(snapshot: Snapshot) -> dict[str, object]:
+    read = {edge.parent for step in snapshot.steps for edge in step.reads}
+    return {name: weight for name, weight in snapshot.state.items() if name not in read}
+
+
+def _few(names: set[str]) -> str:
+    first = sorted(names)[:_SHOWN]
+    return ", ".join(first) + (f" and {len(names) - len(first)} more" if len(names) > len(first) else "")
 
 
 def _is_alone(both: Both) -> bool:

@@ -1,24 +1,29 @@
-"""Judges step by step whether a difference begins there or came from before."""
+"""Judges for each aligned step whether a difference begins there or comes from an earlier step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 
 from pytest_torchlens.baseline.align import Aligned
 from pytest_torchlens.baseline.align import Both
+from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.distance import NONE
 from pytest_torchlens.baseline.distance import Error
 from pytest_torchlens.baseline.distance import Tolerance
 from pytest_torchlens.baseline.distance import error_between
 from pytest_torchlens.baseline.distance import is_exact
 from pytest_torchlens.baseline.distance import terms_of
+from pytest_torchlens.baseline.environments import machine_axes
+from pytest_torchlens.baseline.snapshot import Measured
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Change
+from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Exactness
 from pytest_torchlens.records import Finding
 
@@ -126,7 +131,73 @@ class _Case:
         return self.old.digest == self.new.digest
 
 
-class Judge:
+@dataclass(frozen=True)
+class Suspects:
+    """Operations to run again alone, on the baseline's inputs.
+
+    Attributes
+    ----------
+    scales
+        By step id in the new pass: the smallest value to divide an error by.
+    partners
+        By step id in the new pass: the id of the same step in the baseline, for all steps that both passes have.
+    numbers
+        The baseline's numbers.
+    """
+
+    scales: dict[str, float]
+    partners: dict[str, str]
+    numbers: dict[str, Numbers]
+
+
+Repeat = Callable[[Suspects], Mapping[str, Alone]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The judgements of all steps.
+
+    Attributes
+    ----------
+    judgements
+        One for each aligned step, in order.
+    alone
+        Results of the steps that were run again alone, by id.
+    """
+
+    judgements: list[Judgement]
+    alone: Mapping[str, Alone]
+
+
+def judge(
+    aligned: Aligned, blocks: tuple[Measured, Measured] | None, conditions: Conditions, repeat: Repeat | None = None
+) -> Judged:
+    """Judge aligned steps.
+
+    Parameters
+    ----------
+    aligned
+        The steps of both snapshots.
+    blocks
+        The numbers to compare, before and after; None if the snapshots have no comparable numbers.
+    conditions
+        The limits that the user set.
+    repeat
+        Runs operations alone on the baseline's inputs; the steps are then judged again with its results.
+    """
+    environments = [block.environment for block in blocks or ()]
+    machines_differ = bool(environments and machine_axes(*environments))
+    tolerance = Tolerance(conditions, machines_differ, environments[1] if environments else Environment())
+    numbers = (blocks[0].numbers, blocks[1].numbers) if blocks else None
+    steps = _Judge((aligned.before, aligned.after), numbers, tolerance, machines_differ)
+    judgements = steps.judge(aligned)
+    if repeat is None or not steps.suspects or numbers is None:
+        return Judged(judgements, {})
+    alone = repeat(Suspects(steps.suspects, aligned.partners, numbers[0]))
+    return Judged(steps.judge(aligned, alone), alone)
+
+
+class _Judge:
     """Goes through aligned steps in order.
 
     Parameters

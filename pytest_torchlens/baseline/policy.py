@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_torchlens.baseline.compare import Repeat
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import UNTIMED
 from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
+from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import ignored_by_git
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 UPDATES = ("new", "changed", "unused", "all")
 KEEPS = ("activations",)
-UNKEPT = "activations were not kept: "
-"""How the note begins that says why not."""
+UNKEPT = "activations were not kept"
+"""Said before the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Policy:
         try:
             self._keep_activations(key, history, snapshot)
         except (OSError, ValueError) as error:
-            return replace(found, notes=(*found.notes, f"{UNKEPT}{error}"))
+            return replace(found, unsaved=str(error), notes=(*found.notes, f"{UNKEPT}: {error}"))
         return found
 
     def _compared(
@@ -133,7 +133,8 @@ class Policy:
         repeat = self._repeat(key, snapshot, history)
         found = compare(stored, snapshot, conditions, baseline=name, repeat=repeat, seconds=seconds)
         if seconds is None and conditions.cost("time") is not None:
-            found = replace(found, notes=(*found.notes, UNTIMED_AGAINST if self.against else UNTIMED))
+            untimed = UNTIMED_AGAINST if self.against else UNTIMED
+            found = replace(found, untimed=untimed, notes=(*found.notes, untimed))
         if self.against:
             return replace(found, against=self.against)
         return self._settle(key, snapshot, found, "new" if found.verdict is Change.ENVIRONMENT else "changed")
@@ -175,7 +176,8 @@ class Policy:
             return found
         if kind in self.update:
             self.store.accept(key, snapshot)
-            return replace(found, fails=False, notes=(*found.notes, f"stored: {self._told(self.store.path(key))}"))
+            stored = self._told(self.store.path(key))
+            return replace(found, fails=False, stored=stored, notes=(*found.notes, f"stored: {stored}"))
         try:
             self.store.keep(key, snapshot)
         except OSError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.baseline.compare import Suspects
+from pytest_torchlens.baseline.judge import Suspects
 from pytest_torchlens.baseline.saved_activations import Kept
 from pytest_torchlens.baseline.saved_activations import KeptError
 from pytest_torchlens.baseline.saved_activations import argument_name

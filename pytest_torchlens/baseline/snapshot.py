@@ -1,18 +1,15 @@
-"""What is kept of one forward pass: enough to tell, later and elsewhere, what changed; no torch.
+"""What a baseline stores of one forward pass; needs no torch.
 
-Whether as much of a record could be proved as last time.
+A snapshot holds enough to say, later and on another machine, what changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 
-from pytest_torchlens.records import Change
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Environment
-from pytest_torchlens.records import Finding
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import Status
 
@@ -220,11 +217,3 @@ class Snapshot:
 
 STATUSES = (Status.PASSED.value, Status.PASSED_WITH_TOLERANCE.value, Status.NOT_APPLICABLE.value)
 """Of a part of a validation that did not fail, the best first."""
-
-
-def weaker(before: Measured, after: Measured) -> Iterator[Finding]:
-    """Yield the parts of the validation that passed better in the baseline; only what both had run is compared."""
-    for part, old in before.proof.items():
-        new = after.proof.get(part, old)
-        if STATUSES.index(new) > STATUSES.index(old):
-            yield Finding(change=Change.UNSTABLE, message=f"less could be proved: {part} {old} → {new}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from pytest_torchlens.baseline.compare import class_of
+from pytest_torchlens.baseline.environments import class_of
 from pytest_torchlens.baseline.sketch import numbers_of
 from pytest_torchlens.baseline.snapshot import Measured
 from pytest_torchlens.baseline.snapshot import ModuleCalled

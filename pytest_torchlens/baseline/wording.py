@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from tabulate import tabulate
 
-from pytest_torchlens.baseline.costs import UNTIMED
-from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
+from pytest_torchlens.baseline.snapshot_file import function_of
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
@@ -92,7 +91,7 @@ def _growth(comparison: Comparison) -> str:
 
 
 def _what_to_do(comparison: Comparison, key: str, options: str) -> Iterator[str]:
-    accepted = comparison.verdict is Change.IDENTICAL or any(note.startswith("stored: ") for note in comparison.notes)
+    accepted = comparison.verdict is Change.IDENTICAL or comparison.stored != ""
     if accepted or comparison.against:
         return
     if comparison.verdict is not Change.NEW:
@@ -117,9 +116,9 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
     axes = dict.fromkeys(axis for _, comparison in every for axis in comparison.axes)
     lines += [f"environment: {'; '.join(axes)}"] if axes else []
     lines += _causes(every)
-    lines += dict.fromkeys(note for _, found in every for note in found.notes if note in (UNTIMED, UNTIMED_AGAINST))
+    lines += dict.fromkeys(comparison.untimed for _, comparison in every if comparison.untimed)
     lines += [f"new: {_names(verdicts[Change.NEW.value])}"] if Change.NEW.value in verdicts else []
-    stored = sum(any(note.startswith("stored: ") for note in comparison.notes) for _, comparison in every)
+    stored = sum(comparison.stored != "" for _, comparison in every)
     changed = [comparison for _, comparison in every if comparison.verdict is not Change.IDENTICAL]
     waiting = sum(not comparison.against for comparison in changed) - stored
     lines += [f"stored: {stored} model{'s' * (stored != 1)}"] if stored else []
@@ -134,7 +133,7 @@ def _causes(every: list[tuple[str, Comparison]]) -> Iterator[str]:
     models: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for name, comparison in every:
         for finding in comparison.findings:
-            function = finding.operation.rpartition("/")[2].partition(".")[0]
+            function = function_of(finding.operation)
             cause = models[finding.change.value, function]
             cause[name] = max(cause.get(name, 0.0), finding.error or 0.0)
     groups = sorted(models.items(), key=lambda item: -len(item[1]))

@@ -113,6 +113,8 @@ def _sizes(text: str) -> list[int]:
 
 
 def _zoos() -> Iterator[dict[str, object]]:
+    from pytest_torchlens.zoo import ZooError
+    from pytest_torchlens.zoo import load_zoo
     from pytest_torchlens.zoo.catalog import shipped_folder
     from pytest_torchlens.zoo.catalog import zoo_files
 
@@ -122,9 +124,9 @@ def _zoos() -> Iterator[dict[str, object]]:
             continue
         seen.add(path.stem)
         try:
-            count: object = len(_load(str(path)).names)
-        except CommandError as error:
-            count = str(error).partition(": ")[2]
+            count: object = len(load_zoo(path).names)
+        except ZooError as error:
+            count = error.reason
         yield {"zoo": path.stem, "models": count, "file": path}
 
 

@@ -23,7 +23,6 @@ from pytest_torchlens.plugin.marker import marked
 from pytest_torchlens.plugin.marker import number
 from pytest_torchlens.plugin.options import MODES
 from pytest_torchlens.plugin.options import WHICH
-from pytest_torchlens.records import UNCHECKED
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
@@ -97,7 +96,7 @@ def _left_open(verdict: Verdict) -> Iterator[str]:
 
 
 def _unchecked(verdict: Verdict) -> Iterator[str]:
-    return (note for part in verdict.parts for note in part.notes if note.startswith(UNCHECKED))
+    return (f"not checked: {what}" for part in verdict.parts for what in part.unchecked)
 
 
 def _parts(call: TracedCall) -> Iterator[str]:

@@ -53,19 +53,15 @@ if TYPE_CHECKING:
 def fit_none(models: Iterable[ModelReport]) -> bool:
     """Whether what was asked for fits none of the models that could have been drawn."""
     drawable = [model for model in models if model.history is not None]
-    return bool(drawable) and all(_reasons(model, UNFIT_GRAPH) for model in drawable)
+    return bool(drawable) and all(model.graph_unfit for model in drawable)
 
 
 def missing(models: tuple[ModelReport, ...]) -> Iterator[str]:
     """Say of how many models there is no drawing, with the first reason of each kind."""
-    for kind in (UNFIT_GRAPH, NO_GRAPH):
-        reasons = [reason for model in models for reason in _reasons(model, kind)]
-        if reasons:
-            yield f"no graph of {len(reasons)} of {len(models)} model{'s' * (len(models) != 1)}: {kind}{reasons[0]}"
-
-
-def _reasons(model: ModelReport, kind: str) -> list[str]:
-    return [note.removeprefix(kind) for note in model.notes if note.startswith(kind)]
+    unfit, failed = ([model.graph_unfit for model in models], [model.graph_failed for model in models])
+    for kind, texts in ((UNFIT_GRAPH, unfit), (NO_GRAPH, failed)):
+        if reasons := [*filter(None, texts)]:
+            yield f"no graph of {len(reasons)} of {len(models)} model{'s' * (len(models) != 1)}: {kind}: {reasons[0]}"
 
 
 def write_files(run: RunReport, options: CiOptions) -> None:

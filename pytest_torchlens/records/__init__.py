@@ -45,7 +45,6 @@ from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
 from pytest_torchlens.records.report import TracedCall
 from pytest_torchlens.records.report import TracedTest
-from pytest_torchlens.records.verdict import UNCHECKED
 from pytest_torchlens.records.verdict import AuditFinding
 from pytest_torchlens.records.verdict import AuditPlace
 from pytest_torchlens.records.verdict import Failure
@@ -55,7 +54,6 @@ from pytest_torchlens.records.verdict import Status
 from pytest_torchlens.records.verdict import Verdict
 
 __all__ = [
-    "UNCHECKED",
     "ActivationStatistics",
     "AlignedEdge",
     "Alignment",

@@ -155,7 +155,13 @@ class Comparison:
     growth
         The first difference followed to the output, in a few steps.
     notes
-        What could not be compared, and why.
+        What could not be compared, and why: text for readers, which no code reads back.
+    stored
+        The baseline file that this run wrote, relative to rootdir; empty where it wrote none.
+    untimed
+        Why times were not compared although a condition limits them; empty otherwise.
+    unsaved
+        Why activations were not saved although the run asked for them; empty otherwise.
     against
         The interpreter whose run it was compared with, now, on this machine; empty for a stored baseline.
     """
@@ -168,6 +174,9 @@ class Comparison:
     findings: tuple[Finding, ...] = ()
     growth: tuple[Growth, ...] = ()
     notes: tuple[str, ...] = ()
+    stored: str = ""
+    untimed: str = ""
+    unsaved: str = ""
     against: str = ""
 
     @property

@@ -102,8 +102,12 @@ class ModelReport:
     """Lines of code around each ``source_line`` of its operations."""
     graph: str = ""
     """Path of the drawing, relative to the report's folder; empty where there is none."""
+    graph_unfit: str = ""
+    """Why the settings of ``--lens-graph`` do not fit the model; empty where they do, or nothing was asked for."""
+    graph_failed: str = ""
+    """Why the drawing that ``--lens-graph`` asks for could not be made; empty otherwise."""
     notes: tuple[str, ...] = ()
-    """What was left out, and why."""
+    """What was left out, and why: text for readers, which no code reads back."""
 
     @property
     def is_brief(self) -> bool:

@@ -23,10 +23,6 @@ class Status(str, enum.Enum):
         return self is not Status.FAILED
 
 
-UNCHECKED = "not checked: "
-"""How a note of a part begins that says what was left open."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """A validation of one model with one input; true when nothing failed."""
@@ -97,6 +93,8 @@ class PartVerdict:
     """Why it was not run or does not apply."""
     notes: tuple[str, ...] = ()
     """What a reader should know though nothing failed: values handed to Python, results not recorded."""
+    unchecked: tuple[str, ...] = ()
+    """What the part could not check; ``notes`` has each as well."""
     tolerated: int = 0
     """How many were equal only within tolerance."""
 

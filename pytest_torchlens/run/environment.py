@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from pytest_torchlens.baseline.compare import class_of
+from pytest_torchlens.baseline.environments import class_of
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import nearest
 

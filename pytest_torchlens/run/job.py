@@ -195,10 +195,10 @@ RUNS = 3
 BUDGET = 0.1
 """Seconds in which a small model's pass is timed more often."""
 MOST_RUNS = 30
-NO_GRAPH = "--lens-graph could not be done: "
-"""How a note begins that says why a drawing is missing."""
-UNFIT_GRAPH = "--lens-graph does not fit: "
-"""How a note begins that says what in the model there is no such thing as."""
+NO_GRAPH = "--lens-graph could not be done"
+"""Said before the reason why a drawing is missing."""
+UNFIT_GRAPH = "--lens-graph does not fit"
+"""Said before the setting that does not fit a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,8 +383,9 @@ class _Job:
     def draw(self, report: ModelReport) -> None:
         if self.options.folder:
             report = save_drawing(report, self.options.folder)
-        notes = (*self.found.get("notes", ()), *report.notes, *_notes_on_graph(self.options.graphs, report))
-        self.found.update(graph=report.graph, notes=notes)
+        report = _with_graph(self.options.graphs, report)
+        reasons = {"graph_unfit": report.graph_unfit, "graph_failed": report.graph_failed}
+        self.found.update(graph=report.graph, notes=(*self.found.get("notes", ()), *report.notes), **reasons)
 
 
 def _measured(model: nn.Module, history: HistoryRecord, inputs: Inputs) -> Measurements:
@@ -394,10 +395,10 @@ def _measured(model: nn.Module, history: HistoryRecord, inputs: Inputs) -> Measu
     return found
 
 
-def _notes_on_graph(graphs: Graphs | None, report: ModelReport) -> list[str]:
-    """Draw as ``--lens-graph`` asks, and return what to say where that could not be done."""
+def _with_graph(graphs: Graphs | None, report: ModelReport) -> ModelReport:
+    """Draw as ``--lens-graph`` asks, and return the report with the reason where that cannot be done."""
     try:
         reason = graphs.draw(report) if graphs else ""
     except OptionError as error:
-        return [f"{UNFIT_GRAPH}{error}"]
-    return [f"{NO_GRAPH}{reason}"] if reason else []
+        return replace(report, graph_unfit=str(error), notes=(*report.notes, f"{UNFIT_GRAPH}: {error}"))
+    return replace(report, graph_failed=reason, notes=(*report.notes, f"{NO_GRAPH}: {reason}")) if reason else report

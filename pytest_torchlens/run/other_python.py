@@ -199,8 +199,8 @@ class Against:
         except ValueError as error:  # a model that another process cannot build
             return self._error("ValueError", str(error))
         if self._store.path(_key(case)).exists():
-            told = result.report.comparison.notes if result.report.comparison else ()
-            self.notes = tuple(f"{self._python}: {note}" for note in told if note.startswith(UNKEPT))
+            unsaved = result.report.comparison.unsaved if result.report.comparison else ""
+            self.notes = (f"{self._python}: {UNKEPT}: {unsaved}",) if unsaved else ()
             return None
         if result.skipped is not None:
             return self._error("Skipped", result.skipped)

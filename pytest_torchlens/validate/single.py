@@ -17,7 +17,6 @@ from pytest_torchlens.capture.function_tracer import overrides
 from pytest_torchlens.capture.functions import is_operator
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.records import UNCHECKED
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import byte_size
@@ -91,15 +90,17 @@ def _verdicts(
         yield check_invariants(history, restored=False)
     if "completeness" in parts:
         part = check_completeness(recording, history)
-        yield dataclasses.replace(part, notes=(*part.notes, *_open_questions(recording)))
+        unchecked = tuple(_open_questions(recording))
+        notes = (*part.notes, *(f"not checked: {question}" for question in unchecked))
+        yield dataclasses.replace(part, notes=notes, unchecked=unchecked)
 
 
 def _open_questions(recording: Recording) -> Iterator[str]:
     """Say what completeness leaves open, for `validate` makes a second pass to find it."""
     if names := list(dict.fromkeys(call.info.name for call in recording.calls if call.info.opaque)):
-        yield f"{UNCHECKED}what {', '.join(names)} computed inside"
+        yield f"what {', '.join(names)} computed inside"
     if constants := sum(source.kind == "constant" and not source.maker for source in recording.sources):
-        yield f"{UNCHECKED}whether {constants} constant{'s' * (constants > 1)} of the graph existed before the call"
+        yield f"whether {constants} constant{'s' * (constants > 1)} of the graph existed before the call"
 
 
 def _replay_verdicts(

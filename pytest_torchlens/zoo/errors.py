@@ -35,7 +35,19 @@ def _status(error: BaseException) -> int:
 
 
 class ZooError(ValueError):
-    """A zoo, a model or a zoo file that is not as it should be; the message says what to do."""
+    """A zoo, a model or a zoo file is wrong; the message says what to do.
+
+    Parameters
+    ----------
+    reason
+        What is wrong.
+    place
+        File and line, which the message then begins with; empty where none is known.
+    """
+
+    def __init__(self, reason: str, place: str = "") -> None:
+        super().__init__(f"{place}: {reason}" if place else reason)
+        self.reason = reason
 
 
 @contextmanager

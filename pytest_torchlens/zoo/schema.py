@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
-from pytest_torchlens.records import nearest
+from pytest_torchlens.records import close
 from pytest_torchlens.zoo.inputs import FLOATS
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import parse_input
@@ -105,8 +105,8 @@ def _wrong(raw: LinedDict, key: str, expected: str) -> ZooError:
 def _word(*words: str) -> Callable[[LinedDict, str], str]:
     def parse(raw: LinedDict, key: str) -> str:
         if raw[key] not in words:
-            hint = nearest(str(raw[key]), words)
-            raise _wrong(raw, key, f"one of {', '.join(words)}" + (f" ({hint})" if hint.startswith("did") else ""))
+            hint = close(str(raw[key]), words)
+            raise _wrong(raw, key, f"one of {', '.join(words)}" + (f" ({hint})" if hint else ""))
         return str(raw[key])
 
     return parse

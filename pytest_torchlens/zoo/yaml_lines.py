@@ -27,7 +27,7 @@ class LinedDict(dict[str, Any]):
 
     def error(self, key: str, message: str) -> ZooError:
         """Return an error that points at `key`, or at the mapping where it has no such key."""
-        return ZooError(f"{self.path}:{self.lines.get(key, self.line)}: {message}")
+        return ZooError(message, f"{self.path}:{self.lines.get(key, self.line)}")
 
 
 def check_keys(raw: LinedDict, known: Collection[str]) -> None:
@@ -48,9 +48,9 @@ def read_yaml(path: Path) -> LinedDict:
     try:
         data = _parsed(path.read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ZooError(f"{path}: {error}") from None
+        raise ZooError(str(error), str(path)) from None
     if not isinstance(data, LinedDict):
-        raise ZooError(f"{path}:1: a zoo file is a mapping with the key 'provider'")
+        raise ZooError("a zoo file is a mapping with the key 'provider'", f"{path}:1")
     return data
 
 
@@ -66,12 +66,12 @@ def _parsed(text: str, path: Path) -> Any:
         return loader.get_single_data()
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ZooError(f"{path}:{line}: {chr(error.character)!r} is no character that YAML allows") from None
+        raise ZooError(f"{chr(error.character)!r} is no character that YAML allows", f"{path}:{line}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ZooError(f"{path}:{line}: {', '.join(filter(None, (error.context, error.problem)))}") from None
+        raise ZooError(", ".join(filter(None, (error.context, error.problem))), f"{path}:{line}") from None
     except RecursionError:
-        raise ZooError(f"{path}: lists and mappings are nested too deep") from None
+        raise ZooError("lists and mappings are nested too deep", str(path)) from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -79,7 +79,7 @@ class _Loader(yaml.SafeLoader):
 
     def error(self, node: yaml.Node, message: str) -> ZooError:
         """Return an error that points at a node."""
-        return ZooError(f"{self.path}:{node.start_mark.line + 1}: {message}")
+        return ZooError(message, f"{self.path}:{node.start_mark.line + 1}")
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Refuse what its tag does not fit, whatever PyYAML raises of it."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_torchlens.baseline.compare import axes
+from pytest_torchlens.baseline.environments import axes
 from pytest_torchlens.records import Environment
 
 BEFORE = Environment(torch="2.13.0+cpu", python="3.11.7", packages={"MKL": "2024.2", "CUDA": "12.8"}, num_threads=2)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pytest_torchlens import log_forward_pass
-from pytest_torchlens.baseline.compare import Suspects
+from pytest_torchlens.baseline.judge import Suspects
 from pytest_torchlens.baseline.rerun_operations import Repeater
 from pytest_torchlens.baseline.saved_activations import Kept
 from pytest_torchlens.baseline.saved_activations import keep
