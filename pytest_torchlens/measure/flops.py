@@ -16,8 +16,6 @@ from typing import Any
 from typing import NamedTuple
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
-from torch.utils.flop_counter import sdpa_flop_count
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
@@ -71,6 +69,8 @@ def flops_of(recording: Recording) -> tuple[int, ...]:
     NotPlayedError
         If a call cannot be run again.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton, which takes a tenth of a second
+
     counts, before = [], 0
     with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
         for _ in played(recording):
@@ -81,6 +81,8 @@ def flops_of(recording: Recording) -> tuple[int, ...]:
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    from torch.utils.flop_counter import sdpa_flop_count
+
     return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
