@@ -20,7 +20,7 @@ from pytest_torchlens.plugin.fixtures import lens_validate
 from pytest_torchlens.plugin.options import MARKER_HELP
 from pytest_torchlens.plugin.options import add_options
 from pytest_torchlens.plugin.options import is_wanted
-from pytest_torchlens.plugin.selection import with_reason
+from pytest_torchlens.plugin.zoo_arguments import with_reason
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -69,7 +69,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """Explain why tensors or histories are not equal."""
-    from pytest_torchlens.plugin.fixtures import explain
+    from pytest_torchlens.plugin.checks import explain
 
     return explain(op, left, right)
 

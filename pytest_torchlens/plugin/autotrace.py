@@ -22,7 +22,7 @@ from pytest_torchlens.plugin.marker import marked
 from pytest_torchlens.plugin.marker import number
 from pytest_torchlens.plugin.options import MODES
 from pytest_torchlens.plugin.options import WHICH
-from pytest_torchlens.plugin.selection import names_zoo
+from pytest_torchlens.plugin.zoo_arguments import names_zoo
 from pytest_torchlens.records import UNCHECKED
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall

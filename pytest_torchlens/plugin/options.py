@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_torchlens.plugin.selection import ZOO_FOLDER
-from pytest_torchlens.plugin.selection import names_zoo
+from pytest_torchlens.plugin.zoo_arguments import ZOO_FOLDER
+from pytest_torchlens.plugin.zoo_arguments import names_zoo
 
 WHICH = ("once", "all", "off")
 MODES = ("fail", "warn")

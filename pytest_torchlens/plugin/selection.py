@@ -1,12 +1,8 @@
-"""Which command-line arguments name zoo files; answered in every run, so without any import of weight.
-
-Which models this run is about, and how pytest is told.
-"""
+"""Which models this run is about, and how pytest is told."""
 
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from dataclasses import field
 from functools import cached_property
@@ -14,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_torchlens.plugin.zoo_arguments import ZOO_FOLDER
+from pytest_torchlens.plugin.zoo_arguments import argument_path
+from pytest_torchlens.plugin.zoo_arguments import names_zoo
+from pytest_torchlens.plugin.zoo_arguments import zoo_folders
 from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
 from pytest_torchlens.zoo import load_zoo
@@ -21,54 +21,6 @@ from pytest_torchlens.zoo.catalog import find_zoo_file
 from pytest_torchlens.zoo.catalog import parted
 from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.catalog import zoo_files
-
-ZOO_FOLDER = "model_zoo_configs"
-ENDINGS = (".yaml", ".yml")
-ZOO_KEYS = {"provider", "defaults", "rules"}
-
-
-def zoo_folders(config: pytest.Config) -> tuple[Path, ...]:
-    """Return the folders in which the project keeps zoo files."""
-    return tuple(config.getini("lens_zoo_paths") or [config.rootpath / ZOO_FOLDER])
-
-
-def argument_path(config: pytest.Config, arg: str) -> Path:
-    """Return the path of an argument as pytest forms those of its nodes: absolute, links not followed."""
-    path = config.invocation_params.dir / arg.partition("::")[0]
-    return Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow links
-
-
-def names_zoo(config: pytest.Config, arg: str) -> bool:
-    """Whether an argument names a zoo file, one of its models, or a folder of zoo files."""
-    path = argument_path(config, arg)
-    if path.suffix not in ENDINGS:
-        return is_zoo_folder(config, path)
-    return is_zoo_folder(config, path.parent) or _is_a_zoo(path)
-
-
-def is_zoo_folder(config: pytest.Config, path: Path) -> bool:
-    """Whether a folder holds zoo files, by its name or the project's word."""
-    return path.name == ZOO_FOLDER or path in zoo_folders(config)
-
-
-def _is_a_zoo(path: Path) -> bool:
-    """Whether a YAML file that the user named is a zoo file, and not one of another plugin's.
-
-    A zoo file without its provider is one, so that it is told what it lacks.
-    """
-    if not path.is_file():
-        return False
-    text = path.read_text(encoding="utf-8", errors="replace")
-    keys = set(re.findall(r"^[\"']?(\w+)[\"']?\s*:", text, re.MULTILINE))
-    return "provider" in keys or (len(keys) <= len(ZOO_KEYS) and bool(keys & ZOO_KEYS))
-
-
-def with_reason(message: str) -> str:
-    """Return what pytest says of an argument that it did not find, and of a YAML file why we did not take it."""
-    found = re.match(r"(?:not found: |found no collectors for )(.+\.ya?ml)(?:::.*)?$", message, re.MULTILINE)
-    if found is None or not Path(found[1]).is_file():
-        return message
-    return f"{message}\n(it is no zoo file of pytest-torchlens: it has no key 'provider')"
 
 
 def registered_zoos(config: pytest.Config) -> list[Path]:

@@ -16,7 +16,7 @@ import pytest
 from pytest_torchlens.plugin.hooks import hooked
 from pytest_torchlens.plugin.selection import ZooWarning
 from pytest_torchlens.plugin.selection import registered_zoos
-from pytest_torchlens.plugin.selection import zoo_folders
+from pytest_torchlens.plugin.zoo_arguments import zoo_folders
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
