@@ -14,8 +14,6 @@ from typing import Any
 from typing import NamedTuple
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
-from torch.utils.flop_counter import sdpa_flop_count
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
@@ -31,6 +29,8 @@ def flops_of(recording: Recording) -> tuple[int, ...]:
     NotPlayedError
         If a call cannot be run again.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton, which takes a tenth of a second
+
     counts, before = [], 0
     with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
         for _ in replay_calls(recording):
@@ -79,6 +79,8 @@ Shape = tuple[int, ...]
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    from torch.utils.flop_counter import sdpa_flop_count
+
     return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 

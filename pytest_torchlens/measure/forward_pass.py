@@ -161,20 +161,17 @@ class _Pass:
 
     def _times(self, passes: int) -> dict[str, Any]:
         times = times_of(self._run, self._again, self._recording, passes)
-        plain = times.plain
-        self._methods["forward_seconds"] = (
-            "torch.utils.benchmark, in turn with the recorded passes: median and quartiles"
-        )
+        self._methods["forward_seconds"] = "timeit, in turn with the recorded passes: median and quartiles"
         self._methods["operation_seconds"] = times.method
         on_device = None
         if self._device.type == "cuda":
             on_device = self._if_replayable("operation_seconds", _EVENTS, partial(seconds_on_cuda, self._recording))
         return {
             "operation_seconds": on_device or times.operations,
-            "forward_seconds": plain.median,
-            "forward_spread": plain.iqr,
+            "forward_seconds": times.median,
+            "forward_spread": times.spread,
             "forward_runs": times.runs,
-            "num_threads": plain.num_threads,
+            "num_threads": times.threads,
             "overhead_seconds": times.overhead,
         }
 

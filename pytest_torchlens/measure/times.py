@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import statistics
+import timeit
 from collections.abc import Callable
+from time import perf_counter
 from time import perf_counter_ns
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
-from torch.utils import benchmark
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import record
@@ -22,10 +24,12 @@ _TINY = 400
 
 
 class Times(NamedTuple):
-    """Plain passes, and the time of each operation."""
+    """Median and interquartile range of the plain passes, and the time of each operation; all in seconds."""
 
-    plain: benchmark.Measurement
+    median: float
+    spread: float
     runs: int
+    threads: int
     operations: tuple[float, ...]
     overhead: float
     method: str
@@ -45,21 +49,35 @@ def times_of(run: Callable[[], object], again: Callable[[], Recording], recordin
     passes
         How many of each.
     """
-    timer = benchmark.Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
-    timer.timeit(1)  # the first one warms up
-    warm = timer.timeit(1).median
-    number = max(1, round(_SHORTEST / max(warm, 1e-9)))
-    plain: list[benchmark.Measurement] = []
+    threads = torch.get_num_threads()
+    seconds_of(run, 1)  # the first one warms up
+    number = max(1, round(_SHORTEST / max(seconds_of(run, 1), 1e-9)))
+    plain: list[float] = []
     recorded: list[list[int]] = []
     for _ in range(passes):
-        plain.append(timer.timeit(number))
+        plain.append(seconds_of(run, number))
         other = again()
         recorded += [_call_nanoseconds(other)] if same_calls(other, recording) else []
     recorded = recorded or [_call_nanoseconds(recording)]
     overhead = overhead_seconds()
     seconds = tuple(max(0.0, statistics.median(each) / 1e9 - overhead) for each in zip(*recorded, strict=True))
     method = f"median of {len(recorded)} recorded passes, less {overhead * 1e6:.1f} µs each that recording adds"
-    return Times(benchmark.Measurement.merge(plain)[0], number * passes, seconds, overhead, method)
+    lower, median, upper = map(float, np.quantile(plain, (0.25, 0.5, 0.75)))
+    return Times(median, upper - lower, number * passes, threads, seconds, overhead, method)
+
+
+def seconds_of(run: Callable[[], object], number: int) -> float:
+    """Return the mean seconds of so many runs, after some that warm up; Python collects no garbage meanwhile."""
+    timer = timeit.Timer(run, timer=clock)
+    timer.timeit(max(number // 100, 2))
+    return timer.timeit(number) / number
+
+
+def clock() -> float:
+    """Return the time in seconds, once an accelerator has done all that it was given."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+    return perf_counter()
 
 
 def _call_nanoseconds(recording: Recording) -> list[int]:

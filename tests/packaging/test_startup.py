@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -41,3 +43,34 @@ def test_nothing_heavy_is_imported(
     modules = set(json.loads((pytester.path / "modules.json").read_text(encoding="utf-8")))
     assert "pytest_torchlens.plugin" in modules
     assert modules & (HEAVY | ENGINE) == set()
+
+
+ENGINE_START = """
+import json, sys
+import torch
+before, path = set(sys.modules), list(sys.path)
+import pytest_torchlens.run
+print(json.dumps([sorted(set(sys.modules) - before), sys.path == path]))
+"""
+"""Prints what the plugin's engine loads beside what torch loads by itself, and whether `sys.path` is as it was."""
+UNNEEDED = {
+    "distutils",
+    "setuptools",
+    "timm",
+    "torch._dynamo",
+    "torch.utils.benchmark",
+    "torch.utils.cpp_extension",
+    "torch.utils.flop_counter",
+    "torchvision",
+    "transformers",
+    "triton",
+}
+
+
+def test_the_engine_loads_nothing_that_it_does_not_need_yet() -> None:
+    done = subprocess.run([sys.executable, "-c", ENGINE_START], capture_output=True, text=True, check=True)
+    loaded, same_path = json.loads(done.stdout)
+    assert "pytest_torchlens.run" in loaded
+    assert set(loaded) & UNNEEDED == set()
+    assert same_path
+    assert done.stderr == ""
