@@ -20,7 +20,7 @@ from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.wording import told
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.plugin.hooks import HookError
-from pytest_torchlens.plugin.hooks import overruled
+from pytest_torchlens.plugin.hooks import apply_compare_hook
 from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.plugin.settings import command_options
 from pytest_torchlens.plugin.settings import policy_of
@@ -77,7 +77,7 @@ def _of_histories(left: Any, right: Any) -> list[str]:
 _MODELS: WeakKeyDictionary[ModelHistory, nn.Module | None] = WeakKeyDictionary()
 
 
-def holding(trace: Callable[..., ModelHistory]) -> Callable[..., ModelHistory]:
+def with_model_alive(trace: Callable[..., ModelHistory]) -> Callable[..., ModelHistory]:
     """Return a function that records, and holds the model as long as its history: it will be run once more."""
 
     @wraps(trace)
@@ -118,7 +118,7 @@ class Check:
             asked = (*self._marked(), *conditions("fail_on", fail_on))
             timed = self._timed(history, environment, asked)
             compared = self._policy.check(key, snapshot, asked, history=history, timed=timed)
-            found = overruled(compared, key, self._item.config)
+            found = apply_compare_hook(compared, key, self._item.config)
         except (ValueError, ReferenceError, HookError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
         text = told(found, key, key, command_options(self._item.config))
@@ -164,11 +164,11 @@ def lens_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
     from pytest_torchlens.functions import log_forward_pass
 
     listening = request.config.pluginmanager.get_plugin("lens-autotrace")
-    trace = log_forward_pass if listening is None else listening.proving(request.node, log_forward_pass)
+    trace = log_forward_pass if listening is None else listening.with_validation(request.node, log_forward_pass)
     if "lens_check" not in request.fixturenames:
         return trace
 
-    return holding(trace)
+    return with_model_alive(trace)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def lens_report(request: pytest.FixtureRequest) -> Callable[..., ModelReport]:
     none.  ``lens_report(model, x)`` records the pass itself, and takes its inputs as `lens_trace` does.  What the page
     is made of is returned, a `ModelReport`.
     """
-    from pytest_torchlens.plugin.called import page_of
+    from pytest_torchlens.plugin.called_models import page_of
 
     add: Callable[..., ModelReport] = page_of(request)
     return add
@@ -290,6 +290,6 @@ def lens_model(request: pytest.FixtureRequest) -> Iterator[LensModel]:
     `include` and `exclude` are names or globs, one or several; `limit` keeps the first by name.  The zoo file's
     weights, inputs, marks and reasons to skip hold as they do for ``--lens-zoo``.
     """
-    from pytest_torchlens.plugin.zoo_marker import loaned
+    from pytest_torchlens.plugin.zoo_marker import lend_model
 
-    yield from loaned(request.param)
+    yield from lend_model(request.param)

@@ -240,7 +240,7 @@ def _seconds(text: str) -> float:
 def _memory(text: str) -> int | None:
     if not text:
         return None
-    from pytest_torchlens.zoo.schema import bytes_of
+    from pytest_torchlens.zoo.zoo_settings import bytes_of
 
     try:
         return bytes_of(text)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_torchlens.plugin.hooks import hooked
+from pytest_torchlens.plugin.hooks import with_hooks
 from pytest_torchlens.plugin.selection import ZooWarning
 from pytest_torchlens.plugin.selection import registered_zoos
 from pytest_torchlens.plugin.selection import zoo_folders
@@ -129,7 +129,7 @@ def _refuse(metafunc: pytest.Metafunc, why: str) -> NoReturn:
     raise pytest.fail.Exception(f"{metafunc.definition.nodeid}: {why}", pytrace=False) from None
 
 
-def loaned(case: ModelCase) -> Iterator[LensModel]:
+def lend_model(case: ModelCase) -> Iterator[LensModel]:
     """Build a model for as long as one test needs it."""
     model = case.build()
     args, kwargs = case.make_inputs(model)
@@ -158,7 +158,7 @@ def _chosen(config: pytest.Config, mark: ZooMark) -> list[ModelCase]:
     names = sorted(_included(found, mark.include) - _excluded(found, mark.exclude, config))
     if not names:
         raise ValueError(f"exclude leaves no model of zoo {found.name!r}: {', '.join(map(repr, mark.exclude))}")
-    return [hooked(found.case(name), config) for name in names[: mark.limit]]
+    return [with_hooks(found.case(name), config) for name in names[: mark.limit]]
 
 
 def _included(zoo: Zoo, globs: tuple[str, ...]) -> set[str]:

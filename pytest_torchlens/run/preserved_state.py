@@ -33,7 +33,7 @@ from pytest_torchlens.capture.ambient import word
 
 
 @contextlib.contextmanager
-def left_as_found() -> Iterator[list[str]]:
+def preserved_global_state() -> Iterator[list[str]]:
     """Put settings of the process back at the end, those alone that were changed.
 
     Yields
@@ -118,16 +118,16 @@ class _FunctionModes:
         elif hasattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context"):
             del torch._GLOBAL_DEVICE_CONTEXT.device_context
 
-    def told(self) -> list[Any]:
+    def modes(self) -> list[Any]:
         return [mode for mode in self.stack if isinstance(mode, _device.DeviceContext) is self.of_device]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _FunctionModes) and self.told() == other.told()
+        return isinstance(other, _FunctionModes) and self.modes() == other.modes()
 
     __hash__ = None  # type: ignore[assignment] # two of them are compared, and that is all
 
     def __str__(self) -> str:
-        return str(_Names(self.told()))
+        return str(_Names(self.modes()))
 
 
 class _DefaultDevice(_FunctionModes):
@@ -136,7 +136,7 @@ class _DefaultDevice(_FunctionModes):
     of_device = True
 
     def __str__(self) -> str:
-        return str(self.told()[-1].device) if self.told() else "cpu"
+        return str(self.modes()[-1].device) if self.modes() else "cpu"
 
 
 class _Names(tuple[Any, ...]):

@@ -33,7 +33,7 @@ def fits(name: str, glob: str, names: Collection[str]) -> bool:
     return name == glob if glob in names else fnmatchcase(name, glob)
 
 
-def parted(text: str, names: Collection[str]) -> Iterator[str]:
+def split_globs(text: str, names: Collection[str]) -> Iterator[str]:
     """Yield the globs of a list with commas; a name that holds commas itself stays whole.
 
     Examples

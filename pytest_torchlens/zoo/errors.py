@@ -39,7 +39,7 @@ class ZooError(ValueError):
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def as_zoo_error(what: str) -> Iterator[None]:
     """Turn what code of the user's raises into a `ZooError`: an exit or a skip in it too, which would end the run."""
     try:
         with forks_end():

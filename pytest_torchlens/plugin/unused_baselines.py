@@ -18,7 +18,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Unused:
+class UnusedBaselines:
     """What a run found of them.
 
     Attributes
@@ -39,7 +39,7 @@ class Unused:
     skipped: tuple[str, ...]
 
     @classmethod
-    def of(cls, policy: Policy, selection: Selection, ran: Collection[str]) -> Unused:
+    def of(cls, policy: Policy, selection: Selection, ran: Collection[str]) -> UnusedBaselines:
         """Look for them after a run, and delete them if that was asked for."""
         keys: list[str] = []
         skipped: list[str] = []
