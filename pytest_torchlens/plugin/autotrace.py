@@ -1,8 +1,7 @@
-"""Deadlines that a test sets itself, to which the time for validation must not count.
+"""Validates the models that tests call (``--lens-validate``).
 
-What was found of the models that tests call, in words: in a test's report, and at the end of the run.
-
-Validates the models that tests call: listens while a test runs, and says what was found in its report.
+`AutotracePlugin` runs where tests run: it records and validates module calls, and adds the result to the test's report.
+`AutotraceSummary` runs in the controller: it collects these reports and prints the summary at the end of the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models that tests called, and histories that they asked pages of, in the run's report beside the models of zoos."""
+"""Adds models that tests called, and histories passed to ``lens_report``, to the run's report."""
 
 from __future__ import annotations
 

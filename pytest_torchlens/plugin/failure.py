@@ -1,7 +1,4 @@
-"""What of a model's report goes into JUnit XML.
-
-What a person reads when a model fails.
-"""
+"""The failure of a model as pytest reports it: its text, its traceback, and its properties in JUnit XML."""
 
 from __future__ import annotations
 

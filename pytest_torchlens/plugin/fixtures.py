@@ -1,9 +1,4 @@
-"""What ``assert left == right`` says of tensors and histories.
-
-The fixture ``lens_check``: one history against its baseline.
-
-Fixtures for any test.
-"""
+"""The fixtures of the plugin, and the explanation of ``assert left == right`` for tensors and histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks the hooks that plugins and conftest files implement, and checks what they answer."""
+"""Calls the hooks that plugins and conftest files implement, and checks what they return."""
 
 from __future__ import annotations
 

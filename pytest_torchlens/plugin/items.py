@@ -1,4 +1,4 @@
-"""A zoo file as a collector, and each of its models as an item."""
+"""Collects a zoo file and runs each of its models as a pytest item."""
 
 from __future__ import annotations
 

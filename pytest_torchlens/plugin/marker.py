@@ -1,7 +1,4 @@
-"""The marker ``lens(...)``: options for one test, or for all of a class or module.
-
-Tests that bear our markers: what those say of a test is heeded when it begins.
-"""
+"""Reads and checks the marker ``lens(...)``, and applies ``lens`` and ``lens_expect`` when a test is set up."""
 
 from __future__ import annotations
 

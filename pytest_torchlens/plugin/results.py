@@ -1,8 +1,7 @@
-"""What pytest said of each model, gathered from its reports.
+"""Results of models: the outcome that pytest reports, and the report files that processes share.
 
-How reports of models get from the process that ran them to the one that tells of them.
-
-Runs that were cut short leave their reports in pytest's cache, for ``--lens-resume``.
+Worker processes pass model reports to the controller through files.  The files of an interrupted run stay in pytest's
+cache, where ``--lens-resume`` finds them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which command-line arguments name zoo files; answered in every run, so without any import of weight.
+"""Finds the zoo files and models that command-line arguments and ``--lens-zoo`` name.
 
-Which models this run is about, and how pytest is told.
+pytest imports this module in every run, so it imports nothing heavy.
 """
 
 from __future__ import annotations

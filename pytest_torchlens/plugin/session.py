@@ -1,9 +1,4 @@
-"""What a run tells of the drawings that ``--lens-graph`` asked for.
-
-What a run leaves for a CI: files, the summary of a GitHub step, annotations.
-
-A run that is about models: collects them, gathers what was found, and tells it at the end.
-"""
+"""The session plugin: collects models, gathers their results, writes the reports and prints the summary."""
 
 from __future__ import annotations
 

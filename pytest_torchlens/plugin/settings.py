@@ -1,10 +1,6 @@
-"""What the options and ini keys of baselines come to.
+"""Reads and checks the values of options and ini keys.
 
-What the options of a CI come to.
-
-What the options of runs over many models come to.
-
-What the options and ini keys of a run come to.
+`LensOptions` holds those of a run.  It contains `SweepOptions`, `CiOptions` and the baseline `Policy`.
 """
 
 from __future__ import annotations

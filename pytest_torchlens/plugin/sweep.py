@@ -1,8 +1,6 @@
-"""What models took in earlier runs, in pytest's cache: a hint for order and estimates, and nothing else.
+"""A run over many models: which ones run, in what order, and how long it takes.
 
-Which of the models run, and in what order: the cheapest first.
-
-A run over many models: which are left, in what order, how far it is, and what a later run can take over.
+pytest's cache stores the seconds of each model, so that a later run starts with the cheapest.
 """
 
 from __future__ import annotations

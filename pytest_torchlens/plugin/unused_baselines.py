@@ -1,4 +1,4 @@
-"""Baselines that no model of a zoo has any more."""
+"""Finds baselines whose model is no longer in the zoo, and deletes them on request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a mark ``lens_zoo`` says, checked: its arguments alone, without any zoo.
-
-``@pytest.mark.lens_zoo``: models of a zoo as parameters of a test.
-"""
+"""The marker ``lens_zoo``: checks its arguments, and parametrizes a test with models of a zoo."""
 
 from __future__ import annotations
 

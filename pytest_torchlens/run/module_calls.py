@@ -1,8 +1,7 @@
-"""Which module calls are alike: one structure, one kind of input, one way to run.
+"""Records and validates the outermost module calls that a test makes.
 
-Which module calls are left alone, and why: recording would change what they do, or a replay could not be had.
-
-Records and validates the models that somebody's tests call, as they call them.
+`Autotrace` makes each call once, for the test.  It skips calls that recording would change (`why_not_traced`), and
+calls with the signature of one that was validated before (`call_signature`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a model changed in its process is put back after it: the next one finds what it would find alone.
+"""Restores global state that a model changed, so that the next model starts from the same state.
 
-Variables of the environment are left: libraries set theirs as they are imported, once for all models.
-Hooks on saved tensors that a model never leaves stay as well, as PyTorch tells of none; and an inference guard that the
-model still holds undoes what it did when it is let go of, after all was put back.
+Environment variables are not restored: libraries set theirs on import, once for all models.  Hooks on saved tensors
+that a model never leaves also stay, because PyTorch does not list them.  An inference guard that the model still holds
+undoes its change when it is freed, after everything else was restored.
 """
 
 from __future__ import annotations

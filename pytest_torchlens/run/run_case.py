@@ -1,11 +1,4 @@
-"""Arguments and outputs of a forward pass, in words.
-
-Activation statistics of a model, by one more recorded pass that keeps seven numbers of each tensor.
-
-What a baseline keeps of a pass, and how long its operations take.
-
-One model as one job: built, called, recorded, validated, drawn, in this process.
-"""
+"""Runs one model in this process: build, call, record, validate, compare and draw."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A worker process, seen from the one that gives it models.
+"""Runs models in a worker process, so that a crash, a kill or a hang costs only that model.
 
-Models run in a process beside this one: what a model does there costs that model only.
+`Isolation` runs models and replaces a worker that failed.  `Worker` is one process, seen from its parent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a glob means among names that may look like globs, and few globs for many names.
-
-Which zoo files there are: the user's own, and those that ship with the package.
-"""
+"""Finds zoo files, the user's own and those that ship with the package, and matches model names with globs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Processes that a model forks: one that comes out of the model's code is no second run of it.
-
-What a user may get wrong about a zoo.
-"""
+"""Errors in a zoo file or in the user's code that it names, and processes which that code forks."""
 
 from __future__ import annotations
 

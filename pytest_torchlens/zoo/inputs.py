@@ -1,7 +1,4 @@
-"""What is wrong with an argument of a zoo file that a model's constructor does not take.
-
-What stands under the key ``input``, and the tensors that come of it.
-"""
+"""Parses the key ``input`` of a zoo file, and explains which constructor argument a model rejected."""
 
 from __future__ import annotations
 

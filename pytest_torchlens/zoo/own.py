@@ -1,7 +1,4 @@
-"""Models that are classes or functions of a library's module, called with what the zoo file says.
-
-Models of the user's own, from a function in a module or a file.
-"""
+"""Models from the user's own functions (``python:FILE.py:FUNCTION``), and from members of a library module."""
 
 from __future__ import annotations
 
