@@ -1,4 +1,4 @@
-"""What a command cannot do."""
+"""The error that a command reports, and the exit status of an incomplete one."""
 
 from __future__ import annotations
 

@@ -117,9 +117,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     marked = [item for item in session.items if any(mark.name in _MARKERS for mark in item.iter_markers())]
     if marked:
-        from pytest_torchlens.plugin.marker import Marked
+        from pytest_torchlens.plugin.marker import MarkerApplication
 
-        session.config.pluginmanager.register(Marked(marked), "lens-marked")
+        session.config.pluginmanager.register(MarkerApplication(marked), "lens-marked")
 
 
 _MARKERS = ("lens", "lens_expect")

@@ -1,8 +1,7 @@
-"""Deadlines that a test sets itself, to which the time for validation must not count.
+"""Validates the models that tests call (``--lens-validate``).
 
-What was found of the models that tests call, in words: in a test's report, and at the end of the run.
-
-Validates the models that tests call: listens while a test runs, and says what was found in its report.
+`AutotracePlugin` runs where tests run: it records and validates module calls, and adds the result to the test's report.
+`AutotraceSummary` runs in the controller: it collects these reports and prints the summary at the end of the run.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pytest
 from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.failure import part_text
 from pytest_torchlens.plugin.marker import choice
-from pytest_torchlens.plugin.marker import marked
+from pytest_torchlens.plugin.marker import marker_options
 from pytest_torchlens.plugin.marker import number
 from pytest_torchlens.plugin.options import MODES
 from pytest_torchlens.plugin.options import WHICH
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_torchlens.history import ModelHistory
-    from pytest_torchlens.run.autotrace import Autotrace
-    from pytest_torchlens.run.autotrace import Plan
+    from pytest_torchlens.run.module_calls import Autotrace
+    from pytest_torchlens.run.module_calls import Plan
 
 
 _SETTINGS = "_hypothesis_internal_use_settings"
@@ -55,7 +54,7 @@ def lift_deadline(item: pytest.Item) -> None:
 
 
 MOST_LINES = 40
-SHOWN = 10
+MOST_SHOWN = 10
 """Failed verdicts, and reasons, that are told at the end."""
 
 
@@ -105,7 +104,7 @@ def _parts(call: TracedCall) -> Iterator[str]:
             yield from part_text(part)
 
 
-class Traced:
+class AutotraceSummary:
     """Gathers what was found, in whichever process, and tells it once."""
 
     def __init__(self, config: pytest.Config, which: str, mode: str) -> None:
@@ -161,10 +160,10 @@ class Traced:
 
     def _failed(self) -> Iterator[str]:
         failed = [(nodeid, call) for nodeid, call in self._calls() if has_failed(call)]
-        for nodeid, call in failed[:SHOWN]:
+        for nodeid, call in failed[:MOST_SHOWN]:
             yield f"FAILED {nodeid}: {call.model}: {call.verdict.words if call.verdict is not None else ''}"
-        if len(failed) > SHOWN:
-            yield f"... and {_many(len(failed) - SHOWN, 'failed verdict')} more"
+        if len(failed) > MOST_SHOWN:
+            yield f"... and {_many(len(failed) - MOST_SHOWN, 'failed verdict')} more"
 
     def _unproved(self) -> Iterator[str]:
         reasons = Counter(
@@ -174,10 +173,10 @@ class Traced:
             for part in call.verdict.parts
             if part.name == "replay"
         )
-        for reason, count in reasons.most_common(SHOWN):
+        for reason, count in reasons.most_common(MOST_SHOWN):
             yield f"not replayed: {count:,}, for {reason}"
         notes = Counter(note for _, call in self._calls() if call.verdict for note in _unchecked(call.verdict))
-        for note, count in notes.most_common(SHOWN):
+        for note, count in notes.most_common(MOST_SHOWN):
             yield f"{note} ({_many(count, 'call')})"
 
     def _not_recorded(self) -> Iterator[str]:
@@ -185,7 +184,7 @@ class Traced:
         for test in self._tests.values():
             reasons.update(test.passed_over)
             reasons.update(call.left_off for call in test.found if call.left_off)
-        for reason, count in reasons.most_common(SHOWN):
+        for reason, count in reasons.most_common(MOST_SHOWN):
             yield f"not recorded: {count:,}, for {reason}"
         trouble = [(nodeid, call) for nodeid, call in self._calls() if call.trouble]
         if trouble:
@@ -250,12 +249,12 @@ def register_autotrace(config: pytest.Config) -> None:
     if settings.autotrace == "off" or all(names_zoo(config, arg) for arg in config.args):
         return
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Traced(config, settings.autotrace, settings.mode), "lens-traced")
+        config.pluginmanager.register(AutotraceSummary(config, settings.autotrace, settings.mode), "lens-traced")
     if not config.pluginmanager.hasplugin("dsession"):
-        config.pluginmanager.register(Listening(config, settings), "lens-autotrace")
+        config.pluginmanager.register(AutotracePlugin(config, settings), "lens-autotrace")
 
 
-class Listening:
+class AutotracePlugin:
     """Listens to the tests that run in this process."""
 
     def __init__(self, config: pytest.Config, settings: AutotraceSettings) -> None:
@@ -273,7 +272,7 @@ class Listening:
 
     def _marked(self, item: pytest.Item) -> dict[str, Any]:
         try:
-            return {name: value for name, value in marked(item).items() if name != "fail_on"}
+            return {name: value for name, value in marker_options(item).items() if name != "fail_on"}
         except pytest.UsageError:
             if hasattr(self._config, "workerinput"):  # nobody would hear of it; the test itself fails when it begins
                 return {}
@@ -285,7 +284,7 @@ class Listening:
         if not self._of or self._config.option.collectonly:
             return (yield)
         from pytest_torchlens.capture.patches import module_calls_seen
-        from pytest_torchlens.run.autotrace import Autotrace
+        from pytest_torchlens.run.module_calls import Autotrace
 
         self._autotrace = Autotrace()
         with module_calls_seen():
@@ -313,7 +312,7 @@ class Listening:
 
     def _plan(self, settings: AutotraceSettings) -> Plan:
         from pytest_torchlens.plugin.marker import validation_parts
-        from pytest_torchlens.run.autotrace import Plan
+        from pytest_torchlens.run.module_calls import Plan
         from pytest_torchlens.validate import PARTS
 
         chosen = settings.parts or self._config.option.lens_parts or self._config.getini("lens_parts") or PARTS
@@ -332,7 +331,7 @@ class Listening:
         """Say what was found; a test that passed fails if a model's graph does not hold."""
         report: Any = yield
         if self._autotrace is not None and (call.when == "call" or (call.when == "setup" and not report.passed)):
-            found = self._autotrace.found()
+            found = self._autotrace.result()
             if found.calls:
                 report.lens_traced = to_json(found)  # plain text, which gets out of a worker
                 self._tell(item, report, found)
@@ -343,7 +342,7 @@ class Listening:
         told: pytest.TestReport = report
         return told
 
-    def proving(self, item: pytest.Item, trace: Callable[..., ModelHistory]) -> Callable[..., ModelHistory]:
+    def with_validation(self, item: pytest.Item, trace: Callable[..., ModelHistory]) -> Callable[..., ModelHistory]:
         """Return a function that records a forward pass, and has the record proved."""
 
         @functools.wraps(trace)

@@ -14,7 +14,7 @@ from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.wording import told
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.plugin.hooks import HookError
-from pytest_torchlens.plugin.hooks import overruled
+from pytest_torchlens.plugin.hooks import apply_compare_hook
 from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.plugin.settings import command_options
 from pytest_torchlens.plugin.settings import policy_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _MODELS: WeakKeyDictionary[ModelHistory, nn.Module | None] = WeakKeyDictionary()
 
 
-def holding(trace: Callable[..., ModelHistory]) -> Callable[..., ModelHistory]:
+def with_model_alive(trace: Callable[..., ModelHistory]) -> Callable[..., ModelHistory]:
     """Return a function that records, and holds the model as long as its history: it will be run once more."""
 
     @wraps(trace)
@@ -76,7 +76,7 @@ class Check:
             asked = (*self._marked(), *conditions("fail_on", fail_on))
             timed = self._timed(history, environment, asked)
             compared = self._policy.check(key, snapshot, asked, history=history, timed=timed)
-            found = overruled(compared, key, self._item.config)
+            found = apply_compare_hook(compared, key, self._item.config)
         except (ValueError, ReferenceError, HookError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
         text = told(found, key, key, command_options(self._item.config))

@@ -1,7 +1,4 @@
-"""What of a model's report goes into JUnit XML.
-
-What a person reads when a model fails.
-"""
+"""The failure of a model as pytest reports it: its text, its traceback, and its properties in JUnit XML."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ def junit_properties(report: ModelReport) -> list[tuple[str, str]]:
 
 
 _TOLD_BY_MESSAGE = ("ZooError", "BaselineError")
-SHOWN = 3
+MOST_SHOWN = 3
 """Failures of a part that are told; the report has ten."""
 
 
@@ -88,10 +85,10 @@ def _error(report: ModelReport, error: ErrorRecord) -> str:
 def part_text(part: PartVerdict) -> list[str]:
     """Return what failed in a part, in lines."""
     lines = [f"{part.name}: {part.num_failures} of {part.checked} {part.unit} failed"]
-    for failure in part.failures[:SHOWN]:
+    for failure in part.failures[:MOST_SHOWN]:
         lines += _failure(failure)
-    if part.num_failures > SHOWN:
-        lines.append(f"  and {part.num_failures - SHOWN} more; the first in execution order stands first")
+    if part.num_failures > MOST_SHOWN:
+        lines.append(f"  and {part.num_failures - MOST_SHOWN} more; the first in execution order stands first")
     return lines
 
 

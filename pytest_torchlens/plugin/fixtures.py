@@ -68,13 +68,13 @@ def lens_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
     from pytest_torchlens.functions import log_forward_pass
 
     listening = request.config.pluginmanager.get_plugin("lens-autotrace")
-    trace = log_forward_pass if listening is None else listening.proving(request.node, log_forward_pass)
+    trace = log_forward_pass if listening is None else listening.with_validation(request.node, log_forward_pass)
     if "lens_check" not in request.fixturenames:
         return trace
 
-    from pytest_torchlens.plugin.check import holding
+    from pytest_torchlens.plugin.check import with_model_alive
 
-    return holding(trace)
+    return with_model_alive(trace)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def lens_report(request: pytest.FixtureRequest) -> Callable[..., ModelReport]:
     none.  ``lens_report(model, x)`` records the pass itself, and takes its inputs as `lens_trace` does.  What the page
     is made of is returned, a `ModelReport`.
     """
-    from pytest_torchlens.plugin.called import page_of
+    from pytest_torchlens.plugin.called_models import page_of
 
     add: Callable[..., ModelReport] = page_of(request)
     return add
@@ -198,6 +198,6 @@ def lens_model(request: pytest.FixtureRequest) -> Iterator[LensModel]:
     `include` and `exclude` are names or globs, one or several; `limit` keeps the first by name.  The zoo file's
     weights, inputs, marks and reasons to skip hold as they do for ``--lens-zoo``.
     """
-    from pytest_torchlens.plugin.zoo_marker import loaned
+    from pytest_torchlens.plugin.zoo_marker import lend_model
 
-    yield from loaned(request.param)
+    yield from lend_model(request.param)

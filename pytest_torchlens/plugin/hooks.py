@@ -1,4 +1,4 @@
-"""Asks the hooks that plugins and conftest files implement, and checks what they answer."""
+"""Calls the hooks that plugins and conftest files implement, and checks what they return."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class HookedCase(ModelCase):
 
     def make_inputs(self, model: nn.Module) -> Inputs:
         """Return the inputs that a hook makes, else those of the settings."""
-        with self.seeded():
+        with self.fixed_seed():
             made = self.config.hook.pytest_lens_make_inputs(config=self.config, case=self, model=model)
         return super().make_inputs(model) if made is None else inputs_of(made)
 
@@ -58,7 +58,7 @@ def concerns_models(config: pytest.Config) -> bool:
     return any(getattr(config.hook, name).get_hookimpls() for name in _OF_MODELS)
 
 
-def hooked(case: ModelCase, config: pytest.Config) -> ModelCase:
+def with_hooks(case: ModelCase, config: pytest.Config) -> ModelCase:
     """Return the model with what hooks have to say in it."""
     if not concerns_models(config):
         return case
@@ -81,7 +81,7 @@ def with_facts(environment: Environment, config: pytest.Config) -> Environment:
     return replace(environment, settings=settings)
 
 
-def overruled(comparison: Comparison, key: str, config: pytest.Config) -> Comparison:
+def apply_compare_hook(comparison: Comparison, key: str, config: pytest.Config) -> Comparison:
     """Return what was found of a model, with the last word on whether it fails.
 
     Raises
@@ -107,7 +107,7 @@ def with_last_words(report: ModelReport, key: str, config: pytest.Config) -> Mod
         If one answers what it must not.
     """
     if report.comparison is not None:
-        comparison = overruled(report.comparison, key, config)
+        comparison = apply_compare_hook(report.comparison, key, config)
         if comparison.fails != report.comparison.fails and report.error is None:
             end = (Outcome.FAILED, Stage.COMPARE) if comparison.fails else (Outcome.PASSED, Stage.DONE)
             report = replace(report, outcome=end[0], stage=end[1])

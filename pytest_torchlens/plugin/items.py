@@ -1,4 +1,4 @@
-"""A zoo file as a collector, and each of its models as an item."""
+"""Collects a zoo file and runs each of its models as a pytest item."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_torchlens.plugin.failure import junit_properties
 from pytest_torchlens.plugin.failure import represent
 from pytest_torchlens.plugin.failure import represent_text
 from pytest_torchlens.plugin.hooks import HookError
-from pytest_torchlens.plugin.hooks import hooked
+from pytest_torchlens.plugin.hooks import with_hooks
 from pytest_torchlens.plugin.hooks import with_last_words
 from pytest_torchlens.plugin.progress import Progress
 from pytest_torchlens.records import Outcome
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo import ModelCase
 
 
-SHOWN_OUTPUT = 40
+MOST_OUTPUT_LINES = 40
 """Lines of what a model printed that are kept, the last ones."""
 
 
@@ -54,7 +54,7 @@ class ZooFile(pytest.File):
         """Yield the models in the order of their names, the same in every process."""
         choice = self.lens.selection.choices[self.path]
         for name in sorted(choice.names):
-            yield ModelItem.of(self, hooked(choice.zoo.case(name), self.config), self.lens)
+            yield ModelItem.of(self, with_hooks(choice.zoo.case(name), self.config), self.lens)
 
 
 class ModelItem(pytest.Item):
@@ -87,7 +87,7 @@ class ModelItem(pytest.Item):
         try:
             self.report = with_last_words(self.report, key_of(report.zoo, report.name), self.config)
         finally:  # what is known of the model outlives a hook that raises
-            self.lens.gathered.write(self.report)
+            self.lens.reports.write(self.report)
         if self.lens.options.junit_properties:
             self.user_properties.extend(junit_properties(self.report))
         if self._exception:
@@ -120,7 +120,9 @@ class ModelItem(pytest.Item):
     def _run_apart(self, runner: Runner, progress: Progress) -> ModelReport:
         result = runner.run(self.case, progress)
         if output := result.output.strip():
-            self.add_report_section("call", "of the model's process", "\n".join(output.splitlines()[-SHOWN_OUTPUT:]))
+            self.add_report_section(
+                "call", "of the model's process", "\n".join(output.splitlines()[-MOST_OUTPUT_LINES:])
+            )
         if result.skipped is not None:
             pytest.skip(result.skipped)
         return result.report

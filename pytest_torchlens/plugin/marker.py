@@ -1,7 +1,4 @@
-"""The marker ``lens(...)``: options for one test, or for all of a class or module.
-
-Tests that bear our markers: what those say of a test is heeded when it begins.
-"""
+"""Reads and checks the marker ``lens(...)``, and applies ``lens`` and ``lens_expect`` when a test is set up."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def marked(item: pytest.Item) -> dict[str, Any]:
+def marker_options(item: pytest.Item) -> dict[str, Any]:
     """Return the options that an item's markers set, the nearest marker's first.
 
     Raises
@@ -36,9 +33,9 @@ def marked(item: pytest.Item) -> dict[str, Any]:
 
 
 def check(item: pytest.Item) -> None:
-    """Fail a test whose markers `marked` refuses."""
+    """Fail a test whose markers `marker_options` refuses."""
     try:
-        marked(item)
+        marker_options(item)
     except pytest.UsageError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
@@ -140,7 +137,7 @@ _OPTIONS: dict[str, Callable[[str, object], object]] = {
 }
 
 
-class Marked:
+class MarkerApplication:
     """Registered where there are such tests.
 
     Parameters

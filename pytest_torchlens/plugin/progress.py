@@ -1,7 +1,4 @@
-"""How far a run is, and how long it will take yet.
-
-A line that tells how far the running model is.
-"""
+"""Shows the stage of the running model, and estimates how long the run still takes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What pytest said of each model, gathered from its reports.
+"""Results of models: the outcome that pytest reports, and the report files that processes share.
 
-How reports of models get from the process that ran them to the one that tells of them.
-
-Runs that were cut short leave their reports in pytest's cache, for ``--lens-resume``.
+Worker processes pass model reports to the controller through files.  The files of an interrupted run stay in pytest's
+cache, where ``--lens-resume`` finds them.
 """
 
 from __future__ import annotations
@@ -37,24 +36,28 @@ _STRICT = "[XPASS(strict)] "
 
 
 @dataclass(frozen=True)
-class Said:
+class PytestOutcome:
     """pytest's last word on an item, and the reason it gave."""
 
     outcome: Outcome
     reason: str = ""
 
 
-def outcome_of(report: pytest.TestReport) -> Said | None:
+def outcome_of(report: pytest.TestReport) -> PytestOutcome | None:
     """Return what a report of one phase says of its item; None where it says nothing new."""
     excused = getattr(report, "wasxfail", None)
     if report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)
-        return Said(Outcome.FAILED, crash.message if crash else str(report.longrepr))
+        return PytestOutcome(Outcome.FAILED, crash.message if crash else str(report.longrepr))
     if report.skipped:
-        return Said(Outcome.SKIPPED, _skip_reason(report)) if excused is None else Said(Outcome.XFAILED, excused)
+        return (
+            PytestOutcome(Outcome.SKIPPED, _skip_reason(report))
+            if excused is None
+            else PytestOutcome(Outcome.XFAILED, excused)
+        )
     if report.when != "call":
         return None
-    return Said(Outcome.PASSED) if excused is None else Said(Outcome.XPASSED, excused)
+    return PytestOutcome(Outcome.PASSED) if excused is None else PytestOutcome(Outcome.XPASSED, excused)
 
 
 def _skip_reason(report: pytest.TestReport) -> str:
@@ -63,7 +66,7 @@ def _skip_reason(report: pytest.TestReport) -> str:
     return text.removeprefix("Skipped: ")
 
 
-def with_outcome(report: ModelReport, said: Said) -> ModelReport:
+def with_outcome(report: ModelReport, said: PytestOutcome) -> ModelReport:
     """Return the report of a model with pytest's outcome and the reason, where one was given, as a note.
 
     Where pytest fails a model that did well by itself, the reason is its error.
@@ -82,7 +85,7 @@ def _error_of(reason: str) -> ErrorRecord:
     return ErrorRecord(stage=Stage.DONE, type="UnexpectedPass", message=named.rstrip(": "))
 
 
-def without_report(nodeid: str, zoo: str, said: Said) -> ModelReport:
+def without_report(nodeid: str, zoo: str, said: PytestOutcome) -> ModelReport:
     """Return the report of a model that came to none of its own: skipped, or its process died."""
     report = ModelReport(zoo=zoo, name=nodeid.rpartition("::")[2], nodeid=nodeid, stage=Stage.BUILD)
     if said.outcome is Outcome.FAILED:
@@ -93,7 +96,7 @@ def without_report(nodeid: str, zoo: str, said: Said) -> ModelReport:
     return with_outcome(report, said)
 
 
-class Gathered:
+class ReportFolder:
     """A folder with one file a model, shared by the controller and its workers.
 
     Files survive a worker that dies, need no pickle, and are too large for pytest's own reports.
@@ -147,7 +150,7 @@ class Gathered:
 
 
 RUNS = "lens-runs"
-KEPT = 5
+MOST_RUNS = 5
 """Runs cut short that can be resumed."""
 
 
@@ -176,7 +179,7 @@ def folders_left(config: pytest.Config) -> list[Path]:
 
 def remove_old(config: pytest.Config) -> None:
     """Remove what was left by runs too long ago."""
-    for old in folders_left(config)[KEPT:]:
+    for old in folders_left(config)[MOST_RUNS:]:
         shutil.rmtree(old, ignore_errors=True)
 
 

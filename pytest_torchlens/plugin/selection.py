@@ -1,4 +1,4 @@
-"""Which models this run is about, and how pytest is told."""
+"""Finds the zoo files and models that command-line arguments and ``--lens-zoo`` name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
 from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.catalog import find_zoo_file
-from pytest_torchlens.zoo.catalog import parted
 from pytest_torchlens.zoo.catalog import shipped_folder
+from pytest_torchlens.zoo.catalog import split_globs
 from pytest_torchlens.zoo.catalog import zoo_files
 
 
@@ -99,7 +99,7 @@ class Selection:
         config = self._config
         path = find_zoo_file(name.strip(), zoo_folders(config), registered_zoos(config))
         choice = self._choose(path)
-        for pattern in parted(patterns, choice.zoo.names) if patterns.strip() else ["*"]:
+        for pattern in split_globs(patterns, choice.zoo.names) if patterns.strip() else ["*"]:
             choice.names.update(choice.zoo.select(pattern))
         if config.args_source is not config.ArgsSource.ARGS:
             config.args, config.args_source = [], config.ArgsSource.ARGS

@@ -1,9 +1,4 @@
-"""What a run tells of the drawings that ``--lens-graph`` asked for.
-
-What a run leaves for a CI: files, the summary of a GitHub step, annotations.
-
-A run that is about models: collects them, gathers what was found, and tells it at the end.
-"""
+"""The session plugin: collects models, gathers their results, writes the reports and prints the summary."""
 
 from __future__ import annotations
 
@@ -19,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_torchlens.plugin.called import Called
+from pytest_torchlens.plugin.called_models import CalledModels
 from pytest_torchlens.plugin.hooks import concerns_models
 from pytest_torchlens.plugin.hooks import with_facts
 from pytest_torchlens.plugin.options import MANY
-from pytest_torchlens.plugin.results import Said
+from pytest_torchlens.plugin.results import PytestOutcome
 from pytest_torchlens.plugin.results import outcome_of
 from pytest_torchlens.plugin.results import with_outcome
 from pytest_torchlens.plugin.results import without_report
@@ -41,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.plugin.items import ZooFile
     from pytest_torchlens.plugin.settings import CiOptions
-    from pytest_torchlens.plugin.unused import Unused
+    from pytest_torchlens.plugin.unused_baselines import UnusedBaselines
     from pytest_torchlens.records import Environment
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.run import Against
@@ -56,7 +51,7 @@ def fit_none(models: Iterable[ModelReport]) -> bool:
     return bool(drawable) and all(model.graph_unfit for model in drawable)
 
 
-def missing(models: tuple[ModelReport, ...]) -> Iterator[str]:
+def missing_drawings(models: tuple[ModelReport, ...]) -> Iterator[str]:
     """Say of how many models there is no drawing, with the first reason of each kind."""
     unfit, failed = ([model.graph_unfit for model in models], [model.graph_failed for model in models])
     for kind, texts in ((UNFIT_GRAPH, unfit), (NO_GRAPH, failed)):
@@ -85,7 +80,7 @@ def write_files(run: RunReport, options: CiOptions) -> None:
             file.write(markdown(run))
 
 
-def annotated(run: RunReport, root: Path) -> Iterator[str]:
+def github_lines(run: RunReport, root: Path) -> Iterator[str]:
     """Yield the lines that annotate a GitHub job; none elsewhere."""
     from pytest_torchlens.report import github_annotations
 
@@ -104,19 +99,19 @@ class LensSession:
         if self.options.against and not self.selection.models:
             raise pytest.UsageError("--lens-against is about models of a zoo: name some (--lens-zoo ZOO:NAME)")
         self.sweep = Sweep(config, self.options.sweep, self.selection, self._run_options(self.options.baseline))
-        self.gathered = self.sweep.gathered
-        self.called = Called(self.gathered, self.options.report)
-        config.pluginmanager.register(self.called, "lens-called")
+        self.reports = self.sweep.reports
+        self.called_models = CalledModels(self.reports, self.options.report)
+        config.pluginmanager.register(self.called_models, "lens-called")
         self._collected: set[Path] = set()
-        resumed = Said(Outcome.PASSED, "in the run that was resumed")
-        self._said: dict[str, Said] = dict.fromkeys(self.sweep.done, resumed)
+        resumed = PytestOutcome(Outcome.PASSED, "in the run that was resumed")
+        self._outcomes: dict[str, PytestOutcome] = dict.fromkeys(self.sweep.done, resumed)
         self._report: RunReport | None = None
         self._table = None if self.is_worker else self.options.sweep.open_table()
         self._tabulated: set[str] = set()
         self._troubles: list[str] = []
         self._unwritten = False
         self._isolation: Isolation | None = None
-        self._unused: Unused | None = None
+        self._unused_baselines: UnusedBaselines | None = None
 
     @cached_property
     def against(self) -> Against | None:
@@ -146,7 +141,7 @@ class LensSession:
         )
 
     @cached_property
-    def _given_runner(self) -> Runner | None:
+    def _hook_runner(self) -> Runner | None:
         """What a hook wants models run by."""
         limits = self.options.sweep.limits()
         made: Runner | None = self.config.hook.pytest_lens_make_runner(
@@ -163,8 +158,8 @@ class LensSession:
             If a conftest file that was loaded since the session began has hooks that cannot be heard there.
         """
         self._refuse_hooks_on_models()
-        if self._given_runner is not None:
-            return self._given_runner
+        if self._hook_runner is not None:
+            return self._hook_runner
         sweep = self.options.sweep
         many = len(self.selection.choices[file].names) > MANY
         if not (many if sweep.isolate is None else sweep.isolate) or concerns_models(self.config):
@@ -235,9 +230,9 @@ class LensSession:
         if self.is_worker or report.nodeid not in self.selection.models:
             return
         if said := outcome_of(report):
-            self._said[report.nodeid] = said
+            self._outcomes[report.nodeid] = said
             if said.outcome is Outcome.PASSED:
-                self.gathered.mark_passed(report.nodeid)
+                self.reports.mark_passed(report.nodeid)
         if report.when == "teardown":
             self._tabulate(report.nodeid)
 
@@ -255,7 +250,7 @@ class LensSession:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Gather the reports of all models that ran, also if the run was cut short, and write the pages."""
-        if self.is_worker or not (self._said or self.called):
+        if self.is_worker or not (self._outcomes or self.called_models):
             return
         if self.sweep.done and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK  # all that was asked for had passed before
@@ -265,7 +260,7 @@ class LensSession:
             environment=self._environment,
             models=tuple(report.brief() for report in self._model_reports()),
         )
-        for nodeid in self._said:  # of a worker of xdist that died there was no last report
+        for nodeid in self._outcomes:  # of a worker of xdist that died there was no last report
             self._tabulate(nodeid)
         self._write(self._report, session)
         self._judge_drawings(session, self._report.models)
@@ -273,10 +268,10 @@ class LensSession:
 
     def _look_for_unused(self, session: pytest.Session) -> None:
         if self.options.baseline is not None and self.options.against is None:
-            from pytest_torchlens.plugin.unused import Unused
+            from pytest_torchlens.plugin.unused_baselines import UnusedBaselines
 
-            self._unused = Unused.of(self.options.baseline, self.selection, self._said)
-            if self._unused.fails and session.exitstatus == pytest.ExitCode.OK:
+            self._unused_baselines = UnusedBaselines.of(self.options.baseline, self.selection, self._outcomes)
+            if self._unused_baselines.fails and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _judge_drawings(self, session: pytest.Session, models: tuple[ModelReport, ...]) -> None:
@@ -286,13 +281,13 @@ class LensSession:
 
     def _model_reports(self) -> Iterator[ModelReport]:
         for nodeid in self.selection.models:
-            if nodeid in self._said:
+            if nodeid in self._outcomes:
                 yield self._model_report(nodeid)
-        yield from self.called.reports()
+        yield from self.called_models.reports()
 
     def _model_report(self, nodeid: str) -> ModelReport:
-        said = self._said[nodeid]
-        if report := self.gathered.read(nodeid):
+        said = self._outcomes[nodeid]
+        if report := self.reports.read(nodeid):
             return with_outcome(report, said)
         return without_report(nodeid, self.selection.models[nodeid], said)
 
@@ -329,7 +324,7 @@ class LensSession:
         self._tell_of_baselines(terminalreporter, self._report.models)
         if self.options.graphs:
             self._tell_of_drawings(terminalreporter, self.options.graphs.folder, self._report.models)
-        for line in annotated(self._report, self.config.rootpath):
+        for line in github_lines(self._report, self.config.rootpath):
             terminalreporter.write_line(line)
 
     def _tell_of_baselines(self, reporter: pytest.TerminalReporter, models: tuple[ModelReport, ...]) -> None:
@@ -338,7 +333,7 @@ class LensSession:
 
         compared = [(f"{model.zoo}:{model.name}", model.comparison) for model in models if model.comparison]
         options = command_options(self.config)
-        for line in [*summary(compared, options), *(self._unused.lines() if self._unused else ())]:
+        for line in [*summary(compared, options), *(self._unused_baselines.lines() if self._unused_baselines else ())]:
             reporter.write_line(line)
 
     def _tell_of_drawings(
@@ -348,13 +343,13 @@ class LensSession:
         unfit = fit_none(models)
         if not unfit:
             reporter.write_line(f"graphs: {folder.absolute().as_uri()}")
-        for line in missing(models):
+        for line in missing_drawings(models):
             reporter.write_line(f"ERROR: {line}" if unfit else line, red=unfit, yellow=not unfit)
 
     def pytest_unconfigure(self) -> None:
         """Leave no temporary folder and no worker process."""
         with contextlib.ExitStack() as open_things:  # one that cannot be closed keeps none of the others open
             open_things.callback(self.sweep.close)
-            for runner in (self._isolation, vars(self).get("_given_runner"), vars(self).get("against")):
+            for runner in (self._isolation, vars(self).get("_hook_runner"), vars(self).get("against")):
                 if runner is not None:  # it was asked for before, and so started
                     open_things.callback(runner.close)

@@ -1,10 +1,6 @@
-"""What the options and ini keys of baselines come to.
+"""Reads and checks the values of options and ini keys.
 
-What the options of a CI come to.
-
-What the options of runs over many models come to.
-
-What the options and ini keys of a run come to.
+`LensOptions` holds those of a run.  It contains `SweepOptions`, `CiOptions` and the baseline `Policy`.
 """
 
 from __future__ import annotations
@@ -240,7 +236,7 @@ def _seconds(text: str) -> float:
 def _memory(text: str) -> int | None:
     if not text:
         return None
-    from pytest_torchlens.zoo.schema import bytes_of
+    from pytest_torchlens.zoo.zoo_settings import bytes_of
 
     try:
         return bytes_of(text)

@@ -1,8 +1,6 @@
-"""What models took in earlier runs, in pytest's cache: a hint for order and estimates, and nothing else.
+"""A run over many models: which ones run, in what order, and how long it takes.
 
-Which of the models run, and in what order: the cheapest first.
-
-A run over many models: which are left, in what order, how far it is, and what a later run can take over.
+pytest's cache stores the seconds of each model, so that a later run starts with the cheapest.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from pytest_torchlens.plugin.items import ModelItem
 from pytest_torchlens.plugin.options import MANY
 from pytest_torchlens.plugin.progress import Estimate
 from pytest_torchlens.plugin.progress import Progress
-from pytest_torchlens.plugin.results import Gathered
+from pytest_torchlens.plugin.results import ReportFolder
 from pytest_torchlens.plugin.results import folders_left
 from pytest_torchlens.plugin.results import new_folder
 from pytest_torchlens.plugin.results import remove_old
@@ -130,19 +128,19 @@ class Sweep:
     """Holds what the controller and its workers must agree on; a plugin of its own beside the session's."""
 
     def __init__(self, config: pytest.Config, options: SweepOptions, selection: Selection, run: RunOptions) -> None:
-        told: dict[str, Any] | None = getattr(config, "workerinput", {}).get("lens")
-        if told is None:
+        shared: dict[str, Any] | None = getattr(config, "workerinput", {}).get("lens")
+        if shared is None:
             if options.sample:
                 selection.check_families()
             marks = stamps(selection, run)
-            gathered = _resumed(config, marks) if options.resume else Gathered(new_folder(config), marks)
-            done = [nodeid for nodeid in marks if gathered.has_passed(nodeid)]
-            told = {"folder": str(gathered.folder), "stamps": marks, "costs": known_costs(config), "done": done}
-        self._told = told
-        self.gathered = Gathered(Path(told["folder"]), told["stamps"])
-        self.done: list[str] = told["done"]
+            reports = _resumed(config, marks) if options.resume else ReportFolder(new_folder(config), marks)
+            done = [nodeid for nodeid in marks if reports.has_passed(nodeid)]
+            shared = {"folder": str(reports.folder), "stamps": marks, "costs": known_costs(config), "done": done}
+        self._shared = shared
+        self.reports = ReportFolder(Path(shared["folder"]), shared["stamps"])
+        self.done: list[str] = shared["done"]
         """Models that passed in the run that is resumed."""
-        self.schedule = Schedule(options, told["costs"], frozenset(self.done))
+        self.schedule = Schedule(options, shared["costs"], frozenset(self.done))
         self.estimate = Estimate({})
         self._config = config
         self._is_worker = hasattr(config, "workerinput")
@@ -154,12 +152,12 @@ class Sweep:
     @property
     def tells_places(self) -> bool:
         """Whether there are so many models that a reader wants to know how far the run is."""
-        return len(self._told["stamps"]) > MANY
+        return len(self._shared["stamps"]) > MANY
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell an xdist worker what it must know."""
-        node.workerinput["lens"] = self._told
+        node.workerinput["lens"] = self._shared
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Estimate the time that the models take which are left after all deselections."""
@@ -171,13 +169,13 @@ class Sweep:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """Estimate it where workers collect."""
-        models = [nodeid for nodeid in ids if nodeid in self._told["stamps"]]
-        costs = {nodeid: self._told["costs"].get(nodeid, GUESSES["fast"]) for nodeid in models}
+        models = [nodeid for nodeid in ids if nodeid in self._shared["stamps"]]
+        costs = {nodeid: self._shared["costs"].get(nodeid, GUESSES["fast"]) for nodeid in models}
         self.estimate = Estimate(costs, len(self._config.getoption("tx", None) or [1]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what a model took, and that it has ended."""
-        if self._is_worker or report.nodeid not in self._told["stamps"]:
+        if self._is_worker or report.nodeid not in self._shared["stamps"]:
             return
         self._seconds[report.nodeid] += report.duration
         if report.when == "teardown" or report.failed:
@@ -198,11 +196,11 @@ class Sweep:
         if self.estimate.nodeids and getattr(self._config, "cache", None):
             remove_old(self._config)
         else:
-            self.gathered.remove()
+            self.reports.remove()
 
 
-def _resumed(config: pytest.Config, marks: dict[str, str]) -> Gathered:
+def _resumed(config: pytest.Config, marks: dict[str, str]) -> ReportFolder:
     """Return the reports of the run, among those cut short, that has most of these models; a new one if none has."""
-    found = [Gathered(folder, marks) for folder in folders_left(config)]
-    found.append(Gathered(new_folder(config), marks))
-    return max(found, key=lambda gathered: sum(map(gathered.has_passed, marks)))
+    found = [ReportFolder(folder, marks) for folder in folders_left(config)]
+    found.append(ReportFolder(new_folder(config), marks))
+    return max(found, key=lambda reports: sum(map(reports.has_passed, marks)))

@@ -1,4 +1,4 @@
-"""A test that trains under a recorder: its options, its expectations, and where what it recorded is told of."""
+"""Gives a test a recorder, checks its expectations, and lists the recordings of the run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a mark ``lens_zoo`` says, checked: its arguments alone, without any zoo.
-
-``@pytest.mark.lens_zoo``: models of a zoo as parameters of a test.
-"""
+"""The marker ``lens_zoo``: checks its arguments, and parametrizes a test with models of a zoo."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_torchlens.plugin.arguments import zoo_folders
-from pytest_torchlens.plugin.hooks import hooked
+from pytest_torchlens.plugin.hooks import with_hooks
 from pytest_torchlens.plugin.selection import ZooWarning
 from pytest_torchlens.plugin.selection import registered_zoos
 from pytest_torchlens.records import nearest
@@ -129,7 +126,7 @@ def _refuse(metafunc: pytest.Metafunc, why: str) -> NoReturn:
     raise pytest.fail.Exception(f"{metafunc.definition.nodeid}: {why}", pytrace=False) from None
 
 
-def loaned(case: ModelCase) -> Iterator[LensModel]:
+def lend_model(case: ModelCase) -> Iterator[LensModel]:
     """Build a model for as long as one test needs it."""
     model = case.build()
     args, kwargs = case.make_inputs(model)
@@ -158,7 +155,7 @@ def _chosen(config: pytest.Config, mark: ZooMark) -> list[ModelCase]:
     names = sorted(_included(found, mark.include) - _excluded(found, mark.exclude, config))
     if not names:
         raise ValueError(f"exclude leaves no model of zoo {found.name!r}: {', '.join(map(repr, mark.exclude))}")
-    return [hooked(found.case(name), config) for name in names[: mark.limit]]
+    return [with_hooks(found.case(name), config) for name in names[: mark.limit]]
 
 
 def _included(zoo: Zoo, globs: tuple[str, ...]) -> set[str]:

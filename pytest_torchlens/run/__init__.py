@@ -1,4 +1,4 @@
-"""One model as one job."""
+"""Runs one model: in this process, in a worker process, or in another environment's interpreter."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""What a worker process is told of one model, as plain data.
+"""The worker process: runs one model after another, as the parent process asks.
 
-The worker process: runs one model after another, as it is told.
-
-Jobs and answers are lines of JSON, on two pipes that begin as standard input and output.  Whatever a model prints goes
-to standard error, a file of the parent's; a model that reads finds nothing.
+Jobs and answers are lines of JSON on two pipes, which start as standard input and output.  Whatever a model prints goes
+to standard error, which is a file of the parent.  A model that reads standard input finds it empty.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The device that models are run on: checked by making a tensor there, and waited for.
-
-Where this process runs.
-"""
+"""Describes this process: its devices, and the versions and settings that can change a number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A model's exception as the model's author wants to see it.
-
-The lines of code that a history points to.
-"""
+"""A model's exception with its own frames only, and the source lines that a history points to."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Arguments and outputs of a forward pass, in words.
-
-Activation statistics of a model, by one more recorded pass that keeps seven numbers of each tensor.
-
-What a baseline keeps of a pass, and how long its operations take.
-
-One model as one job: built, called, recorded, validated, drawn, in this process.
-"""
+"""Runs one model in this process: build, call, record, validate, compare and draw."""
 
 from __future__ import annotations
 
@@ -57,7 +50,7 @@ from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.environment import wait_for
 from pytest_torchlens.run.errors import code_of
 from pytest_torchlens.run.errors import error_record
-from pytest_torchlens.run.preserved_state import left_as_found
+from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
@@ -252,21 +245,21 @@ def run_case(
     job = _Job(case, options, progress)
     start = time.perf_counter()
     exception: BaseException | None = None
-    with left_as_found() as changes:
+    with preserved_global_state() as changes:
         try:
             with listening(None), forks_end():  # what it calls is no call of a test's
                 job.run()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything
             exception = error
-            job.found.update(outcome=Outcome.FAILED, stage=job.stage, error=error_record(job.stage, error))
-    job.found["notes"] = (*job.found.get("notes", ()), *changes)
+            job.fields.update(outcome=Outcome.FAILED, stage=job.stage, error=error_record(job.stage, error))
+    job.fields["notes"] = (*job.fields.get("notes", ()), *changes)
     seconds = time.perf_counter() - start
-    report = ModelReport(zoo=case.zoo, name=case.name, seconds=seconds, **job.found)
+    report = ModelReport(zoo=case.zoo, name=case.name, seconds=seconds, **job.fields)
     return CaseResult(report, exception)
 
 
 class _Job:
-    """The stages of one model; `found` holds the fields of its report that are known so far."""
+    """The stages of one model; `fields` holds the fields of its report that are known so far."""
 
     def __init__(self, case: ModelCase, options: RunOptions, progress: Callable[[Stage], None]) -> None:
         self.case = case
@@ -274,7 +267,7 @@ class _Job:
         self.progress = progress
         self.device = torch.device(case.settings.device)
         self.stage = Stage.BUILD
-        self.found: dict[str, Any] = {"weights": case.settings.weights}
+        self.fields: dict[str, Any] = {"weights": case.settings.weights}
         self.fastest = 0.0
         self.process = os.getpid()
 
@@ -287,19 +280,19 @@ class _Job:
         model = self.case.build()
         self.enter(Stage.INPUTS)
         inputs = self.case.make_inputs(model)
-        self.found["inputs"] = describe_arguments(model, *inputs)
+        self.fields["inputs"] = describe_arguments(model, *inputs)
         self.enter(Stage.FORWARD)
         self.forward(model, inputs)
         # Made anew: the model may have written into those it was called with.
         history = self.record(model, self.case.make_inputs(model))
-        self.found.update(history=history, record_ms=history.elapsed_time_total * 1e3)
+        self.fields.update(history=history, record_ms=history.elapsed_time_total * 1e3)
         if self.options.folder or self.options.graphs:
             self.enter(Stage.DRAW)
             self.describe(model, history)
-            cost = self.found.get("measurements")
+            cost = self.fields.get("measurements")
             self.draw(ModelReport(zoo=self.case.zoo, name=self.case.name, history=history, measurements=cost))
-        known = self.found.get("statistics"), self.found.get("measurements")
-        self.found["findings"] = audit(Subject(history, *known, ModelFacts.of(model)))
+        known = self.fields.get("statistics"), self.fields.get("measurements")
+        self.fields["findings"] = audit(Subject(history, *known, ModelFacts.of(model)))
 
     def enter(self, stage: Stage) -> None:
         end_if_forked(self.process, 0)  # one that the model never ended
@@ -310,7 +303,7 @@ class _Job:
         """Time plain passes; what raises here is the model's own, with nothing of ours near it."""
         output = model(*inputs.args, **inputs.kwargs)
         end_if_forked(self.process, 0)
-        self.found["outputs"] = describe(output)
+        self.fields["outputs"] = describe(output)
         wait_for(self.device)
         times: list[float] = []
         # In train mode each pass changes running statistics: as many passes each time, for the same values.
@@ -322,7 +315,7 @@ class _Job:
             times.append(time.perf_counter() - start)
             end_if_forked(self.process, 0)
         self.fastest = min(times)
-        self.found.update(forward_ms=statistics.median(times) * 1e3, forward_runs=len(times))
+        self.fields.update(forward_ms=statistics.median(times) * 1e3, forward_runs=len(times))
 
     def record(self, model: nn.Module, inputs: Inputs) -> HistoryRecord:
         if not self.options.validate:
@@ -334,11 +327,11 @@ class _Job:
         settings = self.case.settings
         with tolerance(settings.tolerance):
             validation = validate(model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=settings.seed)
-        self.found["verdict"] = validation.verdict
+        self.fields["verdict"] = validation.verdict
         unjudged = [part for part in validation.verdict.parts if part.status is Status.NOT_APPLICABLE]
-        self.found["notes"] = tuple(f"{part.name} not judged: {part.reason}" for part in unjudged)
+        self.fields["notes"] = tuple(f"{part.name} not judged: {part.reason}" for part in unjudged)
         if not validation.verdict:
-            self.found.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)
+            self.fields.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)
         elif self.options.baseline is not None:
             self.enter(Stage.COMPARE)
             self.compare(self.options.baseline, validation)
@@ -350,42 +343,42 @@ class _Job:
             snapshot = snapshot_of(validation.history, environment, validation.verdict)
         except Exception as error:  # noqa: BLE001 - the record holds as far as it was asked for; only the replay failed
             reason = f"not compared with its baseline, for it cannot be replayed: {type(error).__name__}: {error}"
-            self.found["notes"] = (*self.found.get("notes", ()), reason)
+            self.fields["notes"] = (*self.fields.get("notes", ()), reason)
             return
-        self.found["flops"] = snapshot.totals.get("flops")
+        self.fields["flops"] = snapshot.totals.get("flops")
         key, fail_on = key_of(self.case.zoo, self.case.name), self.case.settings.fail_on
         timed = machine_of(environment), self.fastest
         comparison = baseline.check(key, snapshot, fail_on, history=validation.history, timed=timed)
-        self.found["comparison"] = comparison
+        self.fields["comparison"] = comparison
         if comparison.fails:
-            self.found.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)
+            self.fields.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)
 
     def describe(self, model: nn.Module, history: HistoryRecord) -> None:
         """Find what pages and drawings tell besides: lines of code, what activations were like, what the pass cost."""
         seed, graphs = self.case.settings.seed, self.options.graphs
         if self.options.folder:
-            self.found["code"] = code_of(history)
+            self.fields["code"] = code_of(history)
             self.attempt("statistics", model, lambda given: activation_statistics(model, given, seed))
         if self.options.folder or (graphs and graphs.needs_measurements):
             self.attempt("measurements", model, partial(_measured, model, history))
-            cost = self.found.get("measurements")
-            self.found["flops"] = cost.flops if cost and cost.operation_flops else self.found.get("flops")
+            cost = self.fields.get("measurements")
+            self.fields["flops"] = cost.flops if cost and cost.operation_flops else self.fields.get("flops")
 
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
         """Find a part of the report by further passes; a model that cannot make them has done what was asked for."""
         try:
             with forks_end():
-                self.found[name] = find(self.case.make_inputs(model))
+                self.fields[name] = find(self.case.make_inputs(model))
         except Exception as error:  # noqa: BLE001 - a model may raise anything in one more pass
             note = f"no {name}: {type(error).__name__}: {error}"
-            self.found["notes"] = (*self.found.get("notes", ()), note)
+            self.fields["notes"] = (*self.fields.get("notes", ()), note)
 
     def draw(self, report: ModelReport) -> None:
         if self.options.folder:
             report = save_drawing(report, self.options.folder)
         report = _with_graph(self.options.graphs, report)
         reasons = {"graph_unfit": report.graph_unfit, "graph_failed": report.graph_failed}
-        self.found.update(graph=report.graph, notes=(*self.found.get("notes", ()), *report.notes), **reasons)
+        self.fields.update(graph=report.graph, notes=(*self.fields.get("notes", ()), *report.notes), **reasons)
 
 
 def _measured(model: nn.Module, history: HistoryRecord, inputs: Inputs) -> Measurements:

@@ -1,6 +1,6 @@
-"""The interpreter of another environment, with another PyTorch: whether it can run models, and how it is started.
+"""Runs models in another environment's interpreter, to compare this environment's results with (``--lens-against``).
 
-The same models run by another environment's interpreter, for this one's results to be compared with.
+`OtherPython` checks the interpreter and starts it.  `Against` has it store baselines in a temporary folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a model changed in its process is put back after it: the next one finds what it would find alone.
+"""Restores global state that a model changed, so that the next model starts from the same state.
 
-Variables of the environment are left: libraries set theirs as they are imported, once for all models.
-Hooks on saved tensors that a model never leaves stay as well, as PyTorch tells of none; and an inference guard that the
-model still holds undoes what it did when it is let go of, after all was put back.
+Environment variables are not restored: libraries set theirs on import, once for all models.  Hooks on saved tensors
+that a model never leaves also stay, because PyTorch does not list them.  An inference guard that the model still holds
+undoes its change when it is freed, after everything else was restored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pytest_torchlens.capture.ambient import word
 
 
 @contextlib.contextmanager
-def left_as_found() -> Iterator[list[str]]:
+def preserved_global_state() -> Iterator[list[str]]:
     """Put settings of the process back at the end, those alone that were changed.
 
     Yields
@@ -118,16 +118,16 @@ class _FunctionModes:
         elif hasattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context"):
             del torch._GLOBAL_DEVICE_CONTEXT.device_context
 
-    def told(self) -> list[Any]:
+    def modes(self) -> list[Any]:
         return [mode for mode in self.stack if isinstance(mode, _device.DeviceContext) is self.of_device]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _FunctionModes) and self.told() == other.told()
+        return isinstance(other, _FunctionModes) and self.modes() == other.modes()
 
     __hash__ = None  # type: ignore[assignment] # two of them are compared, and that is all
 
     def __str__(self) -> str:
-        return str(_Names(self.told()))
+        return str(_Names(self.modes()))
 
 
 class _DefaultDevice(_FunctionModes):
@@ -136,7 +136,7 @@ class _DefaultDevice(_FunctionModes):
     of_device = True
 
     def __str__(self) -> str:
-        return str(self.told()[-1].device) if self.told() else "cpu"
+        return str(self.modes()[-1].device) if self.modes() else "cpu"
 
 
 class _Names(tuple[Any, ...]):

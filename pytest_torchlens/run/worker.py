@@ -1,6 +1,6 @@
-"""A worker process, seen from the one that gives it models.
+"""Runs models in a worker process, so that a crash, a kill or a hang costs only that model.
 
-Models run in a process beside this one: what a model does there costs that model only.
+`Isolation` runs models and replaces a worker that failed.  `Worker` is one process, seen from its parent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ START = 300.0
 """Seconds for importing the libraries and reading the zoo file, before a model's own time begins."""
 GRACE = 1.0
 """Seconds in which a worker writes down where it is, before it is ended."""
-SHOWN = 80
+MOST_CHARACTERS = 80
 """Characters that are shown of a line which no worker wrote."""
 COMMAND = [sys.executable, "-m", "pytest_torchlens.run.child"]
 
@@ -204,7 +204,7 @@ class Worker:
             with contextlib.suppress(queue.Empty):
                 if message := self._messages.get(timeout=POLL):
                     if "stray" not in message and message.get("job") != self._number:
-                        return {"stray": json.dumps(message)[:SHOWN]}
+                        return {"stray": json.dumps(message)[:MOST_CHARACTERS]}
                     return message
                 self._silent = True
             if self._has_ended():
@@ -259,7 +259,7 @@ def _message(line: str) -> dict[str, Any]:
         message = json.loads(line)
         if isinstance(message, dict) and (isinstance(message.get("answer"), dict) or message["stage"] in _STAGES):
             return message
-    return {"stray": line[:SHOWN]}
+    return {"stray": line[:MOST_CHARACTERS]}
 
 
 def _share(process: psutil.Process) -> int:

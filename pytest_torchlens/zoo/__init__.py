@@ -10,9 +10,9 @@ from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
 from pytest_torchlens.zoo.inputs import TensorSpec
 from pytest_torchlens.zoo.providers import Provider
-from pytest_torchlens.zoo.schema import Settings
 from pytest_torchlens.zoo.zoo_file import Zoo
 from pytest_torchlens.zoo.zoo_file import load_zoo
+from pytest_torchlens.zoo.zoo_settings import Settings
 
 __all__ = [
     "Inputs",

@@ -23,7 +23,7 @@ from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import TensorSpec
 from pytest_torchlens.zoo.inputs import refused_argument
 from pytest_torchlens.zoo.providers import Provider
-from pytest_torchlens.zoo.schema import Settings
+from pytest_torchlens.zoo.zoo_settings import Settings
 
 
 class Inputs(NamedTuple):
@@ -67,7 +67,7 @@ class ModelCase:
         The caller's random generator is left as it was found.
         """
         settings = self.settings
-        with self.seeded():
+        with self.fixed_seed():
             model = self._constructed()
         if settings.weights == "random":
             fill_model(model, settings.seed)
@@ -82,7 +82,7 @@ class ModelCase:
             spec = self._default_input(model)
         if isinstance(spec, TensorSpec):
             spec = [spec]
-        with self.seeded():
+        with self.fixed_seed():
             return inputs_of(self._made(spec, "", model))
 
     def _default_input(self, model: nn.Module) -> InputSpec:
@@ -108,7 +108,7 @@ class ModelCase:
             raise (ZooError(f"{self.file}: {error}") if self.file else error) from error.__cause__
 
     @contextmanager
-    def seeded(self) -> Iterator[None]:
+    def fixed_seed(self) -> Iterator[None]:
         """Seed torch's generators as the settings say; the caller's are left as they were found."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)

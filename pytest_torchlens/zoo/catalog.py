@@ -1,7 +1,4 @@
-"""What a glob means among names that may look like globs, and few globs for many names.
-
-Which zoo files there are: the user's own, and those that ship with the package.
-"""
+"""Finds zoo files, the user's own and those that ship with the package, and matches model names with globs."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def fits(name: str, glob: str, names: Collection[str]) -> bool:
     return name == glob if glob in names else fnmatchcase(name, glob)
 
 
-def parted(text: str, names: Collection[str]) -> Iterator[str]:
+def split_globs(text: str, names: Collection[str]) -> Iterator[str]:
     """Yield the globs of a list with commas; a name that holds commas itself stays whole.
 
     Examples

@@ -1,7 +1,4 @@
-"""Processes that a model forks: one that comes out of the model's code is no second run of it.
-
-What a user may get wrong about a zoo.
-"""
+"""Errors in a zoo file or in the user's code that it names, and processes which that code forks."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ class ZooError(ValueError):
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def as_zoo_error(what: str) -> Iterator[None]:
     """Turn what code of the user's raises into a `ZooError`: an exit or a skip in it too, which would end the run."""
     try:
         with forks_end():

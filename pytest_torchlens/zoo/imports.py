@@ -13,7 +13,7 @@ from typing import cast
 
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.errors import ZooError
-from pytest_torchlens.zoo.errors import told
+from pytest_torchlens.zoo.errors import as_zoo_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ def named_function(path: str, folder: Path) -> Callable[..., Any]:
         If there is no such function, or its module raises when it is loaded.
     """
     where, _, name = path.rpartition(":")
-    with told(f"cannot load {where}:"):
+    with as_zoo_error(f"cannot load {where}:"):
         module = _load(where, folder)
     function = getattr(module, name, None)
     if not callable(function):

@@ -1,7 +1,4 @@
-"""What is wrong with an argument of a zoo file that a model's constructor does not take.
-
-What stands under the key ``input``, and the tensors that come of it.
-"""
+"""Parses the key ``input`` of a zoo file, and explains which constructor argument a model rejected."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ def _parameters(callee: Callable[..., Any] | None) -> list[str]:
 
 FLOATS = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
-DRAWN = torch.finfo(torch.float32)
+FLOAT32 = torch.finfo(torch.float32)
 """Values of every dtype are drawn as float32."""
 MOST_NUMBERS = 2**59
 """In a tensor, whose bytes PyTorch counts with 63 bits; a complex128 has 16."""
@@ -169,7 +166,7 @@ def _range(raw: LinedDict, dtype: str) -> tuple[float, float]:
         case _:
             raise raw.error("range", f"'range' is [low, high] with low < high, not {bounds!r}")
     least, most = _extent(dtype)
-    if low < least or high > most + (dtype in INTEGERS) or high - low > DRAWN.max:
+    if low < least or high > most + (dtype in INTEGERS) or high - low > FLOAT32.max:
         raise raw.error("range", f"'range' {bounds!r} does not fit dtype {dtype}, which holds {least} to {most}")
     first = math.ceil(low) if dtype in INTEGERS else low
     if first >= high:
@@ -182,5 +179,5 @@ def _extent(dtype: str) -> tuple[float, float]:
     kind = getattr(torch, dtype)
     if dtype in INTEGERS:
         return torch.iinfo(kind).min, torch.iinfo(kind).max
-    most = min(torch.finfo(kind).max, DRAWN.max)
+    most = min(torch.finfo(kind).max, FLOAT32.max)
     return -most, most

@@ -1,7 +1,4 @@
-"""Models that are classes or functions of a library's module, called with what the zoo file says.
-
-Models of the user's own, from a function in a module or a file.
-"""
+"""Models from the user's own functions (``python:FILE.py:FUNCTION``), and from members of a library module."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 from typing import cast
 
 from pytest_torchlens.zoo.errors import ZooError
-from pytest_torchlens.zoo.errors import told
+from pytest_torchlens.zoo.errors import as_zoo_error
 from pytest_torchlens.zoo.imports import named_function
 from pytest_torchlens.zoo.inputs import FromFunction
 from pytest_torchlens.zoo.inputs import InputSpec
@@ -88,7 +85,7 @@ def own_provider(text: str, folder: Path) -> Provider:
     if ":" not in path:
         raise ZooError(f"{text!r} is not of the form 'python:FILE.py:FUNCTION'")
     function = named_function(path, folder)
-    with told(f"{text} raises"):
+    with as_zoo_error(f"{text} raises"):
         return _Checked(_as_provider(function(), text), text)
 
 
@@ -132,11 +129,11 @@ class _Checked:
         return spec
 
     def _family(self, name: str) -> str:
-        with told(f"{self._text}: family({name!r}) raises"):
+        with as_zoo_error(f"{self._text}: family({name!r}) raises"):
             return str(self._provider.family(name))
 
     def _asked_names(self) -> list[str]:
-        with told(f"{self._text}: names() raises"):
+        with as_zoo_error(f"{self._text}: names() raises"):
             answer = self._provider.names()
             names = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, str | bytes) else None
         if names is None:

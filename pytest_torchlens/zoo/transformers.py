@@ -1,7 +1,4 @@
-"""Architectures of ``transformers`` whose configurations can be shrunk; the zoo file says the rest of each.
-
-Architectures of the library ``transformers``, of its own classes, with configurations shrunk to a few numbers.
-"""
+"""Tiny models of the library ``transformers``, built from configurations shrunk to a few numbers."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from pytest_torchlens.zoo.catalog import fits
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.providers import Provider
 from pytest_torchlens.zoo.providers import find_provider
-from pytest_torchlens.zoo.schema import SETTINGS
-from pytest_torchlens.zoo.schema import Settings
-from pytest_torchlens.zoo.schema import parse_settings
 from pytest_torchlens.zoo.yaml_lines import LinedDict
 from pytest_torchlens.zoo.yaml_lines import check_keys
 from pytest_torchlens.zoo.yaml_lines import read_yaml
+from pytest_torchlens.zoo.zoo_settings import SETTINGS
+from pytest_torchlens.zoo.zoo_settings import Settings
+from pytest_torchlens.zoo.zoo_settings import parse_settings
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.catalog import shipped_folder
-from pytest_torchlens.zoo.schema import _PARSERS
+from pytest_torchlens.zoo.zoo_settings import _PARSERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "zoos.md").read_text(encoding="utf-8")
 MODELS = """

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import pytest_torchlens.plugin.autotrace
-import pytest_torchlens.run.autotrace
+import pytest_torchlens.run.module_calls
 
 MODELS = """
 import pytest
@@ -126,13 +126,13 @@ def test_the_deadline_of_an_example_is_for_the_test_alone(
     pytester: pytest.Pytester, write, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("hypothesis")
-    validate = pytest_torchlens.run.autotrace.validate_once
+    validate = pytest_torchlens.run.module_calls.validate_once
 
     def slowly(*args):
         time.sleep(0.5)
         return validate(*args)
 
-    monkeypatch.setattr("pytest_torchlens.run.autotrace.validate_once", slowly)
+    monkeypatch.setattr("pytest_torchlens.run.module_calls.validate_once", slowly)
     write(
         """
 from hypothesis import given, settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pytest_torchlens.plugin.autotrace
-import pytest_torchlens.run.autotrace  # noqa: F401 - loaded once for all inner pytests
+import pytest_torchlens.run.module_calls  # noqa: F401 - loaded once for all inner pytests
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import Status

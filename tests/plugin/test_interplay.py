@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import pytest_torchlens.plugin.autotrace
-import pytest_torchlens.run.autotrace  # noqa: F401 - loaded once for all inner pytests
+import pytest_torchlens.run.module_calls  # noqa: F401 - loaded once for all inner pytests
 
 MODELS = """
 import pytest

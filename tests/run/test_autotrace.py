@@ -11,7 +11,7 @@ from torch import nn
 
 from pytest_torchlens.capture.patches import module_calls_seen
 from pytest_torchlens.records import Status
-from pytest_torchlens.run.autotrace import Autotrace
+from pytest_torchlens.run.module_calls import Autotrace
 from pytest_torchlens.validate import PARTS
 from tests.models import Function
 from tests.models import SmallConvNet
@@ -163,7 +163,7 @@ def test_nothing_stays_on_after_what_is_no_error(stop):
         Function(forward)(X)
     assert nn.Module.__call__ is CALL
     assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
-    assert autotrace.found().passed_over == {"it raised": 1}
+    assert autotrace.result().passed_over == {"it raised": 1}
 
 
 def test_a_test_may_replace_module_calls_itself(monkeypatch):
@@ -184,7 +184,7 @@ def test_a_test_may_replace_module_calls_itself(monkeypatch):
         assert nn.Module.__call__ is before
     assert nn.Module.__call__ is CALL
     assert seen == [nn.Sequential, nn.ReLU]
-    assert autotrace.found().found[0].verdict
+    assert autotrace.result().found[0].verdict
 
 
 class Averaging(nn.Module):

@@ -281,7 +281,7 @@ def test_time_and_memory_are_bounded():
 
 
 def test_many_calls_are_not_held(monkeypatch):
-    monkeypatch.setattr("pytest_torchlens.run.autotrace.MOST_CALLS", 10)
+    monkeypatch.setattr("pytest_torchlens.run.module_calls.MOST_CALLS", 10)
 
     def forward(x):
         for _ in range(20):

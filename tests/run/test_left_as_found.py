@@ -26,7 +26,7 @@ from pytest_torchlens.records import from_json
 from pytest_torchlens.run import RunOptions
 from pytest_torchlens.run import run_case
 from pytest_torchlens.run.preserved_state import _SETTINGS
-from pytest_torchlens.run.preserved_state import left_as_found
+from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.zoo import ModelCase
 from pytest_torchlens.zoo import Settings
 from pytest_torchlens.zoo import TensorSpec
@@ -151,7 +151,7 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_a_model_changes_is_put_back_and_told(name: str, kind):
     before = state()
-    with left_as_found(), warnings.catch_warnings():  # whatever comes of this test, others find all as it was
+    with preserved_global_state(), warnings.catch_warnings():  # whatever comes of this test, others find all as it was
         warnings.simplefilter("ignore")
         report = run(lambda: kind(CHANGES[name]))
         assert state() == before

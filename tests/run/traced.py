@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from pytest_torchlens.capture.patches import module_calls_seen
-from pytest_torchlens.run.autotrace import Autotrace
-from pytest_torchlens.run.autotrace import Plan
+from pytest_torchlens.run.module_calls import Autotrace
+from pytest_torchlens.run.module_calls import Plan
 from pytest_torchlens.validate import PARTS
 
 CALL = nn.Module.__call__
@@ -28,7 +28,7 @@ def traced(test, autotrace=None, name="test", **changes):
         except Exception as error:  # noqa: BLE001 - compared with that of a plain run
             result = error
     assert nn.Module.__call__ is CALL
-    return result, autotrace.found()
+    return result, autotrace.result()
 
 
 def assert_equal(one, other):

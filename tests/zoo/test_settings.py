@@ -10,7 +10,7 @@ import torch
 from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
 from pytest_torchlens.zoo import load_zoo
-from pytest_torchlens.zoo.schema import ToleranceSetting
+from pytest_torchlens.zoo.zoo_settings import ToleranceSetting
 
 MODELS = """
 import torch

@@ -1,4 +1,4 @@
-"""Models that tests called, and histories that they asked pages of, in the run's report beside the models of zoos."""
+"""Adds models that tests called, and histories passed to ``lens_report``, to the run's report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_torchlens.plugin.results import Gathered
+from pytest_torchlens.plugin.results import ReportFolder
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
@@ -27,7 +27,7 @@ ZOO = "tests"
 _PAGES = pytest.StashKey[list[str]]()
 
 
-class Called:
+class CalledModels:
     """Keeps a report of each, in the process of the test, and has them all where the run's report is written.
 
     Parameters
@@ -38,7 +38,7 @@ class Called:
         The report's folder; None where no report is asked for.
     """
 
-    def __init__(self, gathered: Gathered, folder: Path | None) -> None:
+    def __init__(self, gathered: ReportFolder, folder: Path | None) -> None:
         self._gathered = gathered
         self._folder = folder
         self._names: Counter[str] = Counter()
@@ -106,7 +106,7 @@ def page_of(request: pytest.FixtureRequest) -> Any:
         history = model if isinstance(model, HistoryView) else get_model_metadata(model, input_args, input_kwargs)
         called = request.config.pluginmanager.get_plugin("lens-called")
         if called is None:  # a run without any option of ours
-            called = Called(Gathered(Path(), {}), None)
+            called = CalledModels(ReportFolder(Path(), {}), None)
         return called.add(request.node, name or history.model_name, history.record(), None)
 
     return add

@@ -1,8 +1,7 @@
-"""Which module calls are alike: one structure, one kind of input, one way to run.
+"""Records and validates the outermost module calls that a test makes.
 
-Which module calls are left alone, and why: recording would change what they do, or a replay could not be had.
-
-Records and validates the models that somebody's tests call, as they call them.
+`Autotrace` makes each call once, for the test.  It skips calls that recording would change (`why_not_traced`), and
+calls with the signature of one that was validated before (`call_signature`).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _BY_VALUE = (bool, str, type(None))
 _PLAIN = (*_BY_VALUE, int, float, tuple)
 
 
-def likeness(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def call_signature(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return a digest that module calls have in common if one is much like the other.
 
     It is one of the classes, addresses, modes and constants of all modules, the code of their forwards, the shapes,
@@ -174,7 +173,7 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 MOST_CALLS = 100_000
 """Calls of torch functions in one module call, above which recording leaves off: some 150 MiB."""
 NO_TIME = "the time for this test was up"
-RAISED = "it raised"
+CALL_RAISED = "it raised"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +241,7 @@ class Autotrace:
         self.histories: list[tuple[str, HistoryRecord, Verdict]] = []
         """Class name, record and verdict of each call that was validated, where they are kept."""
 
-    def found(self) -> TracedTest:
+    def result(self) -> TracedTest:
         """Return what was found in the test."""
         return TracedTest(
             calls=self._calls,
@@ -281,7 +280,7 @@ class Autotrace:
             if reason := NO_TIME if self._seconds >= self._plan.seconds else why_not_traced(one.module):
                 self._passed_over[reason] += 1
                 return None
-            digest = likeness(one.module, one.args, one.kwargs)
+            digest = call_signature(one.module, one.args, one.kwargs)
         except Exception as error:  # noqa: BLE001 - a module may be in any state, and is the test's affair
             self._passed_over[f"it could not be looked at: {type(error).__name__}: {error}"] += 1
             return None
@@ -306,7 +305,7 @@ class Autotrace:
         finally:
             self._seconds += perf_counter() - start
             if guarded is None:
-                self._passed_over[RAISED] += 1
+                self._passed_over[CALL_RAISED] += 1
             if guarded is None or guarded.given_up:  # there may be a better chance
                 self._known.pop(digest, None)
         return guarded.result

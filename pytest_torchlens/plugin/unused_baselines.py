@@ -1,4 +1,4 @@
-"""Baselines that no model of a zoo has any more."""
+"""Finds baselines whose model is no longer in the zoo, and deletes them on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Unused:
+class UnusedBaselines:
     """What a run found of them.
 
     Attributes
@@ -39,7 +39,7 @@ class Unused:
     skipped: tuple[str, ...]
 
     @classmethod
-    def of(cls, policy: Policy, selection: Selection, ran: Collection[str]) -> Unused:
+    def of(cls, policy: Policy, selection: Selection, ran: Collection[str]) -> UnusedBaselines:
         """Look for them after a run, and delete them if that was asked for."""
         keys: list[str] = []
         skipped: list[str] = []

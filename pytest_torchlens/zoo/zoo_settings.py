@@ -1,7 +1,4 @@
-"""Amounts of memory as people write them.
-
-The keys of a zoo file's settings, and what their values may be.
-"""
+"""The keys of a zoo file's settings, and the values that each accepts."""
 
 from __future__ import annotations
 
