@@ -65,7 +65,7 @@ class RecordingFolder:
             self.close()
             raise RecorderError(
                 f"folder={str(path)!r}: another recorder writes into it; close that one first, or give each its own "
-                "folder, such as one a process"
+                "folder, such as one for each process"
             ) from None
         except OSError as error:
             self.close()
@@ -188,7 +188,7 @@ class Output:
         except OSError as error:
             size = 4 * self._options.slots * self._options.slot_values / 2**20
             raise RecorderError(
-                f"a process beside could not be started with {size:,.0f} MiB of shared memory, which slots= and "
+                f"a recorder process could not be started with {size:,.0f} MiB of shared memory, which slots= and "
                 f"slot_values= ask for: {error}"
             ) from None
 

@@ -80,8 +80,8 @@ def check_not_worker() -> None:
     """
     if WORKER_VARIABLE in os.environ:
         raise RuntimeError(
-            "the recorder's process imports the callback's file, and that makes a recorder when it is imported: put "
-            'what trains under  if __name__ == "__main__":  or the callback into a file of its own'
+            "the recorder process imports the callback's file, and that file creates a recorder when it is imported: "
+            'move the training under  if __name__ == "__main__":  or the callback into its own file'
         )
 
 

@@ -81,9 +81,9 @@ class Range:
         """
         bounds = _bounds(text) if isinstance(text, str) else None
         if not bounds or any(math.isnan(bound) for _, bound in bounds):
-            raise ValueError(f"{name}={text!r} is no range: write '<1e3', '>=0.5', '<5%' or '1e-5..1e-1'")
+            raise ValueError(f"{name}: expected a range such as '<1e3', '>=0.5', '<5%' or '1e-5..1e-1', got {text!r}")
         if len(bounds) > 1 and bounds[0][1] > bounds[1][1]:
-            raise ValueError(f"{name}={text!r}: the range is empty, its lower end comes first")
+            raise ValueError(f"{name}: expected a range with its lower end first, got {text!r}")
         return cls(str(text).strip(), bounds)
 
     def __contains__(self, value: float) -> bool:
@@ -120,8 +120,8 @@ def check_whole(name: str, value: Any, least: int, most: int | None = None) -> N
     """
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < least or (most is not None and value > most):
-        span = f"from {least} on" if most is None else f"from {least:,} to {most:,}"
-        raise ValueError(f"{name}={value!r}: give a whole number {span}")
+        span = f"of at least {least}" if most is None else f"from {least:,} to {most:,}"
+        raise ValueError(f"{name}: expected a whole number {span}, got {value!r}")
 
 
 def check_positive(name: str, value: Any) -> None:
@@ -134,7 +134,7 @@ def check_positive(name: str, value: Any) -> None:
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value < math.inf:
-        raise ValueError(f"{name}={value!r}: give a number above 0")
+        raise ValueError(f"{name}: expected a finite number above 0, got {value!r}")
 
 
 def check_flags(**flags: Any) -> None:
@@ -147,7 +147,7 @@ def check_flags(**flags: Any) -> None:
     """
     for name, value in flags.items():
         if not isinstance(value, bool):
-            raise TypeError(f"{name}={value!r}: give True or False")
+            raise TypeError(f"{name}: expected True or False, got {value!r}")
 
 
 def check_some(**flags: Any) -> None:
@@ -162,7 +162,7 @@ def check_some(**flags: Any) -> None:
     """
     check_flags(**flags)
     if not any(flags.values()):
-        raise ValueError(f"nothing is left to be tracked: {' and '.join(flags)} are all False")
+        raise ValueError(f"expected at least one of {', '.join(flags)} to be True, got False for all")
 
 
 def check_text(name: str, value: Any) -> None:
@@ -174,7 +174,7 @@ def check_text(name: str, value: Any) -> None:
         If it is not.
     """
     if not isinstance(value, str):
-        raise TypeError(f"{name}={value!r}: give a text")
+        raise TypeError(f"{name}: expected a string, got {value!r}")
 
 
 SMALLEST, LARGEST = 160, 8192
@@ -260,11 +260,11 @@ class RecorderOptions:
     def _check(self) -> None:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, choices))}")
+                raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
         check_text("title", self.title)
         check_flags(**{name: getattr(self, name) for name in FLAGS})
         if self.scaler is not None and (isinstance(self.scaler, type) or not hasattr(self.scaler, "get_scale")):
-            raise TypeError(f"scaler={self.scaler!r}: give the torch.amp.GradScaler that scales the loss")
+            raise TypeError(f"scaler: expected the torch.amp.GradScaler that scales the loss, got {self.scaler!r}")
         self._check_numbers()
         self._check_size()
         self._check_packages()
@@ -281,7 +281,9 @@ class RecorderOptions:
     def _check_size(self) -> None:
         given: Any = self.size
         if not isinstance(given, tuple | list) or len(given) != len(("width", "height")) or not all(map(_fits, given)):
-            raise ValueError(f"size={self.size!r}: give width and height, even numbers from {SMALLEST} to {LARGEST:,}")
+            raise ValueError(
+                f"size: expected width and height, even numbers from {SMALLEST} to {LARGEST:,}, got {self.size!r}"
+            )
 
     def _check_packages(self) -> None:
         if self.folder is None:
@@ -289,9 +291,9 @@ class RecorderOptions:
         wanted = {"videos": self.videos, "parquet": self.series == "parquet", "tensorboard": self.tensorboard}
         for what, (module, extra) in NEEDED.items():
             if wanted[what] and importlib.util.find_spec(module) is None:
-                off = "" if what == "parquet" else f", or turn them off: {what}=False"
+                off = "" if what == "parquet" else f", or pass {what}=False"
                 raise ImportError(
-                    f"{what} need the package {module!r}, which is not installed: "
+                    f"{what} needs the package {module!r}, which is not installed: "
                     f"pip install 'pytest-torchlens[{extra}]'{off}"
                 )
 
@@ -302,8 +304,8 @@ def _fits(side: Any) -> bool:
 
 def _folder(given: Any) -> Path:
     if not isinstance(given, str | os.PathLike) or not str(given):
-        raise TypeError(f"folder={given!r}: give a path, or None for no files")
+        raise TypeError(f"folder: expected a path, or None for no files, got {given!r}")
     folder = Path(given).absolute()
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"folder={str(folder)!r} is a file; name a folder")
+        raise ValueError(f"folder: expected a folder, got the file {str(folder)!r}")
     return folder

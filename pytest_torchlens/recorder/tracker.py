@@ -73,14 +73,16 @@ class Drawing:
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
-                raise TypeError(f"nothing of a drawing is called {name!r}; {nearest(name, known)}")
+                raise TypeError(f"unknown drawing option {name!r}; {nearest(name, known)}")
         return cls(**given)
 
     def __post_init__(self) -> None:
         if self.view not in VIEWS:
-            raise ValueError(f"there is no view {self.view!r}; {nearest(str(self.view), VIEWS)}")
+            raise ValueError(f"unknown view {self.view!r}; {nearest(str(self.view), VIEWS)}")
         if self.transform is not None and not callable(self.transform):
-            raise TypeError(f"transform={self.transform!r}: give a function that takes a tensor and returns one")
+            raise TypeError(
+                f"transform: expected a function that takes a tensor and returns one, got {self.transform!r}"
+            )
         if self.callback is not None:
             callback_location(self.callback)
         check_flags(video=self.video)
@@ -140,8 +142,8 @@ def callback_location(callback: Callable[..., Any]) -> dict[str, str]:
     module = getattr(callback, "__module__", None)
     if not name.isidentifier() or module is None:
         raise ValueError(
-            f"callback {callback!r} runs in another process, which has to find it by its name: "
-            "give a function or a class from the top level of a file"
+            f"callback: expected a function or a class from the top level of a file, got {callback!r}; the recorder "
+            "process imports the callback by its name"
         )
     source = inspect.getsourcefile(sys.modules[module]) if module in sys.modules else None
     return {"module": module, "name": name, "file": str(Path(source).resolve()) if source else ""}

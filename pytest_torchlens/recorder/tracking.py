@@ -49,9 +49,7 @@ def check_name(name: Any) -> None:
         If it cannot.
     """
     if not isinstance(name, str) or not name or not _is_utf8(name):
-        raise TypeError(
-            f"name={name!r}: what is tracked needs a name, a text of one letter at least that UTF-8 can write"
-        )
+        raise TypeError(f"name: expected a non-empty string that can be encoded as UTF-8, got {name!r}")
 
 
 def check_model(model: Any) -> None:
@@ -63,7 +61,7 @@ def check_model(model: Any) -> None:
         If it is none.
     """
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"what is to be tracked is a {type(model).__name__}; give a torch.nn.Module")
+        raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
 
 
 def check_hooks(model: nn.Module) -> None:
@@ -76,7 +74,7 @@ def check_hooks(model: nn.Module) -> None:
     """
     if not takes_hooks(model):
         raise TypeError(
-            "the model is scripted, and PyTorch has no hooks there: track its parameters, or the model as it was before"
+            "PyTorch does not support hooks on a scripted model: track its parameters, or the model before scripting"
         )
 
 
@@ -114,7 +112,7 @@ def select_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str,
     found = {name: parameters[name] for name in _matching("parameter", parameters, globs)}
     for name, parameter in found.items():
         if is_lazy(parameter):
-            raise ValueError(f"parameter {name!r} has no values yet: run the model once before it is tracked")
+            raise ValueError(f"parameter {name!r} is not initialized: run the model once before you track it")
     return found
 
 
@@ -128,11 +126,11 @@ def check_tensor(name: str, tensor: Any) -> None:
     """
     check_name(name)
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name!r} is a {type(tensor).__name__}; track_tensor takes a tensor")
+        raise TypeError(f"{name!r}: expected a tensor, got {type(tensor).__name__}")
     if not is_measurable(tensor):
         raise TypeError(
-            f"{name!r} is a tensor of {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; what is recorded are "
-            "floating or complex numbers, at least one of them"
+            f"{name!r}: expected a non-empty tensor of floating-point or complex numbers, got {tuple(tensor.shape)} "
+            f"{tensor.dtype} on {tensor.device}"
         )
 
 
@@ -149,7 +147,7 @@ def as_number(name: str, number: Any) -> float:
     try:
         return float(number)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name}={number!r} is no number, and no tensor of one") from None
+        raise TypeError(f"{name}: expected a number or a tensor with one element, got {number!r}") from None
 
 
 def _is_utf8(name: str) -> bool:
@@ -162,11 +160,11 @@ def _computes(module: nn.Module) -> bool:
 
 def _matching(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> list[str]:
     if not isinstance(globs, str | list | tuple) or not globs or not all(isinstance(glob, str) for glob in globs):
-        raise TypeError(f"{globs!r} names no {noun}: give globs, such as '*.0' or ['features.*', 'head']")
+        raise TypeError(f"expected {noun} globs such as '*.0' or ['features.*', 'head'], got {globs!r}")
     globs = [globs] if isinstance(globs, str) else list(globs)
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in known):
-            raise ValueError(f"no {noun} fits {glob!r}; {nearest(glob, known)}")
+            raise ValueError(f"no {noun} matches {glob!r}; {nearest(glob, known)}")
     return [name for name in known if any(fnmatchcase(name, glob) for glob in globs)]
 
 

@@ -85,7 +85,7 @@ def inline_drawing(svg: bytes) -> InlineDrawing:
         root = ET.fromstring(svg)  # noqa: S314 - our own file; a page must not break where it is damaged
         width, height = (float(number) for number in root.attrib["viewBox"].split()[2:])
     except (ET.ParseError, KeyError, ValueError) as error:
-        raise ValueError(f"the drawing is no SVG that Graphviz wrote: {error}") from None
+        raise ValueError(f"expected an SVG written by Graphviz: {error}") from None
     for element in list(root.iter()):
         _to_html(element)
     for size in ("width", "height"):
@@ -211,7 +211,7 @@ class Graphs:
         ending = pairs.pop("format", "svg")
         check_choice("format", ending, FORMATS)
         if (name := str(pairs.get("color_by", METRICS[0]))) not in METRICS:
-            raise OptionError(f"color_by is {name!r}, which records have no numbers for; {nearest(name, METRICS)}")
+            raise OptionError(f"color_by: expected a metric that records have, got {name!r}; {nearest(name, METRICS)}")
         options = DrawOptions.of(**pairs)
         check_draws(options)
         return cls(folder, str(ending), options, settings)
@@ -259,9 +259,9 @@ def _pair(setting: str) -> tuple[str, object]:
     if not equals and name in _SWITCHES:
         return name, True
     if not equals:
-        raise OptionError(f"{setting.strip()!r} is no setting; write NAME=VALUE, as in vis_opt=rolled")
+        raise OptionError(f"expected NAME=VALUE such as vis_opt=rolled, got {setting.strip()!r}")
     if name not in _SETTINGS:
-        raise OptionError(f"a drawing has no setting {name!r}; {nearest(name, _SETTINGS)}")
+        raise OptionError(f"unknown drawing setting {name!r}; {nearest(name, _SETTINGS)}")
     return name, _SETTINGS[name](value)
 
 
