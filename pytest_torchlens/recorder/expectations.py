@@ -1,4 +1,4 @@
-"""What training is expected to do, asked at every step."""
+"""Expectations of training, checked at every step."""
 
 from __future__ import annotations
 

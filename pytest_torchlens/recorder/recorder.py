@@ -1,4 +1,4 @@
-"""The recorder: what to expect of what it tracks, and what came of it."""
+"""The public `Recorder`: options, expectations, steps and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One recording as it goes on: what is tracked, the step it is in, and where all of it goes."""
+"""One recording in progress: the tracked tensors, the current step, and the output."""
 
 from __future__ import annotations
 

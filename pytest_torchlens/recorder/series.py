@@ -1,4 +1,4 @@
-"""Statistics of one tensor over the steps, kept for tests to ask."""
+"""Statistics of one tensor over the steps, which tests can query."""
 
 from __future__ import annotations
 

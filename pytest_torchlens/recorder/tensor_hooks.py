@@ -1,4 +1,4 @@
-"""Reads tensors where training makes them, through hooks that change nothing and are all removed."""
+"""Reads tensors during training through hooks, which change nothing and are all removed at the end."""
 
 from __future__ import annotations
 

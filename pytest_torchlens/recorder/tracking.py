@@ -1,7 +1,4 @@
-"""What a user names, found, and checked.
-
-Models found by themselves: for a test that trains and says no more than what is expected of it.
-"""
+"""Finds models that run during a test, selects modules and parameters by name, and checks arguments."""
 
 from __future__ import annotations
 
@@ -28,16 +25,54 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.recorder import Recorder
 
 
-def prefixed_name(name: str, path: str) -> str:
-    """Return a path with the name of its model before it.
+class ModelFinder:
+    """Tracks every model that is called: layers and parameters.
 
-    Raises
-    ------
-    TypeError
-        If the name is no text.
+    A model is the outermost module with parameters; a scalar from one without, such as ``nn.MSELoss()``, is the loss.
+
+    Parameters
+    ----------
+    recorder
+        What they are tracked by.
     """
-    check_text("name", name)
-    return f"{name}.{path}" if name else path
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._names: dict[str, int] = {}
+        self._handles = [
+            register_module_forward_pre_hook(self._is_called),
+            register_module_forward_hook(self._has_returned),
+        ]
+
+    def close(self) -> None:
+        """Look for no more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _is_called(self, module: nn.Module, _: Any) -> None:
+        if (
+            not torch.is_grad_enabled()
+            or module in self._known
+            or not any(_.requires_grad for _ in module.parameters())
+        ):
+            return
+        self._known.update(module.modules())
+        name = self._new_name(module)
+        self._recorder.track_layers(module, name=name)
+        self._recorder.track_parameters(module, name=name)
+
+    def _has_returned(self, module: nn.Module, _: Any, output: Any) -> None:
+        __tracebackhide__ = True
+        if module in self._known or not isinstance(output, torch.Tensor) or output.dim() or not output.requires_grad:
+            return
+        self._recorder.log(loss=output)
+
+    def _new_name(self, module: nn.Module) -> str:
+        name = type(module).__name__
+        self._names[name] = number = self._names.get(name, 0) + 1
+        return name if number == 1 else f"{name}-{number}"
 
 
 def check_name(name: Any) -> None:
@@ -93,11 +128,6 @@ def select_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[
         return {path: modules[path] for path in _matching("module", modules, globs)}
     found = {path: module for path, module in modules.items() if _computes(module)}
     return found or {type(model).__name__: model}
-
-
-def takes_hooks(module: nn.Module) -> bool:
-    """Whether PyTorch lets hooks be registered on a module: not where it is scripted."""
-    return not isinstance(module, RecursiveScriptModule)
 
 
 def select_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
@@ -168,51 +198,18 @@ def _matching(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> l
     return [name for name in known if any(fnmatchcase(name, glob) for glob in globs)]
 
 
-class ModelFinder:
-    """Tracks every model that is called: layers and parameters.
+def prefixed_name(name: str, path: str) -> str:
+    """Return a path with the name of its model before it.
 
-    A model is the outermost module with parameters; a scalar from one without, such as ``nn.MSELoss()``, is the loss.
-
-    Parameters
-    ----------
-    recorder
-        What they are tracked by.
+    Raises
+    ------
+    TypeError
+        If the name is no text.
     """
+    check_text("name", name)
+    return f"{name}.{path}" if name else path
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._names: dict[str, int] = {}
-        self._handles = [
-            register_module_forward_pre_hook(self._is_called),
-            register_module_forward_hook(self._has_returned),
-        ]
 
-    def close(self) -> None:
-        """Look for no more."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def _is_called(self, module: nn.Module, _: Any) -> None:
-        if (
-            not torch.is_grad_enabled()
-            or module in self._known
-            or not any(_.requires_grad for _ in module.parameters())
-        ):
-            return
-        self._known.update(module.modules())
-        name = self._new_name(module)
-        self._recorder.track_layers(module, name=name)
-        self._recorder.track_parameters(module, name=name)
-
-    def _has_returned(self, module: nn.Module, _: Any, output: Any) -> None:
-        __tracebackhide__ = True
-        if module in self._known or not isinstance(output, torch.Tensor) or output.dim() or not output.requires_grad:
-            return
-        self._recorder.log(loss=output)
-
-    def _new_name(self, module: nn.Module) -> str:
-        name = type(module).__name__
-        self._names[name] = number = self._names.get(name, 0) + 1
-        return name if number == 1 else f"{name}-{number}"
+def takes_hooks(module: nn.Module) -> bool:
+    """Whether PyTorch lets hooks be registered on a module: not where it is scripted."""
+    return not isinstance(module, RecursiveScriptModule)
