@@ -1,4 +1,4 @@
-"""The functions of the public interface, under the paper's names."""
+"""The public functions, named as in the TorchLens paper."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Tensors over training steps: statistics, videos and expectations, drawn and written by a process beside.
+"""Records tensors over training steps: statistics, videos and expectations.
 
-Names are imported when first used: the process beside needs no torch.
+The recorder process draws and writes files.  Names are imported on first use, because the recorder process runs
+without torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an expectation looks at, by its name."""
+"""The rule behind each expectation: which tensors it checks, and what counts as a failure."""
 
 from __future__ import annotations
 

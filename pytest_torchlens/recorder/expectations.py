@@ -1,4 +1,4 @@
-"""What training is expected to do, asked at every step."""
+"""Expectations of training, checked at every step."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ class Expectations:
             If a range is none or always true, nothing is expected, or `window` is no number of steps.
         """
         if not isinstance(layers, str):
-            raise TypeError(f"layers={layers!r}: give one glob of names, such as 'features.*'")
+            raise TypeError(f"layers: expected one glob of names such as 'features.*', got {layers!r}")
         check_whole("window", window, 1)
         for name in wanted:
             if name not in NAMES:
-                raise TypeError(f"there is no expectation {name!r}; {nearest(name, NAMES)}")
+                raise TypeError(f"unknown expectation {name!r}; {nearest(name, NAMES)}")
         asked = {name: value for name, value in wanted.items() if value is not None and value is not False}
         if not asked:
-            raise ValueError("nothing is expected: say what, such as no_nan=True or grad_norm='<1e3'")
+            raise ValueError("expected at least one expectation such as no_nan=True or grad_norm='<1e3', got none")
         self._all += [Expectation(name, _range(name, value), layers, window) for name, value in asked.items()]
 
     def awaits_gradient(self, item: Item) -> bool:
@@ -185,13 +185,13 @@ def _range(name: str, value: Any) -> Range | None:
     takes_range = name == AT_THE_END or RULES[name].takes_range
     if value is True:
         if takes_range and name != AT_THE_END:
-            raise ValueError(f"{name}=True says too little: write a range, such as {name}={RULES[name].example!r}")
+            raise ValueError(f"{name}: expected a range such as {RULES[name].example!r}, got True")
         return None
     if not takes_range:
-        raise ValueError(f"{name}={value!r}: it is expected or not, write {name}=True")
+        raise ValueError(f"{name}: expected True or False, got {value!r}")
     found = Range.of(name, value)
     if name in RULES and RULES[name].is_share and 0.0 in found and 1.0 in found:
-        raise ValueError(f"{name}={value!r} is always true: it is a share, from 0% to 100%")
+        raise ValueError(f"{name}: expected a range that excludes part of 0% to 100%, got {value!r}")
     return found
 
 

@@ -1,6 +1,6 @@
-"""The folder of a recording: of one recorder at a time, and without what an earlier recording left there.
+"""Sends frames and rows to the recorder processes; without a folder, sends nothing.
 
-Where frames and rows go: to the processes beside, or, without a folder, nowhere.
+Locks the folder of a recording, so that only one recorder writes into it, and removes the files of an earlier one.
 """
 
 from __future__ import annotations
@@ -33,78 +33,6 @@ if TYPE_CHECKING:
 
 if sys.platform != "win32":
     import fcntl
-
-
-OWN = ("recording-*.json", "series.*", "index.html", "tensorboard/events.out.tfevents.*")
-
-
-class RecordingFolder:
-    """Makes a folder, keeps other recorders out of it, and removes what an earlier one wrote.
-
-    It is emptied here, before a process beside is started: one that starts late would remove what another has written.
-
-    Parameters
-    ----------
-    path
-        The folder.
-
-    Raises
-    ------
-    RecorderError
-        If it cannot be made or emptied, or another recorder, of any process, writes into it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._lock = -1
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock_folder(path)
-            for file in set(_earlier_files(path)):
-                file.unlink(missing_ok=True)
-        except BlockingIOError:
-            self.close()
-            raise RecorderError(
-                f"folder={str(path)!r}: another recorder writes into it; close that one first, or give each its own "
-                "folder, such as one a process"
-            ) from None
-        except OSError as error:
-            self.close()
-            raise RecorderError(f"a file could not be written: {error}") from None
-        forget_in_forks(self)
-
-    def __del__(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let other recorders in."""
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
-
-    forget = close
-
-
-def _lock_folder(path: Path) -> int:
-    if sys.platform == "win32":
-        return -1
-    lock = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise
-    except OSError:
-        pass  # not every network's disk can lock
-    return lock
-
-
-def _earlier_files(folder: Path) -> Iterator[Path]:
-    """Yield what an earlier recording wrote; nothing where there was none, for then all files are the user's."""
-    reports = read_reports(folder)
-    names = [name for report in reports for item in report["items"] for name in item["files"]]
-    yield from (path for name in names if (path := folder / name).parent == folder)
-    for pattern in OWN if reports else ():
-        yield from folder.glob(pattern)
 
 
 _columns = attrgetter(*COLUMNS)
@@ -188,7 +116,7 @@ class Output:
         except OSError as error:
             size = 4 * self._options.slots * self._options.slot_values / 2**20
             raise RecorderError(
-                f"a process beside could not be started with {size:,.0f} MiB of shared memory, which slots= and "
+                f"a recorder process could not be started with {size:,.0f} MiB of shared memory, which slots= and "
                 f"slot_values= ask for: {error}"
             ) from None
 
@@ -206,3 +134,75 @@ class Output:
 
     def _is_shown(self, item: Item) -> bool:
         return (item.drawing.video and self._options.videos) or item.drawing.callback is not None
+
+
+OWN = ("recording-*.json", "series.*", "index.html", "tensorboard/events.out.tfevents.*")
+
+
+class RecordingFolder:
+    """Makes a folder, keeps other recorders out of it, and removes what an earlier one wrote.
+
+    It is emptied here, before a process beside is started: one that starts late would remove what another has written.
+
+    Parameters
+    ----------
+    path
+        The folder.
+
+    Raises
+    ------
+    RecorderError
+        If it cannot be made or emptied, or another recorder, of any process, writes into it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = -1
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock_folder(path)
+            for file in set(_earlier_files(path)):
+                file.unlink(missing_ok=True)
+        except BlockingIOError:
+            self.close()
+            raise RecorderError(
+                f"folder={str(path)!r}: another recorder writes into it; close that one first, or give each its own "
+                "folder, such as one for each process"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise RecorderError(f"a file could not be written: {error}") from None
+        forget_in_forks(self)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other recorders in."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+    forget = close
+
+
+def _lock_folder(path: Path) -> int:
+    if sys.platform == "win32":
+        return -1
+    lock = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise
+    except OSError:
+        pass  # not every network's disk can lock
+    return lock
+
+
+def _earlier_files(folder: Path) -> Iterator[Path]:
+    """Yield what an earlier recording wrote; nothing where there was none, for then all files are the user's."""
+    reports = read_reports(folder)
+    names = [name for report in reports for item in report["items"] for name in item["files"]]
+    yield from (path for name in names if (path := folder / name).parent == folder)
+    for pattern in OWN if reports else ():
+        yield from folder.glob(pattern)

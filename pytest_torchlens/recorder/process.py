@@ -1,6 +1,7 @@
-"""Forks of the process that records, such as workers of a DataLoader: what it holds open is not theirs.
+"""Starts, feeds, watches and ends a recorder process, which draws frames and writes files.
 
-The near side of the process that draws and writes: started, fed, watched, and ended in time.
+The training process sends numbers through shared memory and messages through a pipe.  A forked child, such as a
+DataLoader worker, closes its copies of both.
 """
 
 from __future__ import annotations
@@ -30,30 +31,6 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
 
 
-class HasForget(Protocol):
-    """Something that a forked process must let go of."""
-
-    def forget(self) -> None:
-        """Be of no more use in this process, which was forked, and hold nothing open."""
-
-
-_to_forget: weakref.WeakSet[HasForget] = weakref.WeakSet()
-
-
-def forget_in_forks(thing: HasForget) -> None:
-    """Have `forget` called in each process that is forked from now on."""
-    _to_forget.add(thing)
-
-
-def _after_fork() -> None:
-    for thing in list(_to_forget):
-        thing.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 RESERVED_SLOTS = 2
 """Slots that frames leave to the statistics."""
 
@@ -68,43 +45,6 @@ MAX_LOG_BYTES = 8_000
 
 MAX_PENDING_ROWS = 20_000
 """Rows of statistics that wait for a slot at most."""
-
-
-def check_not_worker() -> None:
-    """Check that this is no process beside, which a callback's file has brought to record.
-
-    Raises
-    ------
-    RuntimeError
-        If it is one.
-    """
-    if WORKER_VARIABLE in os.environ:
-        raise RuntimeError(
-            "the recorder's process imports the callback's file, and that makes a recorder when it is imported: put "
-            'what trains under  if __name__ == "__main__":  or the callback into a file of its own'
-        )
-
-
-@dataclass
-class Counts:
-    """What became of the frames of one item.
-
-    Attributes
-    ----------
-    seen : int
-        Frames that were to be drawn.
-    written : int
-        Frames in the files; known once the recorder is closed.
-    dropped : int
-        Frames left out because the process beside lagged.
-    coalesced : int
-        Frames that a later one of the same item took the place of.
-    """
-
-    seen: int = 0
-    written: int = 0
-    dropped: int = 0
-    coalesced: int = 0
 
 
 class RecorderProcess:
@@ -335,9 +275,70 @@ class RecorderProcess:
             counts.dropped = counts.seen - counts.coalesced - counts.written
 
 
+@dataclass
+class Counts:
+    """What became of the frames of one item.
+
+    Attributes
+    ----------
+    seen : int
+        Frames that were to be drawn.
+    written : int
+        Frames in the files; known once the recorder is closed.
+    dropped : int
+        Frames left out because the process beside lagged.
+    coalesced : int
+        Frames that a later one of the same item took the place of.
+    """
+
+    seen: int = 0
+    written: int = 0
+    dropped: int = 0
+    coalesced: int = 0
+
+
 def _written(folder: Path | None, number: int) -> dict[int, int]:
     try:
         report = json.loads((Path(str(folder)) / f"recording-{number}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return {item["item"]: item["frames"] for item in report["items"]}
+
+
+def check_not_worker() -> None:
+    """Check that this is no process beside, which a callback's file has brought to record.
+
+    Raises
+    ------
+    RuntimeError
+        If it is one.
+    """
+    if WORKER_VARIABLE in os.environ:
+        raise RuntimeError(
+            "the recorder process imports the callback's file, and that file creates a recorder when it is imported: "
+            'move the training under  if __name__ == "__main__":  or the callback into its own file'
+        )
+
+
+class HasForget(Protocol):
+    """Something that a forked process must let go of."""
+
+    def forget(self) -> None:
+        """Be of no more use in this process, which was forked, and hold nothing open."""
+
+
+_to_forget: weakref.WeakSet[HasForget] = weakref.WeakSet()
+
+
+def forget_in_forks(thing: HasForget) -> None:
+    """Have `forget` called in each process that is forked from now on."""
+    _to_forget.add(thing)
+
+
+def _after_fork() -> None:
+    for thing in list(_to_forget):
+        thing.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

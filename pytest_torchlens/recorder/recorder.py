@@ -1,4 +1,4 @@
-"""The recorder: what to expect of what it tracks, and what came of it."""
+"""The public `Recorder`: options, expectations, steps and results."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Recorder(Tracker):
         """Change options, before anything is tracked: for the fixture, which makes the recorder itself."""
         old = self._recording
         if old.items:
-            raise RuntimeError("options are set before anything is tracked: call configure() first")
+            raise RuntimeError("options cannot change once something is tracked: call configure() first")
         given = self._arguments | options
         self._recording = TrainingRecording(RecorderOptions.of(**given), old.expectations)
         self._arguments = given

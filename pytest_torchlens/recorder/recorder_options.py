@@ -1,11 +1,4 @@
-"""What a recording can fail with.
-
-Ranges as people write them: ``<1e3``, ``>=0``, ``<5%``, ``1e-5..1e-1``.
-
-Arguments, checked: an error names the argument, what it was, and what to give.
-
-Options of a recorder, checked.
-"""
+"""Options of a recorder and their checks, ranges such as ``<1e3`` or ``1e-5..1e-1``, and the recorder's errors."""
 
 from __future__ import annotations
 
@@ -22,161 +15,6 @@ from typing import Any
 
 from pytest_torchlens.records.names import nearest
 
-
-class RecorderError(RuntimeError):
-    """The recording itself cannot go on: its process ended, its disk is full, a callback of the user's raised."""
-
-
-class ExpectationError(AssertionError):
-    """Training did what was not expected of it.
-
-    Attributes
-    ----------
-    step : int
-        The step it happened in; the first is 0.
-    item : str
-        Name of the tensor, as in `Recorder.series`.
-    expectation : str
-        Its name, as given to `Recorder.expect`.
-    value : float
-        What was found.
-    """
-
-    def __init__(self, message: str, *, step: int, item: str, expectation: str, value: float) -> None:
-        super().__init__(message)
-        self.step = step
-        self.item = item
-        self.expectation = expectation
-        self.value = value
-
-
-COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-_ONE = re.compile(r"\s*(<=|>=|<|>)\s*(\S+)\s*")
-_TWO = re.compile(r"\s*(\S+?)\s*\.\.\s*(\S+)\s*")
-
-
-@dataclass(frozen=True)
-class Range:
-    """A range of numbers; what is not finite is in none.
-
-    Attributes
-    ----------
-    text : str
-        As it was written.
-    bounds : tuple of (str, float)
-        Comparisons that all have to hold.
-    """
-
-    text: str
-    bounds: tuple[tuple[str, float], ...]
-
-    @classmethod
-    def of(cls, name: str, text: object) -> Range:
-        """Read a range.
-
-        Raises
-        ------
-        ValueError
-            If it is none.
-        """
-        bounds = _bounds(text) if isinstance(text, str) else None
-        if not bounds or any(math.isnan(bound) for _, bound in bounds):
-            raise ValueError(f"{name}={text!r} is no range: write '<1e3', '>=0.5', '<5%' or '1e-5..1e-1'")
-        if len(bounds) > 1 and bounds[0][1] > bounds[1][1]:
-            raise ValueError(f"{name}={text!r}: the range is empty, its lower end comes first")
-        return cls(str(text).strip(), bounds)
-
-    def __contains__(self, value: float) -> bool:
-        return math.isfinite(value) and all(COMPARE[sign](value, bound) for sign, bound in self.bounds)
-
-    @property
-    def is_share(self) -> bool:
-        """Whether it is in percent."""
-        return "%" in self.text
-
-
-def _bounds(text: str) -> tuple[tuple[str, float], ...] | None:
-    try:
-        if found := _ONE.fullmatch(text):
-            return ((found[1], _number(found[2])),)
-        if found := _TWO.fullmatch(text):
-            return ((">=", _number(found[1])), ("<=", _number(found[2])))
-    except ValueError:
-        pass
-    return None
-
-
-def _number(text: str) -> float:
-    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-
-
-def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Check that it is a whole number, and neither too small nor too large.
-
-    Raises
-    ------
-    ValueError
-        If it is not.
-    """
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < least or (most is not None and value > most):
-        span = f"from {least} on" if most is None else f"from {least:,} to {most:,}"
-        raise ValueError(f"{name}={value!r}: give a whole number {span}")
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Check that it is a finite number above 0.
-
-    Raises
-    ------
-    ValueError
-        If it is not.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
-        raise ValueError(f"{name}={value!r}: give a number above 0")
-
-
-def check_flags(**flags: Any) -> None:
-    """Check that each is True or False.
-
-    Raises
-    ------
-    TypeError
-        If one is not.
-    """
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}={value!r}: give True or False")
-
-
-def check_some(**flags: Any) -> None:
-    """Check that each is True or False, and one of them True.
-
-    Raises
-    ------
-    TypeError
-        If one is neither.
-    ValueError
-        If all are False.
-    """
-    check_flags(**flags)
-    if not any(flags.values()):
-        raise ValueError(f"nothing is left to be tracked: {' and '.join(flags)} are all False")
-
-
-def check_text(name: str, value: Any) -> None:
-    """Check that it is a text.
-
-    Raises
-    ------
-    TypeError
-        If it is not.
-    """
-    if not isinstance(value, str):
-        raise TypeError(f"{name}={value!r}: give a text")
-
-
 SMALLEST, LARGEST = 160, 8192
 """Pixels of a frame's sides: its text is to be read, and its file to be played."""
 
@@ -186,6 +24,7 @@ CHOICES = {
     "series": ("csv", "parquet"),
     "on_error": ("raise", "warn"),
 }
+
 WHOLE = {
     "every": (1, None),
     "start": (0, None),
@@ -197,7 +36,9 @@ WHOLE = {
     "keep": (1, sys.maxsize),
 }
 """Least and most of whole numbers."""
+
 FLAGS = ("no_grad", "videos", "tensorboard", "page")
+
 NEEDED = {
     "videos": ("PIL", "record"),
     "parquet": ("pyarrow", "record"),
@@ -260,11 +101,11 @@ class RecorderOptions:
     def _check(self) -> None:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, choices))}")
+                raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
         check_text("title", self.title)
         check_flags(**{name: getattr(self, name) for name in FLAGS})
         if self.scaler is not None and (isinstance(self.scaler, type) or not hasattr(self.scaler, "get_scale")):
-            raise TypeError(f"scaler={self.scaler!r}: give the torch.amp.GradScaler that scales the loss")
+            raise TypeError(f"scaler: expected the torch.amp.GradScaler that scales the loss, got {self.scaler!r}")
         self._check_numbers()
         self._check_size()
         self._check_packages()
@@ -281,7 +122,9 @@ class RecorderOptions:
     def _check_size(self) -> None:
         given: Any = self.size
         if not isinstance(given, tuple | list) or len(given) != len(("width", "height")) or not all(map(_fits, given)):
-            raise ValueError(f"size={self.size!r}: give width and height, even numbers from {SMALLEST} to {LARGEST:,}")
+            raise ValueError(
+                f"size: expected width and height, even numbers from {SMALLEST} to {LARGEST:,}, got {self.size!r}"
+            )
 
     def _check_packages(self) -> None:
         if self.folder is None:
@@ -289,9 +132,9 @@ class RecorderOptions:
         wanted = {"videos": self.videos, "parquet": self.series == "parquet", "tensorboard": self.tensorboard}
         for what, (module, extra) in NEEDED.items():
             if wanted[what] and importlib.util.find_spec(module) is None:
-                off = "" if what == "parquet" else f", or turn them off: {what}=False"
+                off = "" if what == "parquet" else f", or pass {what}=False"
                 raise ImportError(
-                    f"{what} need the package {module!r}, which is not installed: "
+                    f"{what} needs the package {module!r}, which is not installed: "
                     f"pip install 'pytest-torchlens[{extra}]'{off}"
                 )
 
@@ -302,8 +145,164 @@ def _fits(side: Any) -> bool:
 
 def _folder(given: Any) -> Path:
     if not isinstance(given, str | os.PathLike) or not str(given):
-        raise TypeError(f"folder={given!r}: give a path, or None for no files")
+        raise TypeError(f"folder: expected a path, or None for no files, got {given!r}")
     folder = Path(given).absolute()
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"folder={str(folder)!r} is a file; name a folder")
+        raise ValueError(f"folder: expected a folder, got the file {str(folder)!r}")
     return folder
+
+
+COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+
+_ONE = re.compile(r"\s*(<=|>=|<|>)\s*(\S+)\s*")
+
+_TWO = re.compile(r"\s*(\S+?)\s*\.\.\s*(\S+)\s*")
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of numbers; what is not finite is in none.
+
+    Attributes
+    ----------
+    text : str
+        As it was written.
+    bounds : tuple of (str, float)
+        Comparisons that all have to hold.
+    """
+
+    text: str
+    bounds: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, name: str, text: object) -> Range:
+        """Read a range.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+        """
+        bounds = _bounds(text) if isinstance(text, str) else None
+        if not bounds or any(math.isnan(bound) for _, bound in bounds):
+            raise ValueError(f"{name}: expected a range such as '<1e3', '>=0.5', '<5%' or '1e-5..1e-1', got {text!r}")
+        if len(bounds) > 1 and bounds[0][1] > bounds[1][1]:
+            raise ValueError(f"{name}: expected a range with its lower end first, got {text!r}")
+        return cls(str(text).strip(), bounds)
+
+    def __contains__(self, value: float) -> bool:
+        return math.isfinite(value) and all(COMPARE[sign](value, bound) for sign, bound in self.bounds)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is in percent."""
+        return "%" in self.text
+
+
+def _bounds(text: str) -> tuple[tuple[str, float], ...] | None:
+    try:
+        if found := _ONE.fullmatch(text):
+            return ((found[1], _number(found[2])),)
+        if found := _TWO.fullmatch(text):
+            return ((">=", _number(found[1])), ("<=", _number(found[2])))
+    except ValueError:
+        pass
+    return None
+
+
+def _number(text: str) -> float:
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Check that it is a whole number, and neither too small nor too large.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):
+        span = f"of at least {least}" if most is None else f"from {least:,} to {most:,}"
+        raise ValueError(f"{name}: expected a whole number {span}, got {value!r}")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Check that it is a finite number above 0.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ValueError(f"{name}: expected a finite number above 0, got {value!r}")
+
+
+def check_flags(**flags: Any) -> None:
+    """Check that each is True or False.
+
+    Raises
+    ------
+    TypeError
+        If one is not.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}: expected True or False, got {value!r}")
+
+
+def check_some(**flags: Any) -> None:
+    """Check that each is True or False, and one of them True.
+
+    Raises
+    ------
+    TypeError
+        If one is neither.
+    ValueError
+        If all are False.
+    """
+    check_flags(**flags)
+    if not any(flags.values()):
+        raise ValueError(f"expected at least one of {', '.join(flags)} to be True, got False for all")
+
+
+def check_text(name: str, value: Any) -> None:
+    """Check that it is a text.
+
+    Raises
+    ------
+    TypeError
+        If it is not.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: expected a string, got {value!r}")
+
+
+class RecorderError(RuntimeError):
+    """The recording itself cannot go on: its process ended, its disk is full, a callback of the user's raised."""
+
+
+class ExpectationError(AssertionError):
+    """Training did what was not expected of it.
+
+    Attributes
+    ----------
+    step : int
+        The step it happened in; the first is 0.
+    item : str
+        Name of the tensor, as in `Recorder.series`.
+    expectation : str
+        Its name, as given to `Recorder.expect`.
+    value : float
+        What was found.
+    """
+
+    def __init__(self, message: str, *, step: int, item: str, expectation: str, value: float) -> None:
+        super().__init__(message)
+        self.step = step
+        self.item = item
+        self.expectation = expectation
+        self.value = value

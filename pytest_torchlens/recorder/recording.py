@@ -1,4 +1,4 @@
-"""One recording as it goes on: what is tracked, the step it is in, and where all of it goes."""
+"""One recording in progress: the tracked tensors, the current step, and the output."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TrainingRecording:
         self._check_open()
         check_name(name)
         if name in self.items:
-            raise ValueError(f"{name!r} is tracked already; a second model needs a name of its own: name='other'")
+            raise ValueError(f"{name!r} is already tracked; give a second model its own name: name='other'")
         item = Item(len(self.items), name, kind, drawing)
         self.items[name] = item
         self.series[name] = Series(name, self.options.keep)
@@ -118,7 +118,7 @@ class TrainingRecording:
 
     def _check_open(self) -> None:
         if self.is_closed:
-            raise RuntimeError("the recorder is closed: make a new one")
+            raise RuntimeError("the recorder is closed: create a new one")
 
     def _optimizer_stepped(self) -> None:
         __tracebackhide__ = True
@@ -149,7 +149,7 @@ class TrainingRecording:
             item = self.items.get(name) or self.new_item(name, "scalar", Drawing(video=False))
             if item.kind != "scalar":
                 raise ValueError(
-                    f"{name!r} is the name of a tracked {item.kind}, so no number is told by it: track the model by a "
+                    f"{name!r} is the name of a tracked {item.kind} and cannot name a number: track the model under a "
                     "name, name='model'"
                 )
             row = number_row(number, step)

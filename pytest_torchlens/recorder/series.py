@@ -1,4 +1,4 @@
-"""Statistics of one tensor over the steps, kept for tests to ask."""
+"""Statistics of one tensor over the steps, which tests can query."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Series:
 
     def __getattr__(self, column: str) -> np.ndarray[Any, np.dtype[Any]]:
         if column not in COLUMNS:
-            raise AttributeError(f"a series has no column {column!r}; {close(column, COLUMNS) or ', '.join(COLUMNS)}")
+            raise AttributeError(f"unknown series column {column!r}; {close(column, COLUMNS) or ', '.join(COLUMNS)}")
         return np.array([getattr(row, column) for row in self.rows])
 
 
@@ -92,4 +92,4 @@ class ByName(dict[str, T]):
     def __missing__(self, name: str) -> T:
         from pytest_torchlens.history.lookup import LookupKeyError
 
-        raise LookupKeyError(f"nothing tracked is named {name!r}; {nearest(str(name), self)}")
+        raise LookupKeyError(f"nothing named {name!r} is tracked; {nearest(str(name), self)}")

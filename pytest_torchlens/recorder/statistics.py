@@ -1,9 +1,7 @@
-"""Parts of a tensor small enough to be looked at.
+"""Statistics of a tensor, cheap enough for each training step.
 
-Statistics of a tensor, cheap enough for each step of a training.
-
-Sums and norms are taken by the kernels that run at the speed of memory; the exact look at what is no number
-follows only where a norm says that there is such.  On an accelerator nothing is waited for until it is asked for.
+Fast kernels compute sums and norms.  A slower, exact pass follows only where a norm shows that values are NaN or
+infinite.  On an accelerator, nothing waits for the device until the result is read.
 """
 
 from __future__ import annotations
@@ -14,41 +12,12 @@ from dataclasses import replace
 
 import torch
 
-SAMPLE = 65_536
-
-
-def spread_sample(tensor: torch.Tensor, limit: int = SAMPLE) -> torch.Tensor:
-    """Return at most `limit` elements, evenly spread over all dimensions, as a view of as many dimensions."""
-    while tensor.numel() > limit:
-        lengths = tensor.shape
-        widest = max(range(tensor.dim()), key=lengths.__getitem__)
-        wanted = max(2, -(-tensor.numel() // limit))
-        step = min(wanted, 2) if tensor.dim() > 1 else wanted
-        tensor = tensor[(slice(None),) * widest + (slice(None, None, step),)]
-    return tensor
-
-
-def picture_sample(tensor: torch.Tensor, limit: int, *, is_batch: bool) -> torch.Tensor:
-    """Return the part of a tensor that is drawn, as a view.
-
-    Parameters
-    ----------
-    tensor
-        Of any shape.
-    limit
-        Elements at most.
-    is_batch
-        Of three dimensions and more, take the first entry of the first: one sample of a batch.
-    """
-    if is_batch and tensor.dim() > 2:  # noqa: PLR2004 - a batch of rows is a picture by itself
-        tensor = tensor[0]
-    return spread_sample(tensor, limit)
-
-
 NOT_MEASURED = math.nan
 
 CANCELLED = 1e-3
 """Share of the squared norm below which the variance is what rounding left over, and is computed anew."""
+
+SAMPLE = 65_536
 
 
 @dataclass(frozen=True)
@@ -161,3 +130,31 @@ def _exact(plain: torch.Tensor) -> torch.Tensor:
     facts = (*sizes, (plain == 0).sum() / plain.numel(), (~finite).sum())
     dtype = torch.float32 if plain.device.type == "mps" else torch.float64  # Apple's GPUs have no doubles
     return torch.stack([fact.to(dtype) for fact in facts])
+
+
+def spread_sample(tensor: torch.Tensor, limit: int = SAMPLE) -> torch.Tensor:
+    """Return at most `limit` elements, evenly spread over all dimensions, as a view of as many dimensions."""
+    while tensor.numel() > limit:
+        lengths = tensor.shape
+        widest = max(range(tensor.dim()), key=lengths.__getitem__)
+        wanted = max(2, -(-tensor.numel() // limit))
+        step = min(wanted, 2) if tensor.dim() > 1 else wanted
+        tensor = tensor[(slice(None),) * widest + (slice(None, None, step),)]
+    return tensor
+
+
+def picture_sample(tensor: torch.Tensor, limit: int, *, is_batch: bool) -> torch.Tensor:
+    """Return the part of a tensor that is drawn, as a view.
+
+    Parameters
+    ----------
+    tensor
+        Of any shape.
+    limit
+        Elements at most.
+    is_batch
+        Of three dimensions and more, take the first entry of the first: one sample of a batch.
+    """
+    if is_batch and tensor.dim() > 2:  # noqa: PLR2004 - a batch of rows is a picture by itself
+        tensor = tensor[0]
+    return spread_sample(tensor, limit)

@@ -1,6 +1,6 @@
-"""When a step begins and ends, and which steps are recorded.
+"""Counts steps, decides which are recorded, and detects optimizer steps.
 
-Steps of optimizers, seen through PyTorch's own global hooks: whoever calls ``step``, and from wherever.
+PyTorch's global optimizer hooks report a step, whoever calls ``step``.
 """
 
 from __future__ import annotations

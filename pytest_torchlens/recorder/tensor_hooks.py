@@ -1,4 +1,4 @@
-"""Reads tensors where training makes them, through hooks that change nothing and are all removed."""
+"""Reads tensors during training through hooks, which change nothing and are all removed at the end."""
 
 from __future__ import annotations
 
@@ -196,5 +196,5 @@ def _apply_transform(item: Item, tensor: torch.Tensor) -> torch.Tensor:
         # A copy: what the function writes into it is not to be seen by training.
         result: Any = item.drawing.transform(tensor.clone())
     if not isinstance(result, torch.Tensor) or not is_measurable(result):
-        raise TypeError(f"the transform of {item.name!r} returned {result!r}; it has to return a tensor of floats")
+        raise TypeError(f"transform of {item.name!r}: expected a tensor of floating-point numbers, got {result!r}")
     return result

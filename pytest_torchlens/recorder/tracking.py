@@ -1,7 +1,4 @@
-"""What a user names, found, and checked.
-
-Models found by themselves: for a test that trains and says no more than what is expected of it.
-"""
+"""Finds models that run during a test, selects modules and parameters by name, and checks arguments."""
 
 from __future__ import annotations
 
@@ -26,148 +23,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pytest_torchlens.recorder.recorder import Recorder
-
-
-def prefixed_name(name: str, path: str) -> str:
-    """Return a path with the name of its model before it.
-
-    Raises
-    ------
-    TypeError
-        If the name is no text.
-    """
-    check_text("name", name)
-    return f"{name}.{path}" if name else path
-
-
-def check_name(name: Any) -> None:
-    """Check that it can be the name of what is tracked.
-
-    Raises
-    ------
-    TypeError
-        If it cannot.
-    """
-    if not isinstance(name, str) or not name or not _is_utf8(name):
-        raise TypeError(
-            f"name={name!r}: what is tracked needs a name, a text of one letter at least that UTF-8 can write"
-        )
-
-
-def check_model(model: Any) -> None:
-    """Check that it is a model.
-
-    Raises
-    ------
-    TypeError
-        If it is none.
-    """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"what is to be tracked is a {type(model).__name__}; give a torch.nn.Module")
-
-
-def check_hooks(model: nn.Module) -> None:
-    """Check that hooks can be registered on it.
-
-    Raises
-    ------
-    TypeError
-        If they cannot.
-    """
-    if not takes_hooks(model):
-        raise TypeError(
-            "the model is scripted, and PyTorch has no hooks there: track its parameters, or the model as it was before"
-        )
-
-
-def select_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[str, nn.Module]:
-    """Return the modules that one of the globs fits, by path; by default those that compute by themselves.
-
-    These are the modules without submodules, and those with parameters of their own, such as attention.
-
-    Raises
-    ------
-    ValueError
-        If a glob fits none.
-    """
-    modules = {path: module for path, module in model.named_modules() if path and takes_hooks(module)}
-    if globs is not None:
-        return {path: modules[path] for path in _matching("module", modules, globs)}
-    found = {path: module for path, module in modules.items() if _computes(module)}
-    return found or {type(model).__name__: model}
-
-
-def takes_hooks(module: nn.Module) -> bool:
-    """Whether PyTorch lets hooks be registered on a module: not where it is scripted."""
-    return not isinstance(module, RecursiveScriptModule)
-
-
-def select_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
-    """Return the parameters that one of the globs fits, by name.
-
-    Raises
-    ------
-    ValueError
-        If a glob fits none, or a parameter has no values yet.
-    """
-    parameters = dict(model.named_parameters())
-    found = {name: parameters[name] for name in _matching("parameter", parameters, globs)}
-    for name, parameter in found.items():
-        if is_lazy(parameter):
-            raise ValueError(f"parameter {name!r} has no values yet: run the model once before it is tracked")
-    return found
-
-
-def check_tensor(name: str, tensor: Any) -> None:
-    """Check that it has a name and can be measured.
-
-    Raises
-    ------
-    TypeError
-        If it cannot.
-    """
-    check_name(name)
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name!r} is a {type(tensor).__name__}; track_tensor takes a tensor")
-    if not is_measurable(tensor):
-        raise TypeError(
-            f"{name!r} is a tensor of {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; what is recorded are "
-            "floating or complex numbers, at least one of them"
-        )
-
-
-def as_number(name: str, number: Any) -> float:
-    """Return a number as a float.
-
-    Raises
-    ------
-    TypeError
-        If it is none.
-    """
-    if isinstance(number, torch.Tensor):
-        number = number.detach()
-    try:
-        return float(number)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name}={number!r} is no number, and no tensor of one") from None
-
-
-def _is_utf8(name: str) -> bool:
-    return name.encode(errors="replace").decode() == name
-
-
-def _computes(module: nn.Module) -> bool:
-    return not any(module.children()) or any(True for _ in module.parameters(recurse=False))
-
-
-def _matching(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> list[str]:
-    if not isinstance(globs, str | list | tuple) or not globs or not all(isinstance(glob, str) for glob in globs):
-        raise TypeError(f"{globs!r} names no {noun}: give globs, such as '*.0' or ['features.*', 'head']")
-    globs = [globs] if isinstance(globs, str) else list(globs)
-    for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in known):
-            raise ValueError(f"no {noun} fits {glob!r}; {nearest(glob, known)}")
-    return [name for name in known if any(fnmatchcase(name, glob) for glob in globs)]
 
 
 class ModelFinder:
@@ -218,3 +73,143 @@ class ModelFinder:
         name = type(module).__name__
         self._names[name] = number = self._names.get(name, 0) + 1
         return name if number == 1 else f"{name}-{number}"
+
+
+def check_name(name: Any) -> None:
+    """Check that it can be the name of what is tracked.
+
+    Raises
+    ------
+    TypeError
+        If it cannot.
+    """
+    if not isinstance(name, str) or not name or not _is_utf8(name):
+        raise TypeError(f"name: expected a non-empty string that can be encoded as UTF-8, got {name!r}")
+
+
+def check_model(model: Any) -> None:
+    """Check that it is a model.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+
+
+def check_hooks(model: nn.Module) -> None:
+    """Check that hooks can be registered on it.
+
+    Raises
+    ------
+    TypeError
+        If they cannot.
+    """
+    if not takes_hooks(model):
+        raise TypeError(
+            "PyTorch does not support hooks on a scripted model: track its parameters, or the model before scripting"
+        )
+
+
+def select_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[str, nn.Module]:
+    """Return the modules that one of the globs fits, by path; by default those that compute by themselves.
+
+    These are the modules without submodules, and those with parameters of their own, such as attention.
+
+    Raises
+    ------
+    ValueError
+        If a glob fits none.
+    """
+    modules = {path: module for path, module in model.named_modules() if path and takes_hooks(module)}
+    if globs is not None:
+        return {path: modules[path] for path in _matching("module", modules, globs)}
+    found = {path: module for path, module in modules.items() if _computes(module)}
+    return found or {type(model).__name__: model}
+
+
+def select_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
+    """Return the parameters that one of the globs fits, by name.
+
+    Raises
+    ------
+    ValueError
+        If a glob fits none, or a parameter has no values yet.
+    """
+    parameters = dict(model.named_parameters())
+    found = {name: parameters[name] for name in _matching("parameter", parameters, globs)}
+    for name, parameter in found.items():
+        if is_lazy(parameter):
+            raise ValueError(f"parameter {name!r} is not initialized: run the model once before you track it")
+    return found
+
+
+def check_tensor(name: str, tensor: Any) -> None:
+    """Check that it has a name and can be measured.
+
+    Raises
+    ------
+    TypeError
+        If it cannot.
+    """
+    check_name(name)
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name!r}: expected a tensor, got {type(tensor).__name__}")
+    if not is_measurable(tensor):
+        raise TypeError(
+            f"{name!r}: expected a non-empty tensor of floating-point or complex numbers, got {tuple(tensor.shape)} "
+            f"{tensor.dtype} on {tensor.device}"
+        )
+
+
+def as_number(name: str, number: Any) -> float:
+    """Return a number as a float.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if isinstance(number, torch.Tensor):
+        number = number.detach()
+    try:
+        return float(number)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name}: expected a number or a tensor with one element, got {number!r}") from None
+
+
+def _is_utf8(name: str) -> bool:
+    return name.encode(errors="replace").decode() == name
+
+
+def _computes(module: nn.Module) -> bool:
+    return not any(module.children()) or any(True for _ in module.parameters(recurse=False))
+
+
+def _matching(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> list[str]:
+    if not isinstance(globs, str | list | tuple) or not globs or not all(isinstance(glob, str) for glob in globs):
+        raise TypeError(f"expected {noun} globs such as '*.0' or ['features.*', 'head'], got {globs!r}")
+    globs = [globs] if isinstance(globs, str) else list(globs)
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in known):
+            raise ValueError(f"no {noun} matches {glob!r}; {nearest(glob, known)}")
+    return [name for name in known if any(fnmatchcase(name, glob) for glob in globs)]
+
+
+def prefixed_name(name: str, path: str) -> str:
+    """Return a path with the name of its model before it.
+
+    Raises
+    ------
+    TypeError
+        If the name is no text.
+    """
+    check_text("name", name)
+    return f"{name}.{path}" if name else path
+
+
+def takes_hooks(module: nn.Module) -> bool:
+    """Whether PyTorch lets hooks be registered on a module: not where it is scripted."""
+    return not isinstance(module, RecursiveScriptModule)

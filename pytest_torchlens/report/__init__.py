@@ -1,4 +1,4 @@
-"""What a person or a CI reads about a run, made from its record alone."""
+"""Reports for people and CI, made from the record of a run alone."""
 
 from __future__ import annotations
 

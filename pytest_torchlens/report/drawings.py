@@ -1,10 +1,7 @@
-"""A drawing as part of a page.
+"""Draws models for reports.
 
-The drawings of a model: made, and kept beside its page.
-
-Drawings of many models, each in a file of its own.
-
-Drawings of a model at each level, and of each of its modules, for its page to show one at a time.
+`save_drawing` draws the whole model and the views of its page: each level, and each module.  `inline_drawing` turns an
+SVG into HTML.  `Graphs` writes one drawing per model for ``--lens-graph``.
 """
 
 from __future__ import annotations
@@ -50,69 +47,34 @@ from pytest_torchlens.report.paths import views_path
 from pytest_torchlens.report.paths import write_file
 
 _SVG = "{http://www.w3.org/2000/svg}"
+
 _XLINK = "{http://www.w3.org/1999/xlink}"
+
 _XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+
 _POINT = 4 / 3
 """CSS pixels in Graphviz's unit."""
 
 
-@dataclass(frozen=True)
-class InlineDrawing:
-    """A drawing as part of a page."""
-
-    svg: str
-    width: int
-    """Pixels at natural size."""
-    height: int
-    ids: frozenset[str]
-    """Of the nodes and boxes that can be linked to."""
-
-
-def row_id(operation: Operation) -> str:
-    """Return the id of an operation's row in the table of layers."""
-    return "row-" + id_part(operation.label)
-
-
-def inline_drawing(svg: bytes) -> InlineDrawing:
-    """Return an SVG file of Graphviz's as a fragment of HTML.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
-    try:
-        root = ET.fromstring(svg)  # noqa: S314 - our own file; a page must not break where it is damaged
-        width, height = (float(number) for number in root.attrib["viewBox"].split()[2:])
-    except (ET.ParseError, KeyError, ValueError) as error:
-        raise ValueError(f"the drawing is no SVG that Graphviz wrote: {error}") from None
-    for element in list(root.iter()):
-        _to_html(element)
-    for size in ("width", "height"):
-        root.attrib.pop(size, None)
-    ids = frozenset(group.get("id", "") for group in root.iter("g"))
-    return InlineDrawing(ET.tostring(root, encoding="unicode"), round(width * _POINT), round(height * _POINT), ids)
-
-
-def _to_html(element: ET.Element) -> None:
-    """Drop namespaces, which HTML knows by itself, and make hints of what Graphviz wrote as links' titles."""
-    element.tag = element.tag.removeprefix(_SVG)
-    for title in element.findall(f"{_SVG}title"):
-        element.remove(title)
-    hint = element.attrib.pop(f"{_XLINK}title", "").strip()
-    target = element.attrib.pop(f"{_XLINK}href", None)
-    element.attrib.pop(_XML_SPACE, None)
-    if hint:
-        title = ET.Element("title")
-        title.text = hint
-        element.insert(0, title)
-    if target is not None:
-        # The table of layers is the way for the keyboard: a graph has hundreds of links.
-        element.attrib |= {"href": f"#{target.partition('#')[2]}", "tabindex": "-1"}
-
-
 FEW_NODES = 60
 """What can be laid out in time whatever the arrows."""
+
+
+MOST_MODULES: Final = 60
+"""Modules that have a drawing of their own, outermost first; a drawing takes about 30 ms and 5 KB."""
+
+_ARROW: Final = " -> "
+
+_MOST_ARROWS: Final = 300
+"""In a level or a module: beyond it a drawing takes seconds."""
+
+_LESS: Final = 0.7
+"""Part of all arrows that a level has at most: with more it shows hardly less than the drawing of all operations."""
+
+_READABLE: Final = 60
+"""Nodes that a page begins with, at most, where a level has no more."""
+
+_DEEPEST: Final = 6
 
 
 def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> ModelReport:
@@ -156,125 +118,6 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
     write_file(folder / drawing_path(report), svg)
     write_file(folder / views_path(report), to_json(views))
     return replace(report, graph=str(drawing_path(report)))
-
-
-_WORDS: Final = {"true": True, "false": False, "none": None}
-
-
-def _number(text: str) -> object:
-    return int(text) if text.isdecimal() else _word(text)
-
-
-def _word(text: str) -> object:
-    return _WORDS.get(text.lower(), text)
-
-
-# What can be asked for in text, and how it is read; a mapping, a function and gradients cannot.
-_SETTINGS: Final[dict[str, Callable[[str], object]]] = {
-    "format": str,
-    "vis_opt": str,
-    "vis_nesting_depth": _number,
-    "direction": str,
-    "focus": str,
-    "color_by": str,
-    "theme": str,
-    "legend": _word,
-    "repeats": _word,
-    "max_nodes": _number,
-}
-
-_SWITCHES: Final = ("legend", "repeats")
-"""What needs no value to be asked for."""
-
-
-@dataclass(frozen=True)
-class Graphs:
-    """Where drawings go, and what they look like."""
-
-    folder: Path
-    format: str = "svg"
-    options: DrawOptions = field(default_factory=DrawOptions)
-    settings: tuple[str, ...] = ()
-    """The text that `of` read."""
-
-    @classmethod
-    def of(cls, folder: Path, settings: Iterable[str]) -> Graphs:
-        """Read settings such as ``format=pdf``, ``vis_opt=rolled``, ``vis_nesting_depth=2``.
-
-        Raises
-        ------
-        OptionError, TypeError
-            If there is none of a name, or a value cannot be.
-        """
-        settings = tuple(settings)
-        pairs = _pairs(settings)
-        ending = pairs.pop("format", "svg")
-        check_choice("format", ending, FORMATS)
-        if (name := str(pairs.get("color_by", METRICS[0]))) not in METRICS:
-            raise OptionError(f"color_by is {name!r}, which records have no numbers for; {nearest(name, METRICS)}")
-        options = DrawOptions.of(**pairs)
-        check_draws(options)
-        return cls(folder, str(ending), options, settings)
-
-    @property
-    def needs_measurements(self) -> bool:
-        """Whether fills show what is known of a measured model alone."""
-        return self.options.color_by in MEASURED
-
-    def path(self, report: ModelReport) -> Path:
-        """Return where a model's drawing goes: ``<zoo>/<model>.svg`` for plain names."""
-        page = page_path(report)
-        return self.folder / page.parent.name / page.with_suffix(f".{self.format}").name
-
-    def draw(self, report: ModelReport) -> str:
-        """Draw a model; return why it could not be, or ``""``.
-
-        Raises
-        ------
-        OptionError
-            If what is asked for does not fit this model.
-        """
-        if report.history is None:
-            return ""
-        path = self.path(report)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_drawing(dot_source(report.history, self.options, measured=report.measurements), path)
-        except (DrawingUnavailable, OSError) as error:
-            return str(error)
-        return ""
-
-
-def _pairs(settings: Iterable[str]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, value in map(_pair, settings):
-        if name in found:
-            raise OptionError(f"{name} is given twice")
-        found[name] = value
-    return found
-
-
-def _pair(setting: str) -> tuple[str, object]:
-    name, equals, value = map(str.strip, setting.partition("="))
-    if not equals and name in _SWITCHES:
-        return name, True
-    if not equals:
-        raise OptionError(f"{setting.strip()!r} is no setting; write NAME=VALUE, as in vis_opt=rolled")
-    if name not in _SETTINGS:
-        raise OptionError(f"a drawing has no setting {name!r}; {nearest(name, _SETTINGS)}")
-    return name, _SETTINGS[name](value)
-
-
-MOST_MODULES: Final = 60
-"""Modules that have a drawing of their own, outermost first; a drawing takes about 30 ms and 5 KB."""
-_ARROW: Final = " -> "
-_MOST_ARROWS: Final = 300
-"""In a level or a module: beyond it a drawing takes seconds."""
-_LESS: Final = 0.7
-"""Part of all arrows that a level has at most: with more it shows hardly less than the drawing of all operations."""
-_READABLE: Final = 60
-"""Nodes that a page begins with, at most, where a level has no more."""
-_DEEPEST: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,11 +164,6 @@ def read_views(report: ModelReport, folder: Path) -> tuple[Views, str]:
         return Views(), f"no graph: {views_path(report)} is not in the report's folder"
     except (OSError, ValueError) as error:
         return Views(), f"no graph: {views_path(report)} is damaged ({error})"
-
-
-def gzip_base64(text: str) -> str:
-    """Return a text as base64 of gzip, which browsers unpack by themselves."""
-    return base64.b64encode(gzip.compress(text.encode(errors="backslashreplace"), mtime=0)).decode()
 
 
 def make_views(history: HistoryRecord, drawing: bytes) -> Views:
@@ -395,3 +233,170 @@ def _view(key: str, title: str, svg: bytes) -> DrawingView:
     return DrawingView(
         key=key, title=title, width=drawing.width, height=drawing.height, ids=ids, svg=gzip_base64(drawing.svg)
     )
+
+
+def gzip_base64(text: str) -> str:
+    """Return a text as base64 of gzip, which browsers unpack by themselves."""
+    return base64.b64encode(gzip.compress(text.encode(errors="backslashreplace"), mtime=0)).decode()
+
+
+@dataclass(frozen=True)
+class InlineDrawing:
+    """A drawing as part of a page."""
+
+    svg: str
+    width: int
+    """Pixels at natural size."""
+    height: int
+    ids: frozenset[str]
+    """Of the nodes and boxes that can be linked to."""
+
+
+def row_id(operation: Operation) -> str:
+    """Return the id of an operation's row in the table of layers."""
+    return "row-" + id_part(operation.label)
+
+
+def inline_drawing(svg: bytes) -> InlineDrawing:
+    """Return an SVG file of Graphviz's as a fragment of HTML.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    try:
+        root = ET.fromstring(svg)  # noqa: S314 - our own file; a page must not break where it is damaged
+        width, height = (float(number) for number in root.attrib["viewBox"].split()[2:])
+    except (ET.ParseError, KeyError, ValueError) as error:
+        raise ValueError(f"expected an SVG written by Graphviz: {error}") from None
+    for element in list(root.iter()):
+        _to_html(element)
+    for size in ("width", "height"):
+        root.attrib.pop(size, None)
+    ids = frozenset(group.get("id", "") for group in root.iter("g"))
+    return InlineDrawing(ET.tostring(root, encoding="unicode"), round(width * _POINT), round(height * _POINT), ids)
+
+
+def _to_html(element: ET.Element) -> None:
+    """Drop namespaces, which HTML knows by itself, and make hints of what Graphviz wrote as links' titles."""
+    element.tag = element.tag.removeprefix(_SVG)
+    for title in element.findall(f"{_SVG}title"):
+        element.remove(title)
+    hint = element.attrib.pop(f"{_XLINK}title", "").strip()
+    target = element.attrib.pop(f"{_XLINK}href", None)
+    element.attrib.pop(_XML_SPACE, None)
+    if hint:
+        title = ET.Element("title")
+        title.text = hint
+        element.insert(0, title)
+    if target is not None:
+        # The table of layers is the way for the keyboard: a graph has hundreds of links.
+        element.attrib |= {"href": f"#{target.partition('#')[2]}", "tabindex": "-1"}
+
+
+_WORDS: Final = {"true": True, "false": False, "none": None}
+
+
+def _number(text: str) -> object:
+    return int(text) if text.isdecimal() else _word(text)
+
+
+def _word(text: str) -> object:
+    return _WORDS.get(text.lower(), text)
+
+
+# What can be asked for in text, and how it is read; a mapping, a function and gradients cannot.
+_SETTINGS: Final[dict[str, Callable[[str], object]]] = {
+    "format": str,
+    "vis_opt": str,
+    "vis_nesting_depth": _number,
+    "direction": str,
+    "focus": str,
+    "color_by": str,
+    "theme": str,
+    "legend": _word,
+    "repeats": _word,
+    "max_nodes": _number,
+}
+
+_SWITCHES: Final = ("legend", "repeats")
+"""What needs no value to be asked for."""
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Where drawings go, and what they look like."""
+
+    folder: Path
+    format: str = "svg"
+    options: DrawOptions = field(default_factory=DrawOptions)
+    settings: tuple[str, ...] = ()
+    """The text that `of` read."""
+
+    @classmethod
+    def of(cls, folder: Path, settings: Iterable[str]) -> Graphs:
+        """Read settings such as ``format=pdf``, ``vis_opt=rolled``, ``vis_nesting_depth=2``.
+
+        Raises
+        ------
+        OptionError, TypeError
+            If there is none of a name, or a value cannot be.
+        """
+        settings = tuple(settings)
+        pairs = _pairs(settings)
+        ending = pairs.pop("format", "svg")
+        check_choice("format", ending, FORMATS)
+        if (name := str(pairs.get("color_by", METRICS[0]))) not in METRICS:
+            raise OptionError(f"color_by: expected a metric that records have, got {name!r}; {nearest(name, METRICS)}")
+        options = DrawOptions.of(**pairs)
+        check_draws(options)
+        return cls(folder, str(ending), options, settings)
+
+    @property
+    def needs_measurements(self) -> bool:
+        """Whether fills show what is known of a measured model alone."""
+        return self.options.color_by in MEASURED
+
+    def path(self, report: ModelReport) -> Path:
+        """Return where a model's drawing goes: ``<zoo>/<model>.svg`` for plain names."""
+        page = page_path(report)
+        return self.folder / page.parent.name / page.with_suffix(f".{self.format}").name
+
+    def draw(self, report: ModelReport) -> str:
+        """Draw a model; return why it could not be, or ``""``.
+
+        Raises
+        ------
+        OptionError
+            If what is asked for does not fit this model.
+        """
+        if report.history is None:
+            return ""
+        path = self.path(report)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_drawing(dot_source(report.history, self.options, measured=report.measurements), path)
+        except (DrawingUnavailable, OSError) as error:
+            return str(error)
+        return ""
+
+
+def _pairs(settings: Iterable[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in map(_pair, settings):
+        if name in found:
+            raise OptionError(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
+def _pair(setting: str) -> tuple[str, object]:
+    name, equals, value = map(str.strip, setting.partition("="))
+    if not equals and name in _SWITCHES:
+        return name, True
+    if not equals:
+        raise OptionError(f"expected NAME=VALUE such as vis_opt=rolled, got {setting.strip()!r}")
+    if name not in _SETTINGS:
+        raise OptionError(f"unknown drawing setting {name!r}; {nearest(name, _SETTINGS)}")
+    return name, _SETTINGS[name](value)

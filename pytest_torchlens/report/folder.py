@@ -1,9 +1,4 @@
-"""The report's folder: one index, one page a model, and the records they are made from.
-
-A list of recordings of training, in the report's folder.
-
-The records of runs that have ended, and pages made from them.
-"""
+"""Writes and reads the report folder: the index, a page and a record for each model, and the list of recordings."""
 
 from __future__ import annotations
 

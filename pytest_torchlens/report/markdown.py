@@ -1,7 +1,4 @@
-"""Failed models as annotations of a GitHub job: lines that its runner reads from the output.
-
-The run as Markdown, for the summary of a CI job or a comment on a change.
-"""
+"""The run as Markdown for a CI summary, and failed models as annotations that GitHub reads from the output."""
 
 from __future__ import annotations
 
@@ -33,55 +30,10 @@ if TYPE_CHECKING:
 
 MOST: Final = 10
 """GitHub shows ten errors of a step."""
+
 _TEXT: Final = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+
 _PROPERTY: Final = _TEXT | {":": "%3A", ",": "%2C"}
-
-
-def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[str]:
-    """Yield a line for each failed model, the first ten.
-
-    Parameters
-    ----------
-    models
-        Of the run.
-    root
-        The repository; lines of code outside it are told in words alone.
-    """
-    bad = [model for model in models if is_bad(model)]
-    for model in bad[:MOST]:
-        found = trouble(model)
-        if found is None:
-            continue
-        place = _place(found.where, root) or {"file": model.nodeid.partition("::")[0]}
-        title = f"lens: {model.zoo}:{model.name} failed {failed_how(model)}"
-        said = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice)))
-        properties = ",".join(f"{key}={_escape(value, _PROPERTY)}" for key, value in {**place, "title": title}.items())
-        yield f"::error {properties}::{_escape(said, _TEXT)}"
-
-
-def _place(where: str, root: Path) -> dict[str, str]:
-    """Return file and line of ``conv_1, net.py:48, in forward`` if the file is in the repository."""
-    for part in where.split(", "):
-        file, colon, line = part.rpartition(":")
-        if colon and line.isdecimal() and (root / file).is_file() and (root / file).resolve().is_relative_to(root):
-            return {"file": str((root / file).resolve().relative_to(root)), "line": line}
-    return {}
-
-
-def _escape(text: str, table: dict[str, str]) -> str:
-    for char, escape in table.items():
-        text = text.replace(char, escape)
-    return text
-
-
-MOST_BYTES: Final = 1_000_000
-"""A step summary of GitHub's holds 1 MiB."""
-_MOST_ROWS: Final = 300
-_MOST_FAILURES: Final = 50
-_LONGEST: Final = 500
-_SIGNS: Final = {"passed": "✅", "passed-with-tolerance": "✅", "failed": "❌", "xfailed": "⚠️", "xpassed": "⚠️"}
-_COLUMNS: Final = "| model | verdict | params | operations | activations | forward ms | checked | edges |"
-_NONE: Final = "–"
 
 
 def markdown(run: RunReport) -> str:
@@ -165,3 +117,56 @@ def _text(text: str) -> str:
     """Return a text that Markdown and HTML take as it stands, on one line."""
     line = shorten(printable(" ".join(text.split())), _LONGEST)
     return re.sub(r"([\\`*_{}\[\]<>()#!|~@&$])", lambda found: f"&#{ord(found.group())};", line)
+
+
+def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[str]:
+    """Yield a line for each failed model, the first ten.
+
+    Parameters
+    ----------
+    models
+        Of the run.
+    root
+        The repository; lines of code outside it are told in words alone.
+    """
+    bad = [model for model in models if is_bad(model)]
+    for model in bad[:MOST]:
+        found = trouble(model)
+        if found is None:
+            continue
+        place = _place(found.where, root) or {"file": model.nodeid.partition("::")[0]}
+        title = f"lens: {model.zoo}:{model.name} failed {failed_how(model)}"
+        said = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice)))
+        properties = ",".join(f"{key}={_escape(value, _PROPERTY)}" for key, value in {**place, "title": title}.items())
+        yield f"::error {properties}::{_escape(said, _TEXT)}"
+
+
+def _place(where: str, root: Path) -> dict[str, str]:
+    """Return file and line of ``conv_1, net.py:48, in forward`` if the file is in the repository."""
+    for part in where.split(", "):
+        file, colon, line = part.rpartition(":")
+        if colon and line.isdecimal() and (root / file).is_file() and (root / file).resolve().is_relative_to(root):
+            return {"file": str((root / file).resolve().relative_to(root)), "line": line}
+    return {}
+
+
+def _escape(text: str, table: dict[str, str]) -> str:
+    for char, escape in table.items():
+        text = text.replace(char, escape)
+    return text
+
+
+MOST_BYTES: Final = 1_000_000
+"""A step summary of GitHub's holds 1 MiB."""
+
+_MOST_ROWS: Final = 300
+
+_MOST_FAILURES: Final = 50
+
+_LONGEST: Final = 500
+
+_SIGNS: Final = {"passed": "✅", "passed-with-tolerance": "✅", "failed": "❌", "xfailed": "⚠️", "xpassed": "⚠️"}
+
+_COLUMNS: Final = "| model | verdict | params | operations | activations | forward ms | checked | edges |"
+
+_NONE: Final = "–"

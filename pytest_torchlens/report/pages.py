@@ -1,9 +1,4 @@
-"""Styles and scripts of the pages, and the policy that allows them and nothing else.
-
-Curves of a page: memory over the pass, activations by depth.
-
-Pages in HTML that open from a disk: no request leaves them, and only our own script runs.
-"""
+"""HTML pages that open from disk: they send no request, and only our own script runs."""
 
 from __future__ import annotations
 
@@ -49,86 +44,10 @@ if TYPE_CHECKING:
 
 
 _TABLES = ("vendor/sortable.min.js", "templates/page.js")
+
 _GRAPH = ("vendor/panzoom.min.js", "vendor/uPlot.iife.min.js", "templates/graph.js", "templates/plots.js")
+
 _STYLES = ("vendor/uPlot.min.css", "templates/page.css")
-
-
-def assets() -> dict[str, object]:
-    """Return what the templates put into the pages: one style, one script for each kind of page, and the policy."""
-    style, tables, everything = _joined(_STYLES), _joined(_TABLES), _joined(_TABLES + _GRAPH)
-    return {
-        "style": Markup(style),  # noqa: S704 - our own files
-        "table_script": Markup(tables),  # noqa: S704
-        "model_script": Markup(everything),  # noqa: S704
-        "policy": f"default-src 'none'; style-src {_allowed(style)}; "
-        f"script-src {_allowed(tables)} {_allowed(everything)}; base-uri 'none'; form-action 'none'",
-    }
-
-
-def _joined(names: tuple[str, ...]) -> str:
-    folder = files("pytest_torchlens.report")
-    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8").strip() for name in names)
-
-
-def _allowed(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def charts(report: ModelReport) -> dict[str, Any]:
-    """Return the data of each curve that there are numbers for: labels, rows of the table, and the series."""
-    if report.history is None:
-        return {}
-    rows = {op.label: row_id(op) for op in report.history.operations}
-    found: dict[str, Any] = {}
-    if report.measurements and report.measurements.live_bytes:
-        found["memory"] = _memory(report.measurements, rows)
-    elif sizes := _sizes(report.history, rows):
-        found["sizes"] = sizes
-    if report.statistics and report.statistics.operations:
-        found |= _statistics(report.statistics, rows)
-    return found
-
-
-def _memory(measured: Measurements, rows: dict[str, str]) -> dict[str, Any]:
-    return _chart(measured.operations, rows, {"alive": measured.live_bytes})
-
-
-def _sizes(history: HistoryRecord, rows: dict[str, str]) -> dict[str, Any]:
-    operations = [op for op in history.operations if op.call_id >= 0]
-    return _chart(tuple(op.label for op in operations), rows, {"size": tuple(op.tensor_fsize for op in operations)})
-
-
-def _statistics(found: ActivationStatistics, rows: dict[str, str]) -> dict[str, Any]:
-    above = tuple(mean + std for mean, std in zip(found.mean, found.std, strict=True))
-    below = tuple(mean - std for mean, std in zip(found.mean, found.std, strict=True))
-    values = {"max": found.maximum, "mean + std": above, "mean": found.mean, "mean − std": below, "min": found.minimum}
-    shares = {"zeros": found.zeros, "not finite": found.not_finite}
-    return {"values": _chart(found.operations, rows, values), "shares": _chart(found.operations, rows, shares)}
-
-
-def _chart(
-    labels: tuple[str, ...], rows: dict[str, str], series: dict[str, tuple[float, ...] | tuple[int, ...]]
-) -> dict[str, Any]:
-    finite = {name: [_number(value) for value in values] for name, values in series.items()}
-    return {"labels": labels, "rows": [rows.get(label, "") for label in labels], "series": finite}
-
-
-def _number(value: float) -> float | None:
-    """Return a number that JSON has, to five digits: a page shows no more."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None
-
-
-MAX_ROWS = 4_000
-"""Rows of the table of layers; a row takes about one kilobyte, a page has to stay below five megabytes."""
-
-_MARKS = {
-    "passed": "✓",
-    "passed-with-tolerance": "≈",
-    "failed": "✕",
-    "xpassed": "✓",
-    "xfailed": "✕",
-}
 
 
 class Pages:
@@ -209,3 +128,81 @@ def _totals(models: tuple[ModelReport, ...]) -> list[str]:
         f"{sum(verdict.edges_checked for verdict in verdicts):,} edges",
         duration(sum(report.seconds for report in models)),
     ]
+
+
+def charts(report: ModelReport) -> dict[str, Any]:
+    """Return the data of each curve that there are numbers for: labels, rows of the table, and the series."""
+    if report.history is None:
+        return {}
+    rows = {op.label: row_id(op) for op in report.history.operations}
+    found: dict[str, Any] = {}
+    if report.measurements and report.measurements.live_bytes:
+        found["memory"] = _memory(report.measurements, rows)
+    elif sizes := _sizes(report.history, rows):
+        found["sizes"] = sizes
+    if report.statistics and report.statistics.operations:
+        found |= _statistics(report.statistics, rows)
+    return found
+
+
+def _memory(measured: Measurements, rows: dict[str, str]) -> dict[str, Any]:
+    return _chart(measured.operations, rows, {"alive": measured.live_bytes})
+
+
+def _sizes(history: HistoryRecord, rows: dict[str, str]) -> dict[str, Any]:
+    operations = [op for op in history.operations if op.call_id >= 0]
+    return _chart(tuple(op.label for op in operations), rows, {"size": tuple(op.tensor_fsize for op in operations)})
+
+
+def _statistics(found: ActivationStatistics, rows: dict[str, str]) -> dict[str, Any]:
+    above = tuple(mean + std for mean, std in zip(found.mean, found.std, strict=True))
+    below = tuple(mean - std for mean, std in zip(found.mean, found.std, strict=True))
+    values = {"max": found.maximum, "mean + std": above, "mean": found.mean, "mean − std": below, "min": found.minimum}
+    shares = {"zeros": found.zeros, "not finite": found.not_finite}
+    return {"values": _chart(found.operations, rows, values), "shares": _chart(found.operations, rows, shares)}
+
+
+def _chart(
+    labels: tuple[str, ...], rows: dict[str, str], series: dict[str, tuple[float, ...] | tuple[int, ...]]
+) -> dict[str, Any]:
+    finite = {name: [_number(value) for value in values] for name, values in series.items()}
+    return {"labels": labels, "rows": [rows.get(label, "") for label in labels], "series": finite}
+
+
+def _number(value: float) -> float | None:
+    """Return a number that JSON has, to five digits: a page shows no more."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+MAX_ROWS = 4_000
+"""Rows of the table of layers; a row takes about one kilobyte, a page has to stay below five megabytes."""
+
+_MARKS = {
+    "passed": "✓",
+    "passed-with-tolerance": "≈",
+    "failed": "✕",
+    "xpassed": "✓",
+    "xfailed": "✕",
+}
+
+
+def assets() -> dict[str, object]:
+    """Return what the templates put into the pages: one style, one script for each kind of page, and the policy."""
+    style, tables, everything = _joined(_STYLES), _joined(_TABLES), _joined(_TABLES + _GRAPH)
+    return {
+        "style": Markup(style),  # noqa: S704 - our own files
+        "table_script": Markup(tables),  # noqa: S704
+        "model_script": Markup(everything),  # noqa: S704
+        "policy": f"default-src 'none'; style-src {_allowed(style)}; "
+        f"script-src {_allowed(tables)} {_allowed(everything)}; base-uri 'none'; form-action 'none'",
+    }
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    folder = files("pytest_torchlens.report")
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8").strip() for name in names)
+
+
+def _allowed(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

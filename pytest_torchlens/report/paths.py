@@ -1,7 +1,4 @@
-"""Where a model's files lie in the report's folder, whatever the model is called.
-
-Files that are written whole or not at all.
-"""
+"""Paths of a model's files in the report folder, and files that are written completely or not at all."""
 
 from __future__ import annotations
 

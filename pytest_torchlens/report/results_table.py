@@ -1,4 +1,4 @@
-"""Results of many models as a table in a file, one row a model: what a sweep leaves behind."""
+"""The results of many models as a CSV table, one row for each model."""
 
 from __future__ import annotations
 

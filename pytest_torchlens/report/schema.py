@@ -1,4 +1,4 @@
-"""Where the published JSON Schema of the reports is."""
+"""Path of the JSON Schema of reports."""
 
 from __future__ import annotations
 

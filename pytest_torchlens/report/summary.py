@@ -1,7 +1,4 @@
-"""What the audit found, for pages, lines and counts.
-
-A model's line in a table, and what to say where it failed; the same on every medium.
-"""
+"""Short descriptions of a model, the same in every report: status, audit findings, and what to do after a failure."""
 
 from __future__ import annotations
 
@@ -87,6 +84,7 @@ _ADVICE = {
     Stage.COMPARE: "check that the baseline is whole, or make it anew",
     Stage.DONE: "the model did well: a hook of a plugin or of a conftest.py, or a limit of theirs, failed it",
 }
+
 _ADVICE_BY_TYPE = {
     "UnexpectedPass": "where it is mended, take the 'xfail' out of its zoo file (or of the conftest.py that sets it)",
     "ZooError": "correct the zoo file where the message says",
@@ -94,6 +92,7 @@ _ADVICE_BY_TYPE = {
     "MemoryLimit": "if it may have more, say so: 'memory' in the zoo file, or --lens-memory",
     "Crash": "what it wrote last stands in pytest's section of its process; --lens-no-isolate runs it under a debugger",
 }
+
 _FRAME = re.compile(r'^ *File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$', re.MULTILINE)
 
 

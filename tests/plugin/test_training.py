@@ -157,15 +157,15 @@ def test_by_a_fixture(tracked, number, request):
     [
         ("no_nam=True", "marker lens_expect: there is no expectation or option 'no_nam'; did you mean 'no_nan'*"),
         ("no_nan=True, evry=3", "marker lens_expect: there is no expectation or option 'evry'; did you mean 'every'*"),
-        ("grad_norm=3", "marker lens_expect: grad_norm=3 is no range*"),
-        ("every=0", "marker lens_expect: every=0: give a whole number*"),
-        ("no_nan=True, size=5", "marker lens_expect: size=5: give width and height*"),
-        ("no_nan=True, folder=5", "marker lens_expect: folder=5: give a path*"),
-        ("no_nan=True, title=5", "marker lens_expect: title=5: give a text*"),
-        ("no_nan=True, videos='no'", "marker lens_expect: videos='no': give True or False*"),
-        ("no_nan=True, layers=5", "marker lens_expect: layers=5: give one glob*"),
+        ("grad_norm=3", "marker lens_expect: grad_norm: expected a range *, got 3*"),
+        ("every=0", "marker lens_expect: every: expected a whole number *, got 0*"),
+        ("no_nan=True, size=5", "marker lens_expect: size: expected width and height*, got 5*"),
+        ("no_nan=True, folder=5", "marker lens_expect: folder: expected a path*, got 5*"),
+        ("no_nan=True, title=5", "marker lens_expect: title: expected a string, got 5*"),
+        ("no_nan=True, videos='no'", "marker lens_expect: videos: expected True or False, got 'no'*"),
+        ("no_nan=True, layers=5", "marker lens_expect: layers: expected one glob*, got 5*"),
         ("", "marker lens_expect expects nothing: say what*"),
-        ("no_nan=False", "marker lens_expect: nothing is expected*"),
+        ("no_nan=False", "marker lens_expect: expected at least one expectation*"),
         ("True", "marker lens_expect takes keywords only*"),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_marker_that_needs_a_package_that_is_missing(pytester: pytest.Pytester
     test = '@pytest.mark.lens_expect(no_nan=True, folder="out", tensorboard=True)\ndef test_it(): pass\n'
     result = run(pytester, test)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["marker lens_expect: tensorboard need the package 'tensorboard', which is not*"])
+    result.stdout.fnmatch_lines(["marker lens_expect: tensorboard needs the package 'tensorboard', which is not*"])
 
 
 def test_the_report_has_curves_and_videos(pytester: pytest.Pytester):

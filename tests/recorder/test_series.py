@@ -178,7 +178,7 @@ def test_several_models_have_names():
     with Recorder(every=1) as recorder:
         recorder.track_layers(one, name="one")
         recorder.track_layers(two, name="two")
-        with pytest.raises(ValueError, match=r"'one\.0' is tracked already"):
+        with pytest.raises(ValueError, match=r"'one\.0' is already tracked"):
             recorder.track_layers(two, name="one")
         train(one, 1)
         train(two, 2)

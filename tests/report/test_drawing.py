@@ -52,7 +52,7 @@ def test_the_inline_drawing_links_to_rows_and_keeps_its_ids(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"<svg", b"<svg/>", b'<svg viewBox="0 0 wide"/>', b"\xff\xfe"])
 def test_a_damaged_drawing_is_refused(damage):
-    with pytest.raises(ValueError, match="no SVG that Graphviz wrote"):
+    with pytest.raises(ValueError, match="expected an SVG written by Graphviz"):
         inline_drawing(damage)
 
 

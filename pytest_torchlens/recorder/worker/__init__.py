@@ -1,4 +1,4 @@
-"""The process beside: draws frames and writes files, and ends when the one that records does.
+"""The recorder process: draws frames and writes files, and ends when the training process ends.
 
-It needs no torch, so that it starts at once, and imports what draws and writes only when asked for that.
+It runs without torch, so that it starts at once.  It imports packages for drawing and writing on first use.
 """

@@ -1,4 +1,4 @@
-"""Where the process beside begins."""
+"""Entry point of the recorder process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of files, and files that are written whole or not at all."""
+"""File names, and files that are written completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Columns of the table as lines, small enough for a page whatever the number of steps.
+"""Writes ``index.html`` with the curves and videos of one recording.
 
-A page with the curves and the videos of one recording; it opens from a disk and asks for nothing else.
+The page opens from disk and loads nothing else.  Its curves have a limited number of points, however many steps there
+are.
 """
 
 from __future__ import annotations
@@ -27,70 +28,116 @@ if TYPE_CHECKING:
 
 
 WIDTH, HEIGHT = 300, 80
+
 MOST_POINTS = 600
+
 SPAN = 100.0
 """From so many times the smallest value to the largest on, the scale is logarithmic."""
+
+
+MOST_BYTES = 3_400_000
+"""Of videos that are within the page; further ones are links."""
+
+TYPES = {".mp4": "video/mp4", ".webp": "image/webp"}
 
 Point = tuple[int, dict[str, float]]
 
 
+def write_page(folder: Path) -> None:
+    """Write ``index.html`` into a folder with a recording."""
+    reports = read_reports(folder)
+    points = read_points(folder / "series.csv")
+    films = _Films(folder)
+    cards = [_card(item, reports, points, films) for item in reports[0]["items"]]
+    cards.sort(key=lambda card: card.kind != "scalar")
+    text = _template().render(
+        title=reports[0]["title"] or folder.name,
+        cards=[card for card in cards if card.curves or card.films],
+        silent=[card.name for card in cards if not (card.curves or card.films)],
+        ended=reports[0]["ended"],
+        errors=[error for report in reports for error in report["errors"]],
+        width=WIDTH,
+        height=HEIGHT,
+        **_assets(),
+    )
+    replace_file(folder / "index.html", text)
+
+
+class _Films:
+    """Reads videos into the page while there is room."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._room = MOST_BYTES
+
+    def film(self, name: str) -> Film | None:
+        path = self._folder / name
+        if not path.is_file():
+            return None
+        size = path.stat().st_size
+        if size > self._room:
+            return Film(name, TYPES[path.suffix], "")
+        self._room -= size
+        return Film(name, TYPES[path.suffix], base64.b64encode(path.read_bytes()).decode())
+
+
 @dataclass(frozen=True)
-class Curve:
-    """One line, ready to be drawn.
+class Film:
+    """A video: within the page, or a link to its file."""
 
-    Attributes
-    ----------
-    title : str
-        What it is.
-    line, band : str
-        Path of the line in SVG's terms, and of the area around it; empty where there is none.
-    low, high : float
-        Ends of the vertical axis.
-    first, last : int
-        Ends of the horizontal one: steps.
-    now : float
-        The last value.
-    """
-
-    title: str
-    line: str
-    band: str
-    low: float
-    high: float
-    first: int
-    last: int
-    now: float
+    name: str
+    type: str
+    data: str
 
 
-class Points:
-    """Rows of one item, evenly thinned out to a number that does not grow."""
-
-    def __init__(self) -> None:
-        self.all: list[Point] = []
-        self.nans = 0
-        self._every = 1
-        self._seen = 0
-
-    def add(self, step: int, values: dict[str, float]) -> None:
-        """Take in a row."""
-        self.nans += int(values["nans"])
-        if self._seen % self._every == 0:
-            self.all.append((step, values))
-        self._seen += 1
-        if len(self.all) > MOST_POINTS:
-            self.all = self.all[::2]
-            self._every *= 2
+def _card(item: dict[str, Any], reports: list[dict[str, Any]], points: dict[str, Points], films: _Films) -> Card:
+    same = [other for report in reports for other in report["items"] if other["item"] == item["item"]]
+    names = [name for other in same for name in other["files"]]
+    found = [film for name in names if (film := films.film(name))]
+    own = points.get(item["name"], Points())
+    frames, dropped = (sum(other[what] for other in same) for what in ("frames", "dropped"))
+    return Card(item["name"], item["kind"], frames, dropped, own.nans, curves(item["kind"], own), found)
 
 
-def read_points(path: Path) -> dict[str, Points]:
-    """Return the rows of a table by item."""
-    points: dict[str, Points] = defaultdict(Points)
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            name, step = row.pop("item"), int(row["step"])
-            del row["kind"]
-            points[name].add(step, {column: float(text) if text else math.nan for column, text in row.items()})
-    return points
+@dataclass(frozen=True)
+class Card:
+    """One item on the page."""
+
+    name: str
+    kind: str
+    frames: int
+    dropped: int
+    nans: int
+    curves: list[Curve]
+    films: list[Film]
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pytest_torchlens.recorder.worker"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = lambda value: f"{value:.4g}"
+    return environment.get_template("page.html.j2")
+
+
+def _assets() -> dict[str, object]:
+    folder = files("pytest_torchlens.recorder.worker") / "templates"
+    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return {
+        "style": Markup(style),  # noqa: S704 - our own file
+        "script": Markup(script),  # noqa: S704 - our own file
+        "policy": f"default-src 'none'; style-src {_allowed(style)}; script-src {_allowed(script)}; "
+        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'",
+    }
+
+
+def _allowed(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def curves(kind: str, points: Points) -> list[Curve]:
@@ -149,104 +196,60 @@ def _height(value: float, low: float, high: float, is_log: bool) -> float:
     return _share(math.log(value), math.log(low), math.log(high)) if is_log else _share(value, low, high)
 
 
-MOST_BYTES = 3_400_000
-"""Of videos that are within the page; further ones are links."""
-
-TYPES = {".mp4": "video/mp4", ".webp": "image/webp"}
-
-
 @dataclass(frozen=True)
-class Film:
-    """A video: within the page, or a link to its file."""
+class Curve:
+    """One line, ready to be drawn.
 
-    name: str
-    type: str
-    data: str
+    Attributes
+    ----------
+    title : str
+        What it is.
+    line, band : str
+        Path of the line in SVG's terms, and of the area around it; empty where there is none.
+    low, high : float
+        Ends of the vertical axis.
+    first, last : int
+        Ends of the horizontal one: steps.
+    now : float
+        The last value.
+    """
 
-
-@dataclass(frozen=True)
-class Card:
-    """One item on the page."""
-
-    name: str
-    kind: str
-    frames: int
-    dropped: int
-    nans: int
-    curves: list[Curve]
-    films: list[Film]
-
-
-def write_page(folder: Path) -> None:
-    """Write ``index.html`` into a folder with a recording."""
-    reports = read_reports(folder)
-    points = read_points(folder / "series.csv")
-    films = _Films(folder)
-    cards = [_card(item, reports, points, films) for item in reports[0]["items"]]
-    cards.sort(key=lambda card: card.kind != "scalar")
-    text = _template().render(
-        title=reports[0]["title"] or folder.name,
-        cards=[card for card in cards if card.curves or card.films],
-        silent=[card.name for card in cards if not (card.curves or card.films)],
-        ended=reports[0]["ended"],
-        errors=[error for report in reports for error in report["errors"]],
-        width=WIDTH,
-        height=HEIGHT,
-        **_assets(),
-    )
-    replace_file(folder / "index.html", text)
+    title: str
+    line: str
+    band: str
+    low: float
+    high: float
+    first: int
+    last: int
+    now: float
 
 
-class _Films:
-    """Reads videos into the page while there is room."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._room = MOST_BYTES
-
-    def film(self, name: str) -> Film | None:
-        path = self._folder / name
-        if not path.is_file():
-            return None
-        size = path.stat().st_size
-        if size > self._room:
-            return Film(name, TYPES[path.suffix], "")
-        self._room -= size
-        return Film(name, TYPES[path.suffix], base64.b64encode(path.read_bytes()).decode())
+def read_points(path: Path) -> dict[str, Points]:
+    """Return the rows of a table by item."""
+    points: dict[str, Points] = defaultdict(Points)
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            name, step = row.pop("item"), int(row["step"])
+            del row["kind"]
+            points[name].add(step, {column: float(text) if text else math.nan for column, text in row.items()})
+    return points
 
 
-def _card(item: dict[str, Any], reports: list[dict[str, Any]], points: dict[str, Points], films: _Films) -> Card:
-    same = [other for report in reports for other in report["items"] if other["item"] == item["item"]]
-    names = [name for other in same for name in other["files"]]
-    found = [film for name in names if (film := films.film(name))]
-    own = points.get(item["name"], Points())
-    frames, dropped = (sum(other[what] for other in same) for what in ("frames", "dropped"))
-    return Card(item["name"], item["kind"], frames, dropped, own.nans, curves(item["kind"], own), found)
+class Points:
+    """Rows of one item, evenly thinned out to a number that does not grow."""
 
+    def __init__(self) -> None:
+        self.all: list[Point] = []
+        self.nans = 0
+        self._every = 1
+        self._seen = 0
 
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("pytest_torchlens.recorder.worker"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = lambda value: f"{value:.4g}"
-    return environment.get_template("page.html.j2")
-
-
-def _assets() -> dict[str, object]:
-    folder = files("pytest_torchlens.recorder.worker") / "templates"
-    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return {
-        "style": Markup(style),  # noqa: S704 - our own file
-        "script": Markup(script),  # noqa: S704 - our own file
-        "policy": f"default-src 'none'; style-src {_allowed(style)}; script-src {_allowed(script)}; "
-        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'",
-    }
-
-
-def _allowed(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    def add(self, step: int, values: dict[str, float]) -> None:
+        """Take in a row."""
+        self.nans += int(values["nans"])
+        if self._seen % self._every == 0:
+            self.all.append((step, values))
+        self._seen += 1
+        if len(self.all) > MOST_POINTS:
+            self.all = self.all[::2]
+            self._every *= 2

@@ -1,4 +1,4 @@
-"""Paints a frame: name, step, statistics, and the picture."""
+"""Paints a frame: name, step, statistics and the picture."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Numbers as colours, by tables: a frame costs a look-up a pixel.
+"""Draws tensors as pixels: one class for each view, and the colour scale.
 
-What is drawn of a tensor, as pixels: a frame's picture without its text.
+Colours come from lookup tables, so that a frame costs one lookup for each pixel.
 """
 
 from __future__ import annotations
@@ -14,94 +14,45 @@ from PIL import Image
 
 Colours = np.ndarray[Any, np.dtype[np.uint8]]
 
-_LIGHTNESS = [(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)]
-_SIGNED = [(5, 48, 97), (67, 147, 195), (247, 247, 247), (214, 96, 77), (103, 0, 31)]
-FEW = 100
-MOST_LOOKED_AT = 8192
-NOT_A_NUMBER = (255, 0, 255)
-
-
-def _table(stops: list[tuple[int, int, int]]) -> Colours:
-    places = np.linspace(0, 255, len(stops))
-    channels = [np.interp(np.arange(256), places, channel) for channel in zip(*stops, strict=True)]
-    return np.stack(channels, axis=1).round().astype(np.uint8)
-
-
-SEQUENTIAL = _table(_LIGHTNESS)
-"""From dark to light: numbers that are not negative."""
-DIVERGING = _table(_SIGNED)
-"""Blue below zero, red above."""
-
-
-class ColourScale:
-    """The range that colours stand for: it takes in what comes, and forgets in some ten frames, so as not to flicker.
-
-    Attributes
-    ----------
-    low, high : float
-        The range.
-    """
-
-    FORGETTING = 0.2
-    MOST = 8.0
-    """Times that what comes may be smaller than the range."""
-
-    def __init__(self) -> None:
-        self.low = self.high = 0.0
-        self._is_new = True
-
-    @property
-    def table(self) -> Colours:
-        """The colours that go with it."""
-        return DIVERGING if self.low < 0 else SEQUENTIAL
-
-    def follow(self, values: np.ndarray[Any, Any]) -> None:
-        """Take in new numbers, without the outermost hundredth."""
-        sample = values.reshape(-1)[:: max(1, values.size // MOST_LOOKED_AT)]
-        finite = sample[np.isfinite(sample)]
-        if not finite.size:
-            return
-        low, high = np.percentile(finite, (1, 99)) if finite.size > FEW else (finite.min(), finite.max())
-        if low < 0:
-            high = max(high, -low)
-            low = -high
-        else:
-            low = 0.0
-        self._move(float(low), float(high))
-
-    def colour(self, values: np.ndarray[Any, Any]) -> Colours:
-        """Return colours of the same shape, with the three channels last."""
-        span = (self.high - self.low) or 1.0
-        with np.errstate(invalid="ignore"):
-            places = np.clip((values.astype(np.float64) - self.low) / span * 255, 0, 255)
-        colours: Colours = self.table[np.nan_to_num(places).astype(np.uint8)]
-        colours[~np.isfinite(values)] = NOT_A_NUMBER
-        return colours
-
-    def _move(self, low: float, high: float) -> None:
-        if self._is_new:
-            self.low, self.high, self._is_new = low, high, False
-            return
-        self.low = min(low, self._faded(self.low, low))
-        self.high = max(high, self._faded(self.high, high))
-
-    def _faded(self, old: float, new: float) -> float:
-        faded = old + self.FORGETTING * (new - old)
-        # What has collapsed since would be seen in one colour only; all zeros say nothing of a range.
-        return min(faded, self.MOST * new, key=abs) if new else faded
-
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
+
 Points = np.ndarray[Any, np.dtype[np.float64]]
 
 BACK = (24, 27, 31)
+
 BAR = (110, 168, 254)
+
 BINS = 64
+
 MOST_TILES = 400
+
 MOST_POINTS = 2000
+
 AXES = 2
+
 TILE = 2
 """Dimensions of a tile."""
+
+
+def new_view(name: str, kind: str, shape: tuple[int, ...]) -> View:
+    """Return the view of that name; for ``auto`` the one that fits the shape."""
+    if name == "auto":
+        name = _fitting(kind, shape)
+    views: dict[str, type[View]] = {
+        "heatmap": Heatmap,
+        "channels": Channels if len(shape) > TILE else Heatmap,
+        "histogram": Histogram,
+        "pca": Projection,
+        "square": Square,
+    }
+    return views[name]()
+
+
+def _fitting(kind: str, shape: tuple[int, ...]) -> str:
+    if len(shape) < TILE or min(shape[-2:]) == 1:
+        return "histogram"
+    return "heatmap" if len(shape) == TILE else "channels"
 
 
 class View(Protocol):
@@ -209,26 +160,6 @@ class Projection:
         return points
 
 
-def new_view(name: str, kind: str, shape: tuple[int, ...]) -> View:
-    """Return the view of that name; for ``auto`` the one that fits the shape."""
-    if name == "auto":
-        name = _fitting(kind, shape)
-    views: dict[str, type[View]] = {
-        "heatmap": Heatmap,
-        "channels": Channels if len(shape) > TILE else Heatmap,
-        "histogram": Histogram,
-        "pca": Projection,
-        "square": Square,
-    }
-    return views[name]()
-
-
-def _fitting(kind: str, shape: tuple[int, ...]) -> str:
-    if len(shape) < TILE or min(shape[-2:]) == 1:
-        return "histogram"
-    return "heatmap" if len(shape) == TILE else "channels"
-
-
 def main_axes(rows: Points) -> tuple[Points, float]:
     """Return the two directions that centred rows spread most in, and their share of the variance."""
     is_wide = rows.shape[0] < rows.shape[1]
@@ -298,3 +229,85 @@ def scatter(points: Points, width: int, height: int) -> Colours:
 def _resized(colours: Colours, width: int, height: int, smooth: bool) -> Colours:
     how = Image.Resampling.BOX if smooth else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(colours).resize((width, height), how))
+
+
+_LIGHTNESS = [(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)]
+
+_SIGNED = [(5, 48, 97), (67, 147, 195), (247, 247, 247), (214, 96, 77), (103, 0, 31)]
+
+FEW = 100
+
+MOST_LOOKED_AT = 8192
+
+NOT_A_NUMBER = (255, 0, 255)
+
+
+def _table(stops: list[tuple[int, int, int]]) -> Colours:
+    places = np.linspace(0, 255, len(stops))
+    channels = [np.interp(np.arange(256), places, channel) for channel in zip(*stops, strict=True)]
+    return np.stack(channels, axis=1).round().astype(np.uint8)
+
+
+SEQUENTIAL = _table(_LIGHTNESS)
+"""From dark to light: numbers that are not negative."""
+
+DIVERGING = _table(_SIGNED)
+"""Blue below zero, red above."""
+
+
+class ColourScale:
+    """The range that colours stand for: it takes in what comes, and forgets in some ten frames, so as not to flicker.
+
+    Attributes
+    ----------
+    low, high : float
+        The range.
+    """
+
+    FORGETTING = 0.2
+    MOST = 8.0
+    """Times that what comes may be smaller than the range."""
+
+    def __init__(self) -> None:
+        self.low = self.high = 0.0
+        self._is_new = True
+
+    @property
+    def table(self) -> Colours:
+        """The colours that go with it."""
+        return DIVERGING if self.low < 0 else SEQUENTIAL
+
+    def follow(self, values: np.ndarray[Any, Any]) -> None:
+        """Take in new numbers, without the outermost hundredth."""
+        sample = values.reshape(-1)[:: max(1, values.size // MOST_LOOKED_AT)]
+        finite = sample[np.isfinite(sample)]
+        if not finite.size:
+            return
+        low, high = np.percentile(finite, (1, 99)) if finite.size > FEW else (finite.min(), finite.max())
+        if low < 0:
+            high = max(high, -low)
+            low = -high
+        else:
+            low = 0.0
+        self._move(float(low), float(high))
+
+    def colour(self, values: np.ndarray[Any, Any]) -> Colours:
+        """Return colours of the same shape, with the three channels last."""
+        span = (self.high - self.low) or 1.0
+        with np.errstate(invalid="ignore"):
+            places = np.clip((values.astype(np.float64) - self.low) / span * 255, 0, 255)
+        colours: Colours = self.table[np.nan_to_num(places).astype(np.uint8)]
+        colours[~np.isfinite(values)] = NOT_A_NUMBER
+        return colours
+
+    def _move(self, low: float, high: float) -> None:
+        if self._is_new:
+            self.low, self.high, self._is_new = low, high, False
+            return
+        self.low = min(low, self._faded(self.low, low))
+        self.high = max(high, self._faded(self.high, high))
+
+    def _faded(self, old: float, new: float) -> float:
+        faded = old + self.FORGETTING * (new - old)
+        # What has collapsed since would be seen in one colour only; all zeros say nothing of a range.
+        return min(faded, self.MOST * new, key=abs) if new else faded

@@ -1,9 +1,4 @@
-"""The table of statistics as CSV: whole lines at any time, also on a full disk.
-
-The table of statistics as Parquet.
-
-Event files for TensorBoard.
-"""
+"""The table of statistics: as CSV, which has whole lines at any time; as Parquet; and as TensorBoard event files."""
 
 from __future__ import annotations
 
