@@ -6,6 +6,7 @@ import contextlib
 import functools
 import traceback
 from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
@@ -23,6 +24,8 @@ from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.function_tracer import body_of
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.opaque import Pullback
+from pytest_torchlens.capture.opaque import Transform
 from pytest_torchlens.capture.record import OnePass
 from pytest_torchlens.capture.threads import SharedTracer
 
@@ -255,31 +258,10 @@ class GuardedTracer(SharedTracer):
         with torch._C._EnableTorchFunction(), _pop_mode_temporarily() if watched else contextlib.nullcontext():
             return self._ran.noting(call)(args, kwargs)
 
-    def call_custom(self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a custom autograd function."""
-        return self._safely(super().call_custom, apply, (name, args, kwargs), args, kwargs)
-
-    def call_opaque(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function whose inside cannot be seen."""
-        return self._safely(super().call_opaque, func, (name, args, kwargs), args, kwargs)
-
-    def _call_opaque_module(
-        self, original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        return self._safely(super()._call_opaque_module, original, (module, args, kwargs), (module, *args), kwargs)
-
-    def _safely(
-        self,
-        method: Callable[..., Any],
-        func: Callable[..., Any],
-        rest: tuple[Any, ...],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        ran = _Ran()
-        with self._ours(ran):
-            return method(ran.noting(func), *rest)
-        return ran.result if ran.returned else func(*args, **kwargs)
+    def _is_opaque(self, module: torch.nn.Module) -> bool:
+        with self._ours():
+            return super()._is_opaque(module)
+        return False
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._ours():
@@ -300,3 +282,47 @@ class GuardedTracer(SharedTracer):
     def _leave(self, call: ModuleCall, result: Any) -> None:
         with self._ours(), _unheard():
             super()._leave(call, result)
+
+
+_IN_STEPS = "call_module"  # the module's own calls run inside it, so its steps are guarded one by one, above
+GUARDED_CALLS = tuple(name for name in dir(SharedTracer) if name.startswith(("call_", "_call_")) and name != _IN_STEPS)
+"""Every method of a tracer that makes a call of the model's: each is guarded below, none by its own name."""
+
+
+def _guard(name: str) -> Callable[..., Any]:
+    """Return the guarded form of a method of the tracer.
+
+    The method takes what is called, maybe more about it, then the arguments by position and by keyword.
+    """
+
+    def call(self: GuardedTracer, called: Callable[..., Any], *rest: Any) -> Any:
+        ran = _Ran()
+        with self._ours(ran), _noted(called, ran) as noted:
+            return getattr(super(GuardedTracer, self), name)(noted, *rest)
+        return ran.result if ran.returned else _plainly(called, *rest)
+
+    return call
+
+
+@contextlib.contextmanager
+def _noted(called: Callable[..., Any], ran: _Ran) -> Iterator[Callable[..., Any]]:
+    """Give `called` such that `ran` has what comes of it; an object stays the object that the recording refers to."""
+    if not isinstance(called, Transform | Pullback):
+        yield ran.noting(called)
+        return
+    run, called.run = called.run, ran.noting(called.run)
+    try:
+        yield called
+    finally:
+        called.run = run
+
+
+def _plainly(called: Callable[..., Any], *rest: Any) -> Any:
+    *about, args, kwargs = rest
+    modules = [part for part in about if isinstance(part, torch.nn.Module)]
+    plain = called.run if isinstance(called, Pullback) else called  # calling a pullback would record
+    return plain(*modules, *args, **kwargs)
+
+
+for _name in GUARDED_CALLS:
+    setattr(GuardedTracer, _name, _guard(_name))

@@ -135,6 +135,8 @@ class Transform:
 
     Attributes
     ----------
+    run
+        The transform itself, called with `func` and its arguments.
     reached
         Tensors that `func` read without being given them: by closure, as attributes, as parameters of a module.
     steps
@@ -142,19 +144,23 @@ class Transform:
     """
 
     def __init__(self, transform: Callable[..., Any], func: Callable[..., Any]) -> None:
-        self._transform = transform
+        self.run = transform
         self._func = func
         self.reached: Tensors = ()
         self.steps: tuple[str, ...] = ()
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it as if nothing recorded."""
+        return self.run(self._func, *args, **kwargs)
+
     def info(self) -> FunctionInfo:
         """Return the facts about the call that the model makes; see `again` for those that follow."""
-        name = self._transform.__name__.removesuffix("_impl").removesuffix("_with_argnums").lstrip("_")
+        name = self.run.__name__.removesuffix("_impl").removesuffix("_with_argnums").lstrip("_")
         return custom_info(self._first, name, Overwritten())
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
         inside = _Inside((args, kwargs))
-        result = self._transform(_under(inside, self._func), *args, **kwargs)
+        result = self.run(_under(inside, self._func), *args, **kwargs)
         self.reached = tuple(inside.reached.values())
         self.steps = tuple(inside.steps)
         return result
@@ -162,7 +168,7 @@ class Transform:
     def again(self, reached: Tensors, *args: Any, **kwargs: Any) -> Any:
         """Call it with these tensors in place of `reached`, in the same order."""
         others = {id(own): other for own, other in zip(self.reached, reached, strict=True) if own is not other}
-        return self._transform(_under(_Instead(others), self._func), *args, **kwargs)
+        return self.run(_under(_Instead(others), self._func), *args, **kwargs)
 
 
 class Pullback:
@@ -181,6 +187,8 @@ class Pullback:
 
     Attributes
     ----------
+    run
+        `pull`.
     sources
         What a replay makes it from: the tensors that the differentiated function reached, and its arguments.
     """
@@ -190,7 +198,7 @@ class Pullback:
     ) -> None:
         self._vjp = vjp
         self._record = record
-        self.pull = pull
+        self.run = pull
         self.sources = (vjp.reached, *given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +210,7 @@ class Pullback:
 
     def first(self, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """Call it as the model did."""
-        return self.pull(*args, **kwargs)
+        return self.run(*args, **kwargs)
 
     def again(self, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """Call it as made from other sources, which no transform wraps."""
@@ -249,7 +257,7 @@ class _Inside(TorchFunctionMode):
     def pull(self, back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Pull cotangents back, and note what that reads without being given it."""
         self.reached.update((id(tensor), tensor) for tensor in tensors(back.sources))
-        return back.pull(*args, **kwargs)
+        return back.run(*args, **kwargs)
 
     def _made(self, tensor: torch.Tensor) -> bool:
         known = self._known.get(id(tensor))

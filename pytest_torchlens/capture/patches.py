@@ -244,7 +244,7 @@ def _vjp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _pull_back(back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tracer = _outermost_tracer()
-    return back.pull(*args, **kwargs) if tracer is None else tracer.call_pullback(back, args, kwargs)
+    return back.run(*args, **kwargs) if tracer is None else tracer.call_pullback(back, args, kwargs)
 
 
 def _transformed(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

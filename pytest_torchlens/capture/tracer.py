@@ -65,7 +65,7 @@ class Tracer(FunctionTracer):
         self.module = call
         start = perf_counter()
         try:
-            if is_opaque(module) and not self.transforming:
+            if not self.transforming and self._is_opaque(module):
                 result = self._call_opaque_module(original, module, args, kwargs)
             else:
                 result = original(module, *args, **kwargs)
@@ -92,6 +92,9 @@ class Tracer(FunctionTracer):
 
     def _leave(self, call: ModuleCall, result: Any) -> None:
         call.exited = self.table.known(result)
+
+    def _is_opaque(self, module: torch.nn.Module) -> bool:
+        return is_opaque(module)
 
     def _call_opaque_module(
         self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

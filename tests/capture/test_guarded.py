@@ -12,8 +12,12 @@ import torch
 from torch import nn
 
 from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.guarded import GUARDED_CALLS
+from pytest_torchlens.capture.guarded import GuardedTracer
 from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
+from pytest_torchlens.capture.threads import SharedTracer
+from pytest_torchlens.capture.tracer import Tracer
 from tests.models import Function
 
 X = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
@@ -142,3 +146,102 @@ def test_an_error_of_ours_in_a_thread_of_the_models(monkeypatch):
     found = guarded(Function(in_thread))
     torch.testing.assert_close(found.result, (X.cos() + 1) * 2, rtol=0, atol=0)
     assert "an insect" in found.broken
+
+
+def square(x):
+    return x * x
+
+
+def of_custom(x):
+    return Doubling.apply(x) + 1
+
+
+def of_scripted_function(x):
+    return scripted_double(x) + 1
+
+
+def of_transform(x):
+    return torch.vmap(counting_square)(x) + 1
+
+
+def of_pullback(x):
+    return torch.func.vjp(counting_square, x)[1](torch.ones_like(x))[0]
+
+
+def of_scripted_module(x):
+    return scripted(x) + 1
+
+
+def counting_square(x):
+    counted.append(1)
+    return x * x
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)
+    scripted_double = torch.jit.script(square)
+USES = {
+    "call_custom": of_custom,
+    "call_opaque": of_scripted_function,
+    "call_transform": of_transform,
+    "call_pullback": of_pullback,
+    "_call_opaque_module": of_scripted_module,
+}
+
+
+def test_every_call_of_the_tracer_is_guarded():
+    calls = {name for name in dir(Tracer) if name.startswith(("call_", "_call_"))}
+    assert set(GUARDED_CALLS) == calls - {"call_module"} == set(USES)
+    for name in GUARDED_CALLS:
+        assert getattr(GuardedTracer, name) is not getattr(SharedTracer, name)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", sorted(USES))
+def test_an_error_of_ours_in_any_of_them_costs_the_recording_alone(name, when, monkeypatch):
+    original = getattr(Tracer, name)
+
+    def breaking(self, *arguments):
+        if when == "after":
+            original(self, *arguments)
+        raise RuntimeError("an insect")
+
+    counted.clear()
+    plain, runs = USES[name](X), len(counted)
+    counted.clear()
+    monkeypatch.setattr(Tracer, name, breaking)
+    found = guarded(Function(USES[name]))
+    assert "an insect" in found.broken
+    assert found.recording is None
+    torch.testing.assert_close(found.result, plain, rtol=0, atol=0)
+    assert len(counted) == runs
+
+
+@pytest.mark.parametrize("name", sorted(USES))
+def test_an_error_of_ours_in_the_facts_about_a_call(name, monkeypatch):
+    for module in ("tracer", "opaque"):
+        monkeypatch.setattr(f"pytest_torchlens.capture.{module}.custom_info", breaks)
+    found = guarded(Function(USES[name]))
+    assert "an insect" in found.broken
+    torch.testing.assert_close(found.result, USES[name](X), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", sorted(USES))
+def test_errors_of_the_model_in_them_are_the_models(name):
+    def raises(x):
+        raise ArithmeticError("the model's own")
+
+    class Raising(torch.autograd.Function):
+        forward = staticmethod(lambda ctx, x: raises(x))
+
+    calls = {
+        "call_custom": Raising.apply,
+        "call_opaque": lambda x: scripted_double("no tensor"),
+        "call_transform": torch.vmap(raises),
+        "call_pullback": lambda x: torch.func.vjp(counting_square, x)[1](torch.ones(7)),
+        "_call_opaque_module": lambda x: scripted("no tensor"),
+    }
+    with pytest.raises(Exception) as plainly:  # noqa: PT011 - whatever it is
+        calls[name](X)
+    with pytest.raises(type(plainly.value)):
+        guarded(Function(calls[name]))
