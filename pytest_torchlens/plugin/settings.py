@@ -229,7 +229,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0
     if not seconds > 0:
-        raise pytest.UsageError(f"--lens-timeout: {text!r} is no number of seconds above 0")
+        raise pytest.UsageError(f"--lens-timeout: expected a positive number of seconds, got {text!r}")
     return seconds
 
 
@@ -246,7 +246,7 @@ def _memory(text: str) -> int | None:
 
 def _count(name: str, text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise pytest.UsageError(f"{name}: {text!r} is no number of models from 1")
+        raise pytest.UsageError(f"{name}: expected a positive number of models, got {text!r}")
     return int(text)
 
 
@@ -255,7 +255,7 @@ def _sample(text: str | None) -> tuple[int, int] | None:
         return None
     count, comma, seed = text.partition(",")
     if comma and not seed.isdecimal():
-        raise pytest.UsageError(f"--lens-sample: the seed {seed!r} is no whole number from 0")
+        raise pytest.UsageError(f"--lens-sample: expected a seed of 0 or more, got {seed!r}")
     return _count("--lens-sample", count), int(seed or 0)
 
 

@@ -83,7 +83,7 @@ def _globs(name: str, value: Any, *, empty: str = "") -> tuple[str, ...]:
 
 def _count(value: Any) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
-        raise ValueError(f"limit is {value!r}, not a number of models from 1")
+        raise ValueError(f"limit: expected a positive number of models, got {value!r}")
     return value
 
 

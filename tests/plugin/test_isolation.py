@@ -131,7 +131,7 @@ def test_limits_and_signals_cost_one_model_each(pytester: pytest.Pytester, zoo, 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--lens-timeout=0", "*--lens-timeout: '0' is no number of seconds above 0"),
+        ("--lens-timeout=0", "*--lens-timeout: expected a positive number of seconds, got '0'"),
         ("--lens-memory=much", "*--lens-memory: expected an amount of memory as '8 GiB'*"),
     ],
 )

@@ -75,9 +75,9 @@ def test_reasons_of_the_zoo_file_hold(pytester: pytest.Pytester, tiny_zoo):
         ("('tiny', include=[])", "lens_zoo: include is [[]] and names no model: leave it out for all models"),
         ("('tiny', include='mpl')", "lens_zoo: include: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
         ("('tiny', exclude='*')", "lens_zoo: exclude leaves no model of zoo 'tiny': '[*]'"),
-        ("('tiny', limit=0)", "lens_zoo: limit is 0, not a number of models from 1"),
-        ("('tiny', limit=True)", "lens_zoo: limit is True, not a number of models from 1"),
-        ("('tiny', limit='2')", "lens_zoo: limit is '2', not a number of models from 1"),
+        ("('tiny', limit=0)", "lens_zoo: limit: expected a positive number of models, got 0"),
+        ("('tiny', limit=True)", "lens_zoo: limit: expected a positive number of models, got True"),
+        ("('tiny', limit='2')", "lens_zoo: limit: expected a positive number of models, got '2'"),
     ],
 )
 def test_what_is_wrong_is_said_at_collection(pytester: pytest.Pytester, tiny_zoo, mark: str, message: str):

@@ -88,9 +88,9 @@ def test_a_sample_takes_all_families_alike_and_is_the_same_for_a_seed(pytester: 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--lens-limit=0", "*--lens-limit: '0' is no number of models from 1"),
-        ("--lens-sample=many", "*--lens-sample: 'many' is no number of models*"),
-        ("--lens-sample=3,x", "*--lens-sample: the seed 'x' is no whole number from 0"),
+        ("--lens-limit=0", "*--lens-limit: expected a positive number of models, got '0'"),
+        ("--lens-sample=many", "*--lens-sample: expected a positive number of models, got 'many'"),
+        ("--lens-sample=3,x", "*--lens-sample: expected a seed of 0 or more, got 'x'"),
         ("--lens-size=quick", "*--lens-size: no size class 'quick': known are fast, huge, slow"),
     ],
 )
