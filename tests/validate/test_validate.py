@@ -84,7 +84,7 @@ def test_counts():
 def test_parts_can_be_chosen():
     verdict = validate(nn.ReLU(), (torch.ones(1),), parts=["replay", "observer"]).verdict
     assert [part.name for part in verdict.parts] == ["observer", "replay"]
-    with pytest.raises(ValueError, match="parts: expected .*, got 'reply' .did you mean 'replay'"):
+    with pytest.raises(ValueError, match=r"parts: expected .*, got 'reply' .did you mean 'replay'"):
         validate(nn.ReLU(), (torch.ones(1),), parts=["reply"])
 
 
