@@ -29,15 +29,15 @@ from pytest_torchlens.capture.origins import script_attributes
 from pytest_torchlens.validate import resources
 
 Slot = tuple[types.MemberDescriptorType, tuple[Any, ...]]
-"""A slot, and what it holds; nothing where it is empty."""
+"""A slot and its value in a tuple; the tuple is empty if the slot is."""
 Parts = list[tuple[Any, Any]]
-"""Names and values of what a thing holds."""
+"""Names and values of an object's parts."""
 Path = tuple[Any, ...]
-"""The path of what holds a thing, and the name that it has there; of a root, the name alone."""
+"""The path of the container and the name inside it; for a root, its name alone."""
 
 
 class Snapshot(NamedTuple):
-    """What a thing holds now, and a function that makes it hold that again; none where it cannot change."""
+    """The current parts of an object, and a function that restores them; None if it is immutable."""
 
     parts: Parts
     restore: Callable[[], None] | None = None
@@ -48,17 +48,17 @@ _OF_TORCH = ("", "_parameters", "_buffers", "_modules")
 
 
 class ObjectGraph:
-    """What can be reached from some roots, as it is now.
+    """A snapshot of all objects that can be reached from some roots.
 
     Parameters
     ----------
     roots
-        Where to begin, by names for people: ``{"attribute": model, "input": {0: x}}``.
+        The roots by readable names: ``{"attribute": model, "input": {0: x}}``.
 
     Attributes
     ----------
     tensors
-        The tensors that were reached, by names for people; what is in them is not noted.
+        The tensors that were reached, with readable names; their values are not saved here.
     """
 
     def __init__(self, roots: dict[str, Any]) -> None:
@@ -69,14 +69,14 @@ class ObjectGraph:
         self._kinds: dict[type, tuple[Any, Any]] = {}
         seen: dict[int, Any] = {}
         ahead: list[tuple[Path, Any]] = [((name,), root) for name, root in roots.items()]
-        while ahead:  # no recursion: what users hold may be linked for long
+        while ahead:  # no recursion: users' objects may be long linked lists
             path, value = ahead.pop()
             if type(value) not in _ATOMS and id(value) not in seen:
                 seen[id(value)] = value
                 ahead += [((path, name), part) for name, part in self._note(path, value)]
 
     def _note(self, path: Path, value: Any) -> Parts:
-        """Note a value, and return what it holds."""
+        """Take a snapshot of a value, and return its parts."""
         if isinstance(value, torch.Tensor):
             self.tensors.append((object_name(path, value), value))
             return [("", vars(value))]
@@ -94,21 +94,21 @@ class ObjectGraph:
         return [part for each in held for part in each.parts]
 
     def restore(self) -> None:
-        """Make all that holds others hold what it held."""
+        """Restore all containers."""
         for restore in self._containers:
             restore()
 
     def restore_states(self) -> list[str]:
-        """Put back what has a state of its own; return what could not be."""
+        """Restore all resources; return the names of those that could not be restored."""
         lost = [(path, value) for path, value, put_back in self._resources if not put_back()]
         return [object_name(path, value) for path, value in lost]
 
     def single_use(self, root: str) -> list[str]:
-        """Return what was reached from a root and can be read only once."""
+        """Return the names of objects under a root that can be read only once."""
         return [object_name(path, value) for path, value, _ in self._used_up if _root(path) == root]
 
     def used_up(self, maybe: bool = False) -> list[str]:
-        """Return what can be read only once and has been read since; with `maybe`, also what may have been."""
+        """Return the names of single-use objects that were read since; with `maybe`, also of those that may have been."""
         read = [(path, value, (at, resources.progress(value))) for path, value, at in self._used_up]
         return [object_name(path, value) for path, value, (at, now) in read if at != now or (maybe and at is None)]
 
@@ -120,7 +120,7 @@ def _root(path: Path) -> Any:
 
 
 def object_name(path: Path, value: Any) -> str:
-    """Return a name for people: ``"attribute 'head.cache'"``, and of what kind it is."""
+    """Return a readable name with the class: ``"attribute 'head.cache' (dict)"``."""
     names = []
     root = path
     while len(root) > 1:
@@ -131,13 +131,13 @@ def object_name(path: Path, value: Any) -> str:
 
 
 def kinds_of(kind: type) -> list[Callable[[Any], Snapshot]]:
-    """Return what notes objects of a class: nothing for what holds nothing."""
+    """Return the functions that take snapshots of objects of a class."""
     found = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
     return [*found, instance] if _is_instance_kind(kind) else found
 
 
 def _is_instance_kind(kind: type) -> bool:
-    """Return whether objects of a class are modules or the user's data, and no code or machinery."""
+    """Return whether objects of a class are modules or the user's data, not code or runtime machinery."""
     if issubclass(kind, torch.nn.Module):
         return not issubclass(kind, torch.jit.ScriptModule)
     if issubclass(kind, threading.local):
@@ -148,12 +148,12 @@ def _is_instance_kind(kind: type) -> bool:
 
 
 def _is_own(name: Any) -> bool:
-    """Return whether a module of that name is neither PyTorch's nor Python's."""
+    """Return whether a module of that name belongs to neither PyTorch nor Python."""
     top = str(name).partition(".")[0]
     return top != "torch" and top not in sys.stdlib_module_names
 
 
-# locks, threads, loggers, compilers: what they hold is theirs
+# locks, threads, loggers, compilers: internal state that a model does not own
 _MACHINERY = {"torch", "threading", "concurrent", "logging", "builtins", "_thread", "weakref", "io", "_io", "itertools"}
 _MACHINERY |= {"asyncio", "multiprocessing", "importlib", "inspect", "_queue"}
 _DATA_OF_TORCH = tuple(
@@ -161,11 +161,11 @@ _DATA_OF_TORCH = tuple(
 )
 
 
-# the methods of these themselves are called: subclasses may load, forbid or count what is asked of them
+# The base class's methods are called: a subclass may load, forbid or count accesses.
 
 
 def mapping(value: Any) -> Snapshot:
-    """Items in their order; keys too may hold something."""
+    """Snapshot a mapping: its items in order; keys may have parts too."""
     kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
     former = dict(kind.items(value))
     keys = [(key, key) for key in former if type(key) is not str]
@@ -180,13 +180,13 @@ def _restore_mapping(kind: Any, value: Any, former: dict[Any, Any]) -> None:
 
 
 def _is_same(now: Collection[tuple[Any, ...]], former: Collection[tuple[Any, ...]]) -> bool:
-    """Return whether the very same things are there in the same order; equality may mean anything."""
+    """Return whether both have identical objects in the same order; ``==`` may be overridden."""
     pairs = zip(now, former, strict=False)
     return len(now) == len(former) and all(a is b for one, other in pairs for a, b in zip(one, other, strict=True))
 
 
 def sequence(value: Any) -> Snapshot:
-    """Items of a list, a deque or a set, in their order."""
+    """Snapshot a list, a deque or a set: its items in order."""
     kind: Any = next(kind for kind in (list, deque, set) if isinstance(value, kind))
     former = list(kind.__iter__(value))
     return Snapshot(list(enumerate(former)), partial(_restore_sequence, kind, value, former))
@@ -200,17 +200,17 @@ def _restore_sequence(kind: Any, value: Any, former: list[Any]) -> None:
 
 
 def immutable(value: Any) -> Snapshot:
-    """What cannot be changed, but may hold what can."""
+    """Snapshot an immutable container, whose items may be mutable."""
     return Snapshot(list(enumerate(value)))
 
 
 def object_array(value: np.ndarray[Any, Any]) -> Snapshot:
-    """What is in an array of objects."""
+    """Snapshot an array of objects."""
     return Snapshot(list(enumerate(value.ravel().tolist())) if value.dtype == object else [])
 
 
 def weak_container(value: Any) -> Snapshot:
-    """Containers that keep nothing alive: what died meanwhile is not put back."""
+    """Snapshot a weak container: entries that died meanwhile are not restored."""
     former = value.copy()
 
     def restore() -> None:
@@ -226,7 +226,7 @@ def _weak_entries(value: Any) -> list[tuple[Any, ...]]:
 
 
 def script_module(value: torch.jit.ScriptModule) -> Snapshot:
-    """Parts of a scripted module, and what its methods assign to it."""
+    """Snapshot a scripted module: its parts, and the attributes that its methods assign."""
     parts = [(name, part) for name, part in value.named_modules() if part is not value]
     former, mode = script_attributes(value), getattr(value, "training", None)
 
@@ -240,7 +240,7 @@ def script_module(value: torch.jit.ScriptModule) -> Snapshot:
 
 
 def instance(value: Any) -> Snapshot:
-    """What is in ``__dict__`` and in slots, and the class."""
+    """Snapshot an instance: its class, ``__dict__`` and slots."""
     kind, attributes, slots = type(value), getattr(value, "__dict__", None), _slots(value)
     parts = [("", attributes), ("", kind), *((slot.__name__, item) for slot, contents in slots for item in contents)]
     return Snapshot(parts, partial(_restore_thing, value, kind, attributes, slots))
@@ -256,7 +256,7 @@ def _restore_thing(value: Any, kind: type, attributes: Any, slots: list[Slot]) -
 
 
 def _slots(value: Any) -> list[Slot]:
-    """Return slots with what they hold; nothing for an empty one."""
+    """Return the slots with their values."""
     kinds = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
     slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, types.MemberDescriptorType)]
     return [(slot, _slot_value(slot, value)) for slot in slots]
@@ -278,7 +278,7 @@ def _restore_slot(slot: types.MemberDescriptorType, value: Any, former: tuple[An
 
 
 def function(value: Any) -> Snapshot:
-    """Enclosed variables, default arguments and attributes of a function."""
+    """Snapshot a function: its closure, default arguments and attributes."""
     if not _is_own(value.__globals__.get("__name__")):
         return Snapshot([])
     cells = list(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
@@ -314,13 +314,13 @@ _LEADS_TO: dict[type, tuple[str, ...]] = {
 
 
 def wrapper(value: Any) -> Snapshot:
-    """What stands for a function: bound, partial, decorated."""
+    """Snapshot a wrapper of a function: bound method, partial, decorator."""
     names = next(names for kind, names in _LEADS_TO.items() if isinstance(value, kind))
     return Snapshot([("", getattr(value, name)) for name in names])
 
 
 def class_(value: Any) -> Snapshot:
-    """Attributes of a class that is neither PyTorch's nor Python's."""
+    """Snapshot the attributes of a class, unless it belongs to PyTorch or Python."""
     if not _is_own(value.__module__):
         return Snapshot([])
     former = _class_attributes(value)

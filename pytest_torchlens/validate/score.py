@@ -12,7 +12,7 @@ _MOST_FAILURES = 10
 
 
 class Where(Protocol):
-    """Names calls for people."""
+    """Gives the label and source line of a call."""
 
     def label(self, number: int) -> str:
         """Return the label of the first operation of call `number`."""
@@ -33,7 +33,7 @@ class Score:
         self._failures: list[Failure] = []
 
     def fail(self, failure: Failure) -> None:
-        """Count a failure, and keep it if it is among the first ten."""
+        """Count a failure, and store it if it is among the first ten."""
         self.failed += 1
         if len(self._failures) < _MOST_FAILURES:
             self._failures.append(failure)

@@ -35,14 +35,14 @@ ONCE = "forward is called once, by the test"
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much may be spent on a verdict.
+    """Limits of time and memory for one verdict.
 
     Attributes
     ----------
     until
-        Moment of `time.perf_counter`, in seconds, by which to come to an end.
+        Deadline on the clock of `time.perf_counter`, in seconds.
     nbytes
-        Memory that the replay may hold, in bytes, as far as it can be told before.
+        Limit on the estimated memory of the replay, in bytes.
     """
 
     until: float
@@ -50,17 +50,17 @@ class Bounds:
 
 
 def validate_once(history: ModelHistory, bounds: Bounds, parts: Collection[str] = PARTS) -> Validation:
-    """Return the verdict on a recorded call, right after it.
+    """Return the verdict on a call that was just recorded.
 
-    Model, inputs, results, random generators, and whatever the test has set up to hear of operations stay as the call
-    left them.  What would run code of the test's again is not replayed.
+    Nothing changes for the test: model, inputs, results and random generators keep their state, and its modes and hooks
+    see no operation.  A call that would run the test's own code again is not replayed.
 
     Parameters
     ----------
     history
-        Of a recording with its output.
+        The history of a recording that still has its output.
     bounds
-        Where to stop.
+        Limits of time and memory.
     parts
         As in `validate`; ``"observer"`` is not run.
     """
@@ -96,7 +96,7 @@ def _verdicts(
 
 
 def _open_questions(recording: Recording) -> Iterator[str]:
-    """Say what completeness leaves open, for `validate` makes a second pass to find it."""
+    """Yield what completeness cannot check here; `validate` runs a second pass for it."""
     if names := list(dict.fromkeys(call.info.name for call in recording.calls if call.info.opaque)):
         yield f"what {', '.join(names)} computed inside"
     if constants := sum(source.kind == "constant" and not source.maker for source in recording.sources):
@@ -127,7 +127,7 @@ def _with_status(part: PartVerdict, status: Status, reason: str) -> PartVerdict:
 
 
 def reason_not_to_replay(recording: Recording, bounds: Bounds) -> str:
-    """Return why a recorded call cannot be replayed unnoticed, ``""`` if it can."""
+    """Return why a replay would run the test's own code or exceed the limits; ``""`` if it would not."""
     for call in recording.calls:
         if call.info.opaque or is_custom_operator(call):
             return f"{call.info.name} runs code of its own that would run again"
@@ -140,7 +140,7 @@ def reason_not_to_replay(recording: Recording, bounds: Bounds) -> str:
 
 
 def is_custom_operator(call: Call) -> bool:
-    """Return whether a call is of an operator registered by Python code: what it computes may be counted."""
+    """Return whether a call ran an operator that Python code registered; a test may count its calls."""
     func = call.info.func
     if not is_operator(func):
         return False
@@ -149,13 +149,13 @@ def is_custom_operator(call: Call) -> bool:
 
 
 def overrides_dispatch(kind: type) -> bool:
-    """Return whether a class of tensors runs code of its own at each operation."""
+    """Return whether a tensor class overrides ``__torch_function__`` or ``__torch_dispatch__``."""
     if kind.__module__.partition(".")[0] == "torch":
         return False
     return overrides(kind) or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 
 def _replay_bytes(recording: Recording) -> int:
-    """Return the bytes of values that autograd will hold, and of copies of what is overwritten."""
+    """Estimate the bytes that autograd saves during the replay, plus copies of overwritten sources."""
     made = sum(value.nbytes for call in recording.calls for value in call.outputs if value.requires_grad)
     return made + sum(source.value.nbytes for source in recording.sources if source.written)

@@ -28,17 +28,17 @@ Tensor = torch.Tensor
 
 
 class ModelState:
-    """A model and its inputs as they are now, with all that a forward pass may change.
+    """A snapshot of a model and its inputs: everything that a forward pass may change.
 
-    Parameters are not copied for the sake of modules whose inside is seen, for they are large: what is written to
-    them is recorded with what it was before.
+    Parameters are large, so they are copied only for opaque modules.  For all others the recorder saves the values of
+    a parameter before a write.
 
     Parameters
     ----------
     model
         The model.
     args, kwargs
-        What it is called with.
+        Its arguments.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ModelState:
     ) -> None:
         self._objects = ObjectGraph({"attribute": model, "input": dict(enumerate(args)) | (kwargs or {})})
         self.single_use = self._objects.single_use("input")
-        """Inputs that can be read but once, by names for people."""
+        """Names of inputs that can be read only once."""
         opaque = [tensor for module in model.modules() if is_opaque(module) for tensor in tensors_used(module)]
         tensors = {id(tensor): (name, tensor) for name, tensor in self._objects.tensors}
         tensors = {id(tensor): ("a tensor", tensor) for tensor in opaque} | tensors
@@ -56,14 +56,14 @@ class ModelState:
         copied = {id(tensor) for tensor in opaque}
         copied |= {id(tensor) for _, tensor in real if not isinstance(tensor, torch.nn.Parameter)}
         self._tensors = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
-        views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # they have the history of what they view
+        views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # a view has the autograd history of its base
         self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
         self._unrestored: list[str] = []
         self._overwritten: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._drawn: dict[int, RandomState] = {}
 
     def note(self, recording: Recording) -> None:
-        """Note what recorded calls overwrote and drew from, as it was before."""
+        """Note the former values of tensors that recorded calls overwrote, and of generators that they drew from."""
         for source in recording.sources:
             if source.written and source.value.tensor is not None and not is_lazy(source.live):
                 self._overwritten.setdefault(id(source.live), (source.live, source.value.tensor))
@@ -72,10 +72,10 @@ class ModelState:
                 self._drawn.setdefault(id(call.random.generator), call.random)
 
     def restore(self) -> None:
-        """Put all back: by assignment where that is enough, tensors that changed by copying.
+        """Restore everything: by assignment where that is enough, changed tensors by copying.
 
-        What stands for the same memory twice (an array, and a tensor made from it during the pass) is put back as it
-        was before the pass, in the end.
+        Memory with two owners (an array, and a tensor made from it during the pass) ends with its values from before
+        the pass.
         """
         self._objects.restore()
         for tensor, kind in self._lazy:
@@ -100,9 +100,9 @@ class ModelState:
                 overwrite(tensor, contents)
 
     def unrestored(self, maybe: bool = False) -> list[str]:
-        """Return what was changed and could not be put back, by names for people.
+        """Return the names of changed objects that could not be restored.
 
-        With `maybe`, iterators too of which it cannot be told whether they were read.
+        With `maybe`, also iterators that may have been read.
         """
         histories = [name for name, followed in self._autograd if not followed.is_restored()]
         return [*self._unrestored, *self._objects.used_up(maybe), *(f"the history of {name}" for name in histories)]
@@ -119,7 +119,7 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 class AutogradState:
-    """One tensor as autograd has it now."""
+    """A snapshot of a tensor's autograd state: its history, gradient and hooks."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -131,7 +131,7 @@ class AutogradState:
         self._hooked = dict(self._hooks or {})
 
     def restore(self) -> None:
-        """Put back what can be: a history that came up is cut off; one that there was cannot be made again."""
+        """Restore what is possible: a new history is detached; a lost history cannot be restored."""
         if self._changed() and self._made_by is None and not self.tensor._is_view():
             self.tensor.detach_()
         if self.tensor.requires_grad != self._required and _grad_fn_of(self.tensor) is None:
@@ -147,7 +147,7 @@ class AutogradState:
             self._hooks.update(self._hooked)
 
     def is_restored(self) -> bool:
-        """Return whether its history is what it was; looking may give a view the history of its base."""
+        """Return whether the history is the former one; reading it may give a view the history of its base."""
         return not self._changed()
 
     def _changed(self) -> bool:
@@ -157,12 +157,12 @@ class AutogradState:
 def _grad_fn_of(tensor: Tensor) -> Any:
     try:
         return tensor.grad_fn
-    except RuntimeError:  # a view that was made without gradients and written to, whose base has them
+    except RuntimeError:  # a view made without gradients, whose base was written to with gradients
         return None
 
 
 def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Return the fingerprint of every parameter, buffer and input, by a name for people."""
+    """Return the fingerprint of every parameter, buffer and input, by a readable name."""
     tensors = {
         **{f"parameter {name}": parameter for name, parameter in model.named_parameters()},
         **{f"buffer {name}": buffer for name, buffer in model.named_buffers()},
@@ -174,7 +174,7 @@ def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> di
 
 
 class Generators:
-    """The global random generators as they are now: torch on all devices, NumPy, Python."""
+    """A snapshot of the global random generators: torch on all devices, NumPy, Python."""
 
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()
@@ -183,7 +183,7 @@ class Generators:
         self._python = random.getstate()
 
     def restore(self) -> None:
-        """Put all of them back."""
+        """Restore all of them."""
         torch.set_rng_state(self._torch)
         if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)
@@ -191,7 +191,7 @@ class Generators:
         random.setstate(self._python)
 
     def digests(self) -> dict[str, str]:
-        """Return each generator's state in short."""
+        """Return a digest of each generator's state."""
         states = {"random state of torch": fingerprint(self._torch), "random state of Python": str(hash(self._python))}
         _, words, place, *rest = self._numpy
         states["random state of NumPy"] = str(hash((np.asarray(words).tobytes(), place, *rest)))

@@ -21,9 +21,9 @@ from pytest_torchlens.validate.state import Generators
 
 @contextlib.contextmanager
 def hooks_and_modes_disabled() -> Iterator[None]:
-    """Take aside all that would hear of operations, and put it back; random generators too are left as they were.
+    """Disable modes, saved-tensor hooks and warnings, and preserve the random generators.
 
-    Classes of tensors hear of none, but where `torch._C._EnableTorchFunction` lets them.
+    ``__torch_function__`` of tensor subclasses is disabled too, except inside `torch._C._EnableTorchFunction`.
     """
     generators = Generators()
     try:
@@ -35,7 +35,7 @@ def hooks_and_modes_disabled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Ignore them by a filter that nobody is told of: after `catch_warnings`, what is given once is given once more."""
+    """Ignore warnings by a filter inserted silently; `catch_warnings` would make once-only warnings appear again."""
     filters = warnings.filters
     assert isinstance(filters, list)  # noqa: S101 - for the type checker
     former = filters[:]
@@ -55,7 +55,7 @@ def _no_modes() -> Iterator[None]:
 @contextlib.contextmanager
 def _no_saved_tensor_hooks() -> Iterator[None]:
     hooks: list[tuple[Any, Any]] = []
-    # PyTorch before 2.9 does not say which there are: calls under such hooks are not traced (run/untraced.py).
+    # PyTorch before 2.9 cannot list the hooks: calls under such hooks are not traced (run/untraced.py).
     topmost: Callable[[bool], Any] = getattr(_autograd, "_top_saved_tensors_default_hooks", lambda _: None)
     while top := topmost(True):
         hooks.append(top)
@@ -69,7 +69,7 @@ def _no_saved_tensor_hooks() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_function_modes() -> Iterator[None]:
-    """All but the default device, which is a mode too."""
+    """Disable all function modes except the default device, which is a mode too."""
     modes = [_pop_function_mode() for _ in range(torch._C._len_torch_function_stack())][::-1]  # type: ignore[no-untyped-call]
     devices = [mode for mode in modes if isinstance(mode, DeviceContext)]
     for mode in devices:

@@ -67,18 +67,18 @@ def validate(
     seed: int | None = None,
     exhaust: bool = False,
 ) -> Validation:
-    """Record ``model(*args, **kwargs)`` and prove the record right.
+    """Record ``model(*args, **kwargs)`` and check the record in all `parts`.
 
-    The model, the inputs and the random generators are left as they were found.
+    The model, the inputs and the random generators have their former state afterwards.
 
     Parameters
     ----------
     model, args, kwargs
-        What to call, and with what.
+        The model and its arguments.
     parts
         Any of ``"observer"``, ``"replay"``, ``"perturbation"``, ``"invariants"``, ``"completeness"``; None for all.
     seed
-        Seed set before each run; None runs from the generators as they are.
+        Seed set before each run; None runs from the current state of the generators.
     exhaust
         Whether to run a generator that the model returns to its end, as in `capture.record`.
 
@@ -101,7 +101,7 @@ def validate(
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
-    """Return the verdicts on a recording by itself: replay, perturbation and invariants, as far as asked for.
+    """Return the verdicts on a recording alone: those of replay, perturbation and invariants that `parts` names.
 
     The model and the inputs must hold the values that they had before the recorded call.
     """
@@ -113,12 +113,12 @@ def check_recording(recording: Recording, history: ModelHistory, parts: Collecti
 
 
 def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
-    """Return the parts to run, in order; all of them for None.
+    """Return the parts to run, in order; None selects all.
 
     Raises
     ------
     ValueError
-        If a name is no part of a validation; the message has the nearest one.
+        If a name is not a part of a validation; the message suggests the nearest one.
     """
     for name in parts or ():
         if name not in PARTS:
@@ -128,7 +128,7 @@ def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
 
 
 def verdict_on(parts: list[PartVerdict], seconds: float, recording: Recording) -> Verdict:
-    """Return the verdict that the verdicts on its parts come to."""
+    """Return the verdict on the whole validation from the verdicts on its parts."""
     failed = any(part.status is Status.FAILED for part in parts)
     counts = {part.name: part.checked for part in parts}
     return Verdict(
@@ -158,7 +158,7 @@ def has_content(recording: Recording) -> bool:
 
 
 def as_not_applicable(verdict: Verdict) -> Verdict:
-    """Say of a verdict on a record without operations and outputs that it is none, unless something failed."""
+    """Return the verdict as not applicable, for a record without operations and outputs; a failure stays."""
     if not verdict:
         return verdict
     reason = "there was nothing to check: no operation ran, and no tensor was returned"
@@ -168,7 +168,7 @@ def as_not_applicable(verdict: Verdict) -> Verdict:
 
 
 class _Run:
-    """The model, its inputs, and what they were before."""
+    """Runs a model with one input several times, each from the same state."""
 
     def __init__(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None, exhaust: bool
@@ -183,17 +183,18 @@ class _Run:
         self._inputs = dict([*walk(args), *walk(kwargs)])
         self._returned: list[str] = []
         self._single_use = ""
-        """Why the model can be run only once; ``""`` where it can be again."""
+        """Why the model can run only once; ``""`` if it can run again."""
         if self._state.single_use:
             self._single_use = (
                 f"the model cannot be run again on what can be read once: {', '.join(self._state.single_use)}"
             )
 
     def validate(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
-        """Return the history and the verdicts of the parts asked for.
+        """Return the history and the verdicts on `parts`.
 
-        A few kernels take another path while the dispatcher is watched (`torch.linalg.svdvals` computes the vectors
-        too).  So a failure beside the watch is looked at again without it, and only what stays is reported.
+        Completeness runs the model under a dispatch mode.  A few kernels take another path under it
+        (`torch.linalg.svdvals` computes the vectors too).  So if another part fails, all parts but completeness run
+        again without the mode, and only what fails then is reported.
         """
         history, verdicts = self._validate_once(parts)
         unwatched = tuple(part for part in parts if part != "completeness")
@@ -214,7 +215,7 @@ class _Run:
             verdicts = self._repeat_with_saved_values(parts, doubted)
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
-        if observed is not None:  # last of those that compare with the model, which it runs
+        if observed is not None:  # runs the model, so it comes last
             verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
         elif "observer" in parts:
             verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._single_use))
@@ -226,13 +227,13 @@ class _Run:
         return "observer" in parts and not self._single_use
 
     def _take_output(self, recording: Recording) -> list[str]:
-        """Return the fingerprints of what the model returned, let go of it, and put everything back."""
+        """Return the fingerprints of the model's output, drop the output, and restore the state."""
         recording.output = None
         self.restore()
         return self._returned
 
     def _repeat_with_saved_values(self, parts: tuple[str, ...], doubted: frozenset[str]) -> list[PartVerdict]:
-        """Record and replay again with the values kept of functions that gave others, until no more of them turn up."""
+        """Record and replay again, saving the values of functions that differed, until no further function differs."""
         doubts: frozenset[str] = frozenset()
         while not doubted <= doubts:
             doubts |= doubted
@@ -243,7 +244,7 @@ class _Run:
         return verdicts
 
     def _record(self, watch: bool) -> Recording:
-        """Record the model, watched if asked for and if it runs so: some of PyTorch refuses to under any watch."""
+        """Record the model, under a dispatch mode if `watch`; without it where PyTorch raises under any mode."""
         if self._single_use:
             return self._record_with_tensors_before(watch)
         try:
@@ -258,7 +259,7 @@ class _Run:
 
     def _record_once(self, watch: bool, keep: Keep = "none") -> Recording:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
-        begun: list[Recording] = []  # what was overwritten is to be put back also if the model raises
+        begun: list[Recording] = []  # overwritten tensors are restored even if the model raises
         try:
             recording = self._in_own_context(
                 record, self.model, self.args, self.kwargs, thorough=True, begun=begun.append, **options
@@ -270,10 +271,9 @@ class _Run:
         return recording
 
     def _record_again(self, first: Recording) -> Recording:
-        """Record once more, with all tensors noted that there are before, to tell constants from what is made.
+        """Record once more, and list all existing tensors first, to tell constants from tensors made during the pass.
 
-        What the dispatcher was seen to make for no recorded call is made of Python's own data: `torch.Tensor([1.0])`
-        is no function that could be seen, but it asks for memory.
+        `torch.Tensor([1.0])` calls no function that the recorder sees, but the dispatcher allocates its memory.
         """
         returned = self._returned
         self.restore()
@@ -286,14 +286,14 @@ class _Run:
         return first
 
     def _record_with_tensors_before(self, watch: bool) -> Recording:
-        """Record, and note which constants were not there before."""
+        """Record, and note which constants did not exist before the pass."""
         before = TensorsBefore()
         recording = self._record_once(watch)
         recording.strangers = before.strangers(recording.sources)
         return recording
 
     def _observe(self, traced: Observation, uninitialised: set[str]) -> PartVerdict:
-        """Compare the recorded run with a plain one; a model that differs from itself cannot be judged so."""
+        """Compare the recorded run with a plain one; not applicable if two plain runs differ."""
         self.restore()
         plain = self._plain_run()
         verdict = compare(traced, plain, uninitialised)
@@ -307,7 +307,7 @@ class _Run:
         return dataclasses.replace(verdict, status=Status.NOT_APPLICABLE, reason=reason, failures=(), num_failures=0)
 
     def _not_repeating(self, how: str) -> str:
-        """Say that a model does not repeat itself, or what it changed that could not be put back."""
+        """Return why two runs differ: the model does not repeat itself, or some state could not be restored."""
         self.restore()
         lost = self._state.unrestored(maybe=True)
         if not lost:
@@ -325,12 +325,12 @@ class _Run:
         return Observation.of(self.model, self._inputs, output)
 
     def _in_own_context(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
-        """Call a function; settings and context variables that it leaves otherwise are put back."""
+        """Call a function, then restore the settings and context variables that it changed."""
         with ambient.restored(ambient.current()):
             return contextvars.copy_context().run(function, *args, **kwargs)
 
     def restore(self) -> None:
-        """Put the model, the inputs and the generators back as they were."""
+        """Restore the state of the model, the inputs and the random generators."""
         self._state.restore()
         self._generators.restore()
 
@@ -342,7 +342,7 @@ def _replay(
     returned: list[str],
     doubts: frozenset[str] = frozenset(),
 ) -> tuple[list[PartVerdict], frozenset[str]]:
-    """Return the verdicts of the replay, and the names of functions that gave other values than recorded."""
+    """Return the verdicts of the replay, and the names of functions whose values differ from the recorded ones."""
     if not {"replay", "perturbation"} & set(parts):
         return [], doubts
     replay = Replay(recording, where, parts, doubts)

@@ -98,7 +98,7 @@ def test_a_module_that_no_model_has_is_a_usage_error(pytester: pytest.Pytester):
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(
-        ["ERROR: no graph of 2 of 2 models: --lens-graph does not fit: focus is 'head', and no*"]
+        ["ERROR: no graph of 2 of 2 models: --lens-graph does not fit: focus: expected a module that was called*"]
     )
 
 
