@@ -42,53 +42,53 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     vis_outpath: Path | str = "model_graph.svg",
     exhaust: bool = False,
 ) -> ModelHistory:
-    """Run a forward pass and return everything about it.
+    """Run a forward pass and return its history: graph, activations and metadata.
 
     Parameters
     ----------
     model
-        Any `torch.nn.Module`; called once, as it stands, in the present gradient mode.
+        Any `torch.nn.Module`; called once, unchanged, in the current gradient mode.
     input_args
-        A tensor, or a list or tuple of the positional arguments.  A list that is the one argument goes in as
+        A tensor, or a list or tuple of the positional arguments.  Pass a single list argument as
         ``[[...]]``.
     input_kwargs
         Keyword arguments.
     layers_to_save
-        ``"all"`` (default), None or ``"none"``, or what to save, one or several: labels, short labels, module
-        addresses, places (negative ones too), parts of labels, a `Query`, or a function of a `LoggedOperation`.
+        ``"all"`` (default), None or ``"none"``, or one or several keys: labels, short labels, module
+        addresses, indices (also negative), parts of labels, a `Query`, or a function of a `LoggedOperation`.
     random_seed
         Seed for the generators of torch, NumPy and Python; None (default) leaves them alone.
     vis_opt
         ``"none"`` (default), ``"unrolled"`` to draw every operation, ``"rolled"`` to draw all passes of a layer as one.
     save_options
-        What is done to activations before they are saved: detach, transform, dtype, device, streaming to disk.
+        How activations are processed before they are saved: detach, transform, dtype, device, streaming to disk.
     save_gradients
-        Whether backward passes to come leave the gradient of each saved activation in ``grad_contents``.
+        Whether later backward passes store the gradient of each saved activation in ``grad_contents``.
     vis_nesting_depth
-        Depth of modules from which on each is drawn as one node, or depths by address (``{"layer*": 0}``); None
+        Module depth from which each module is drawn as one node, or depths by address (``{"layer*": 0}``); None
         (default) draws every operation.
     vis_outpath
-        Where the drawing goes; its ending is the format.  Without Graphviz a warning says so.  `ModelHistory.draw` has
-        more to ask for.
+        Path of the drawing; its suffix is the format.  Without Graphviz a warning is issued.  `ModelHistory.draw` has
+        more options.
     exhaust
         Whether to run a generator that the model returns to its end and record that too; by default (False) it is
-        handed on as it is and ``history.recording.unseen`` says so.
+        returned unchanged and ``history.recording.unseen`` reports it.
 
     Returns
     -------
     ModelHistory
-        Indexed by label (``"conv2d_3_7"``), short label, module address (``"features.6"``) or place.
+        Indexed by label (``"conv2d_3_7"``), short label, module address (``"features.6"``) or index.
 
     Raises
     ------
     TraceError
         If the arguments do not fit the model's forward, or this thread is already recording.
     LookupKeyError
-        If `layers_to_save` has a key that names no layer.
+        If a key in `layers_to_save` does not match a layer.
     SavingError
         If a function in `layers_to_save`, or the transform, raises.
     TypeError, ValueError
-        If another option is none that it can be, or the folder to stream to cannot be made; before the model runs.
+        If another option is invalid, or the streaming folder cannot be created; raised before the model runs.
 
     Examples
     --------
@@ -150,16 +150,16 @@ def show_model_graph(  # noqa: PLR0913 - the paper's signature
     model, input_args, input_kwargs, random_seed
         As in `log_forward_pass`.
     vis_opt, vis_nesting_depth, **options
-        Those of `DrawOptions`: ``direction``, ``focus``, ``color_by``, ``node_text``, ``theme``, ``legend`` and so on.
+        Options of `DrawOptions`: ``direction``, ``focus``, ``color_by``, ``node_text``, ``theme``, ``legend`` and so on.
     vis_outpath
-        Where the drawing goes; its ending is the format: ``.svg``, ``.pdf``, ``.png`` or ``.dot``.
+        Path of the drawing; its suffix is the format: ``.svg``, ``.pdf``, ``.png`` or ``.dot``.
 
     Raises
     ------
     OptionError
-        If an option cannot be; said before the model runs where that can be known.
+        If an option is invalid; raised before the model runs where possible.
     DrawingUnavailable
-        If this machine has no Graphviz, or it cannot draw this.
+        If Graphviz is missing or cannot draw the graph.
 
     Examples
     --------
@@ -180,10 +180,10 @@ def validate_model_activations(
     *,
     exhaust: bool = False,
 ) -> Validation:
-    """Record a forward pass, prove the record right, and return the verdict, which is true when it passed.
+    """Record a forward pass, validate the record, and return the verdict, which is true if validation passed.
 
-    The graph is run again from its inputs and must reproduce every activation bit for bit; other values in place of
-    each parent must change each result; and recording must have changed nothing.  The model is left as it was found.
+    Replaying the graph from its inputs must reproduce every activation bit for bit.  Changing the values of each parent
+    must change each result.  Recording must not change the result or the model.
     Parameters are those of `log_forward_pass`.
     """
     args, kwargs = arguments_of(model, input_args, input_kwargs)

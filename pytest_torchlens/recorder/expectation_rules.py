@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 GRADIENTS = frozenset({"output gradient", "parameter gradient", "tensor gradient"})
 ANYTHING = GRADIENTS | {"output", "parameter", "update", "tensor", "loss", "scalar"}
 FEW = 5
-"""Norms that a median is taken of, at least."""
+"""Minimum number of norms for a median."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What is looked at: a row, and what it is of."""
+    """A row, and the tensor it describes."""
 
     kind: str
     name: str
@@ -36,7 +36,7 @@ class Observation:
 
     @property
     def layer(self) -> str:
-        """The name without what its kind says anyway."""
+        """The name without the suffix of its kind."""
         return self.name.removesuffix(".grad").removesuffix(".update")
 
 
@@ -47,20 +47,20 @@ class ExpectationRule:
     Attributes
     ----------
     kinds : frozenset of str
-        Kinds of items that it looks at.
+        Kinds of items that it checks.
     look : callable
-        Returns what is wrong with a row, None where it says nothing of it; the list is the rule's own, of what it
-        saw of that item before.
+        Returns the problem with a row, empty if there is none, and None if the rule does not apply.  The list is the
+        rule's own, with earlier values of the item.
     value : callable
-        Returns the number that is judged.
+        Returns the number that is checked.
     takes_range : bool
-        Whether it is expected of a size, or just expected.
+        Whether the expectation needs a range.
     example : str
         A range, for messages.
     is_share : bool
         Whether its value is from 0 to 1.
     missing : str
-        What to do where there was nothing to look at.
+        Advice for when there was nothing to check.
     """
 
     kinds: frozenset[str]
@@ -90,7 +90,7 @@ def _in_range(words: str, value: Callable[[Row], float]) -> Look:
 
 
 def _update_ratio(expected: Expectation, found: Observation, past: list[float]) -> str | None:
-    # A bias begins at zero and moves by more than itself: the ratio says something of weights only.
+    # A bias starts at zero and moves by more than its size, so the ratio is meaningful for weights only.
     return _RATIO(expected, found, past) if len(found.shape) > 1 else None
 
 
@@ -126,7 +126,7 @@ def _not_still(words: str) -> Callable[[Expectation, Observation, list[float]], 
 
 
 def decrease(losses: list[float], wanted: Range | None) -> str:
-    """Return what is wrong with how losses went: the last quarter has to be below the first, or by a share of it."""
+    """Return the problem with the losses: the last quarter must be below the first, by a share of it if given."""
     asked = f"expected loss_decreases={wanted.text if wanted else True}"
     if bad := [loss for loss in losses if not math.isfinite(loss)]:
         return f"loss: {len(bad)} of {len(losses)} losses are not finite, the first of them {bad[0]}; {asked}"
@@ -145,7 +145,7 @@ def _remember(past: list[float], number: float, window: int) -> None:
 
 
 def text(number: float, wanted: Range | None) -> str:
-    """Return a value as its range is written: a share in per cent."""
+    """Return a value in the notation of its range: a share as a percentage."""
     return f"{number:.2%}" if wanted and wanted.is_share else f"{number:.4g}"
 
 

@@ -45,13 +45,13 @@ class Expectation:
     name : str
         One of `NAMES`.
     range : Range or None
-        What the value has to be in; None for those that are true or not.
+        Allowed values; None for expectations without a range.
     layers : str
-        Glob of the names that it is about.
+        Glob of the item names that it checks.
     window : int
-        Steps that it looks back.
+        Number of steps it looks back.
     looks : int
-        How often it had something to look at.
+        Number of rows it checked.
     """
 
     name: str
@@ -63,28 +63,28 @@ class Expectation:
 
     @property
     def rule(self) -> ExpectationRule:
-        """What is looked at."""
+        """The rule that it applies."""
         return RULES[self.name]
 
     def is_about(self, kind: str, name: str) -> bool:
-        """Whether it looks at such an item."""
+        """Whether it checks such an item."""
         return self.name in RULES and kind in self.rule.kinds and fnmatchcase(name, self.layers)
 
     def look(self, found: Observation) -> str:
-        """Look at a row; return what is wrong with it."""
+        """Check a row and return the problem, or an empty string."""
         problem = self.rule.look(self, found, self._history[found.name])
         self.looks += problem is not None
         return problem or ""
 
     def past(self, name: str) -> str:
-        """Return the last values that were as expected, where it is about values."""
+        """Return the last values in range; empty without a range."""
         return ", ".join(text(number, self.range) for number in self._history[name][-3:]) if self.range else ""
 
     def missing(self, items: Iterable[Item]) -> str:
-        """Return what was never there to be looked at; nothing where there was something."""
+        """Return a message if there was never anything to check, else an empty string."""
         if self.looks:
             return ""
-        # The loss is a scalar by its kind, and is known by its name.
+        # The loss has the kind scalar and is recognized by its name.
         names = [item.name for item in items if {item.kind, item.name} & self.rule.kinds]
         if names and not any(fnmatchcase(name, self.layers) for name in names):
             return f"{self.name} looked at nothing: no tracked item fits {self.layers!r}; {nearest(self.layers, names)}"
@@ -108,9 +108,9 @@ class Expectations:
         Raises
         ------
         TypeError
-            If there is none of that name, or `layers` is no glob.
+            If an expectation is unknown, or `layers` is not a glob.
         ValueError
-            If a range is none or always true, nothing is expected, or `window` is no number of steps.
+            If a range is invalid or always true, there is no expectation, or `window` is not a number of steps.
         """
         if not isinstance(layers, str):
             raise TypeError(f"layers: expected one glob of names such as 'features.*', got {layers!r}")
@@ -124,17 +124,17 @@ class Expectations:
         self._all += [Expectation(name, _range(name, value), layers, window) for name, value in asked.items()]
 
     def awaits_gradient(self, item: Item) -> bool:
-        """Whether it matters that this gradient does not come."""
+        """Whether a missing gradient of this item counts as a failure."""
         return any(one.name == "gradients_arrive" and one.is_about(item.kind, item.name) for one in self._all)
 
     def needs(self, item: Item) -> bool:
-        """Whether one of them looks at this item, so that it has to be read in every step."""
+        """Whether an expectation checks this item, so that it must be read in every step."""
         return any(expected.is_about(item.kind, item.name) for expected in self._all)
 
     def dead_units(self, item: Item, tensor: torch.Tensor) -> float:
-        """Return the share of units that were zero in all samples of the last steps; NaN where nobody asks."""
+        """Return the share of units that were zero in all samples of the last steps; NaN if no expectation needs it."""
         windows = [one.window for one in self._all if one.name == "dead_units" and one.is_about(item.kind, item.name)]
-        if not windows or tensor.dim() < 2:  # noqa: PLR2004 - one number a sample is no layer of units
+        if not windows or tensor.dim() < 2:  # noqa: PLR2004 - a layer of units has a batch and a unit dimension
             return NOT_MEASURED
         silent = _silent_units(tensor)
         zero_steps = self._zero_steps.get(item.number)
@@ -144,23 +144,23 @@ class Expectations:
         return float((zero_steps >= max(windows)).double().mean())
 
     def check(self, rows: Iterable[tuple[StepReading, Row]]) -> ExpectationError | None:
-        """Look at all that a step had; return the first failure."""
+        """Check all rows of a step and return the first failure."""
         for reading, row in rows:
             if reading.scale != 1 and row.nans:
-                continue  # a loss scaled too far: the scaler leaves the step out
+                continue  # the loss scale was too large: the scaler skips the step
             found = Observation(reading.item.kind, reading.item.name, reading.shape, reading.dtype, row)
             if error := self._check(found):
                 return error
         return None
 
     def check_scalar(self, name: str, row: Row) -> ExpectationError | None:
-        """Look at a number that the loop told."""
+        """Check a number passed to `step` or `log`."""
         if name == "loss":
             self._losses.append(row.mean)
         return self._check(Observation("loss" if name == "loss" else "scalar", name, (), "", row))
 
     def check_end(self, step: int, items: Collection[Item]) -> ExpectationError | None:
-        """Look at what only the whole tells; also at whether there was anything to look at."""
+        """Check the expectations of the whole run, and that each had something to check."""
         for expected in self._all:
             problem = self._decrease(expected) if expected.name == AT_THE_END else expected.missing(items)
             if problem:

@@ -39,9 +39,9 @@ _columns = attrgetter(*COLUMNS)
 
 
 class Output:
-    """Hands out items to processes beside, which are started with the first item.
+    """Distributes items to recorder processes, which start with the first item.
 
-    The first of them writes the table of all; frames of an item go to one of them, always the same.
+    The first process writes the table of all items.  Each item's frames always go to the same process.
     """
 
     def __init__(self, options: RecorderOptions) -> None:
@@ -53,7 +53,7 @@ class Output:
 
     @property
     def pids(self) -> list[int]:
-        """Ids of the processes beside."""
+        """Ids of the recorder processes."""
         return [worker.pid for worker in self._workers]
 
     def declare(self, item: Item) -> None:
@@ -69,14 +69,14 @@ class Output:
         if self._is_off or not self._is_shown(reading.item):
             return
         found = reading.measured.statistics()
-        said = {
+        header = {
             "step": step,
             "note": note,
             "full": reading.shape,
             "dtype": reading.dtype,
             "facts": {"mean": found.mean, "std": found.std, "min": found.min, "max": found.max, "nans": found.nans},
         }
-        self._send(self._worker(reading.item).send_frame, reading.item.number, values, **said)
+        self._send(self._worker(reading.item).send_frame, reading.item.number, values, **header)
 
     def write(self, rows: list[tuple[Item, Row]]) -> None:
         """Send rows of statistics."""
@@ -84,16 +84,16 @@ class Output:
             self._send(self._workers[0].send_rows, [(item.number, *_columns(row)) for item, row in rows])
 
     def counts(self, item: Item) -> Counts | None:
-        """Return what became of an item's frames."""
+        """Return how many frames of an item were written or dropped; None if it has none."""
         return self._worker(item).counts.get(item.number) if self._workers and self._is_shown(item) else None
 
     @property
     def rows_dropped(self) -> int:
-        """Rows of statistics that are in no file."""
+        """Rows of statistics that were not written."""
         return sum(worker.rows_dropped for worker in self._workers)
 
     def trouble(self) -> RecorderError | None:
-        """Return, once, why nothing can be sent any more: a process beside has ended."""
+        """Return the error that stopped sending, once; None while all recorder processes run."""
         if not self._is_off:
             self._error = next((error for worker in self._workers if (error := worker.trouble())), None)
             self._is_off = self._error is not None
@@ -101,7 +101,7 @@ class Output:
         return error
 
     def close(self) -> RecorderError | None:
-        """Have all files finished, those of the first process last: it makes the page; return what went wrong."""
+        """Finish all files, and return the first error.  The first process ends last, because it writes the page."""
         was_off, self._is_off = self._is_off, True
         errors = [self._error, *(worker.close() for worker in reversed(self._workers))]
         if self._folder:
@@ -120,12 +120,12 @@ class Output:
                 f"slot_values= ask for: {error}"
             ) from None
 
-    def _send(self, send: Callable[..., None], *what: Any, **said: Any) -> None:
-        """Send something; that it cannot be sent is told when the step ends, not within a hook of autograd's."""
+    def _send(self, send: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Send something.  An error is reported when the step ends, not inside an autograd hook."""
         if self._is_off:
             return
         try:
-            send(*what, **said)
+            send(*args, **kwargs)
         except RecorderError as error:
             self._error, self._is_off = error, True
 
@@ -142,7 +142,8 @@ OWN = ("recording-*.json", "series.*", "index.html", "tensorboard/events.out.tfe
 class RecordingFolder:
     """Makes a folder, keeps other recorders out of it, and removes what an earlier one wrote.
 
-    It is emptied here, before a process beside is started: one that starts late would remove what another has written.
+    The training process empties the folder before it starts a recorder process.  A process that starts late would
+    otherwise remove files of another.
 
     Parameters
     ----------
@@ -152,7 +153,7 @@ class RecordingFolder:
     Raises
     ------
     RecorderError
-        If it cannot be made or emptied, or another recorder, of any process, writes into it.
+        If it cannot be created or emptied, or another recorder in any process writes into it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -177,7 +178,7 @@ class RecordingFolder:
         self.close()
 
     def close(self) -> None:
-        """Let other recorders in."""
+        """Release the folder for other recorders."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
@@ -195,12 +196,12 @@ def _lock_folder(path: Path) -> int:
         os.close(lock)
         raise
     except OSError:
-        pass  # not every network's disk can lock
+        pass  # some network file systems cannot lock
     return lock
 
 
 def _earlier_files(folder: Path) -> Iterator[Path]:
-    """Yield what an earlier recording wrote; nothing where there was none, for then all files are the user's."""
+    """Yield the files of an earlier recording; without one, all files are the user's."""
     reports = read_reports(folder)
     names = [name for report in reports for item in report["items"] for name in item["files"]]
     yield from (path for name in names if (path := folder / name).parent == folder)

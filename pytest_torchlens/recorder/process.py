@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 
 RESERVED_SLOTS = 2
-"""Slots that frames leave to the statistics."""
+"""Slots reserved for statistics."""
 
 WORKER_VARIABLE = "PYTEST_LENS_RECORDER"
-"""Variable of the environment that a process beside knows itself by."""
+"""Environment variable that marks a recorder process."""
 
 FINISH_SECONDS = 5.0
-"""Seconds for a process that was told to stop to finish its files."""
+"""Seconds that a stopped process has to finish its files."""
 
 MAX_LOG_BYTES = 8_000
-"""Bytes of what the process beside said last that an error repeats; a callback may print at each frame."""
+"""Last bytes of the process's output that an error repeats; a callback may print at each frame."""
 
 MAX_PENDING_ROWS = 20_000
-"""Rows of statistics that wait for a slot at most."""
+"""Maximum number of rows that wait for a slot."""
 
 
 class RecorderProcess:
-    """A process beside, and the way to it: memory for numbers, a pipe for what they are."""
+    """A recorder process, with shared memory for numbers and a pipe for messages."""
 
     def __init__(self, options: RecorderOptions, number: int) -> None:
         self.options = options
@@ -76,16 +76,16 @@ class RecorderProcess:
         self._send(do="item", item=item, **what)
 
     def send_frame(self, item: int, values: torch.Tensor, **what: Any) -> None:
-        """Copy values into a free slot; where there is none, do as the policy says.
+        """Copy values into a free slot; without one, apply the policy.
 
         Parameters
         ----------
         item
             Number of the item.
         values
-            In the CPU's memory, no more than a slot holds; copied before this returns.
+            On the CPU, at most as many as a slot holds.  They are copied before this returns.
         what
-            What the frame says.
+            The other fields of the message.
         """
         if self.is_forked:
             return
@@ -102,7 +102,7 @@ class RecorderProcess:
                 self.counts[item].dropped += 1
 
     def send_rows(self, rows: list[tuple[float, ...]]) -> None:
-        """Send rows of statistics; where there is no slot they wait for one."""
+        """Send rows of statistics; without a free slot they wait."""
         if self.is_forked:
             return
         with self._lock:
@@ -115,12 +115,12 @@ class RecorderProcess:
                 self.rows_dropped += excess
 
     def trouble(self) -> RecorderError | None:
-        """Return why the process has ended, with what it said last; None where it runs."""
+        """Return why the process ended, with its last output; None while it runs."""
         has_ended = not self.is_forked and self._process.poll() is not None
         return self._error() if has_ended else None
 
     def close(self) -> RecorderError | None:
-        """Have all that was sent written, within the time allowed, and end the process; return what went wrong."""
+        """Wait until everything is written, at most the timeout, then end the process; return the error, if any."""
         if self.is_forked:
             return None
         deadline = time.monotonic() + self.options.timeout
@@ -144,11 +144,11 @@ class RecorderProcess:
         return error
 
     def forget(self) -> None:
-        """Be of no more use in a process that was forked from the one that records, and hold nothing open."""
+        """Disable this object in a forked process, and close what it holds open."""
         self.is_forked = True
         if self._pipe.closed:
             return
-        # Held open by a child that lives on, the pipe would hide the end of the process that records.
+        # If a surviving child held the pipe open, the end of the training process would go unnoticed.
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, self._pipe.fileno())
         os.close(nothing)
@@ -160,7 +160,7 @@ class RecorderProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         paths = os.pathsep.join(path for path in sys.path if path)
         windows = sys.platform == "win32"
-        # A new interpreter, never a fork: nothing of CUDA, of locks or of the caller's `__main__` comes along.
+        # A new interpreter, not a fork: it inherits no CUDA state, no locks and no `__main__`.
         return subprocess.Popen(
             [sys.executable, "-m", "pytest_torchlens.recorder.worker"],
             stdin=subprocess.PIPE,
@@ -169,7 +169,7 @@ class RecorderProcess:
             cwd=Path(__file__).parents[2],
             env=os.environ
             | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKER_VARIABLE: "1"},
-            # Ctrl-C is for the one that records: this process ends when that one does.
+            # Ctrl-C goes to the training process only; the recorder process ends when that one ends.
             start_new_session=not windows,
             pass_fds=() if windows else self._ring.file_descriptors,
         )
@@ -239,7 +239,7 @@ class RecorderProcess:
                 time.sleep(0.005)
 
     def _stop(self) -> None:
-        """End a process that did not manage in time: it finishes its files; where it cannot, it is killed."""
+        """Stop an overdue process: let it finish its files, then kill it if it does not end."""
         self._is_overdue = True
         self._process.terminate()
         try:
@@ -261,12 +261,12 @@ class RecorderProcess:
 
     def _error(self) -> RecorderError:
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
-        said = self._log.read().decode(errors="replace").strip()
+        output = self._log.read().decode(errors="replace").strip()
         status = self._process.returncode
         how = f"was ended by signal {-status}" if status and status < 0 else f"ended with status {status}"
         if self._is_overdue:
             how = f"did not end within {self.options.timeout:g} s and was ended; timeout= gives it more"
-        return RecorderError(f"the recorder's process {self.pid} {how}\n{said}".strip())
+        return RecorderError(f"the recorder's process {self.pid} {how}\n{output}".strip())
 
     def _count_written(self) -> None:
         written = _written(self.options.folder, self.number)
@@ -277,18 +277,18 @@ class RecorderProcess:
 
 @dataclass
 class Counts:
-    """What became of the frames of one item.
+    """Counts of one item's frames.
 
     Attributes
     ----------
     seen : int
-        Frames that were to be drawn.
+        Frames that were read.
     written : int
         Frames in the files; known once the recorder is closed.
     dropped : int
-        Frames left out because the process beside lagged.
+        Frames left out because the recorder process lagged.
     coalesced : int
-        Frames that a later one of the same item took the place of.
+        Frames that a later frame of the same item replaced.
     """
 
     seen: int = 0
@@ -306,12 +306,12 @@ def _written(folder: Path | None, number: int) -> dict[int, int]:
 
 
 def check_not_worker() -> None:
-    """Check that this is no process beside, which a callback's file has brought to record.
+    """Check that this is not a recorder process: importing a callback's file may create a recorder.
 
     Raises
     ------
     RuntimeError
-        If it is one.
+        If it is a recorder process.
     """
     if WORKER_VARIABLE in os.environ:
         raise RuntimeError(
@@ -321,17 +321,17 @@ def check_not_worker() -> None:
 
 
 class HasForget(Protocol):
-    """Something that a forked process must let go of."""
+    """An object that holds resources a forked process must release."""
 
     def forget(self) -> None:
-        """Be of no more use in this process, which was forked, and hold nothing open."""
+        """Release everything held open in this forked process."""
 
 
 _to_forget: weakref.WeakSet[HasForget] = weakref.WeakSet()
 
 
 def forget_in_forks(thing: HasForget) -> None:
-    """Have `forget` called in each process that is forked from now on."""
+    """Call `thing.forget` in each process forked from now on."""
     _to_forget.add(thing)
 
 

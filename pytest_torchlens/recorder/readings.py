@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrackedParameter:
-    """One parameter and what is followed of it; `before` is a sample of it as it was when the step began."""
+    """A tracked parameter and its items; `before` is a sample of its values at the start of the step."""
 
     parameter: nn.Parameter
     value: Item | None
@@ -40,26 +40,26 @@ class TrackedParameter:
 
 
 class Parameters:
-    """The parameters that are followed."""
+    """The tracked parameters."""
 
     def __init__(self, hooks: TensorHooks) -> None:
         self._hooks = hooks
         self.all: list[TrackedParameter] = []
 
     def add(self, parameter: nn.Parameter, value: Item | None, gradient: Item | None, update: Item | None) -> None:
-        """Follow one more."""
+        """Track a parameter."""
         self.all.append(TrackedParameter(parameter, value, gradient, update))
 
     def remember(self) -> None:
-        """Keep a sample of each whose update will be asked for: the step is about to change them."""
+        """Sample each parameter whose update is tracked, before the step changes it."""
         for tracked in self.all:
             wanted = tracked.update is not None and self._hooks.wants(tracked.update)
             tracked.before = _sample(tracked.parameter) if wanted else None
 
     def read(self) -> None:
-        """Read all of them: the step has changed them."""
+        """Read all parameters after the step has changed them."""
         for tracked in self.all:
-            # In this order: where something is not as expected, the cause is told of and not what it led to.
+            # Gradient, update, value: a failure then reports the cause before its effects.
             if tracked.gradient:
                 self._read_gradient(tracked.gradient, tracked.parameter.grad)
             if tracked.update and tracked.before is not None:
@@ -99,14 +99,14 @@ def _sample(parameter: nn.Parameter) -> torch.Tensor:
 
 @dataclass
 class StepReading:
-    """One tensor, measured when it was there.
+    """One measured tensor.
 
     Attributes
     ----------
     item : Item
-        What it is of.
+        The item it belongs to.
     call : int
-        Which of its item's in this step, from 1.
+        Number of the tensor among those of its item in this step, from 1.
     shape : tuple of int
         Shape of the tensor.
     dtype : str
@@ -114,9 +114,9 @@ class StepReading:
     measured : Measured
         Its statistics.
     scale : float
-        What the numbers are to be divided by: a gradient of a scaled loss.
+        Divisor for the numbers: the scale of the loss for a gradient.
     sample : torch.Tensor or None
-        What is to be drawn, where it could not be sent at once.
+        Values to draw, if they could not be sent at once.
     ratio, dead : float
         As in `Row`.
     """
@@ -132,13 +132,13 @@ class StepReading:
     dead: float = NOT_MEASURED
 
     def row(self, step: int) -> Row:
-        """Return it as a row of a series; waits for the device."""
+        """Return the row of a series; waits for the device."""
         found = self.measured.statistics().divided_by(self.scale)
         return Row(**vars(found), step=step, call=self.call, ratio=self.ratio, dead=self.dead)
 
 
 class Readings:
-    """The readings of one step, from whichever thread they come."""
+    """The readings of one step, from any thread."""
 
     def __init__(self) -> None:
         self._calls: Counter[int] = Counter()
@@ -152,7 +152,7 @@ class Readings:
             return self._calls[item.number]
 
     def clear(self) -> None:
-        """Forget them: a new step begins."""
+        """Remove all readings: a new step begins."""
         self._calls.clear()
         self.all.clear()
 
@@ -168,7 +168,7 @@ def first_tensor(output: Any) -> torch.Tensor | None:
 
 
 def is_measurable(tensor: torch.Tensor) -> bool:
-    """Whether it holds floating or complex numbers, at least one of them, and they are in memory as one tensor."""
+    """Whether it is a non-empty tensor of floating-point or complex numbers, stored as one tensor in memory."""
     if tensor.is_meta or tensor.is_nested or is_functorch_wrapped_tensor(tensor):
         return False
     return bool((tensor.is_floating_point() or tensor.is_complex()) and tensor.numel())

@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 
 class Recorder(Tracker):
-    """Records tensors of models while they train: statistics, videos, and whether all is as expected.
+    """Records tensors of models during training: statistics, videos, and checks of expectations.
 
-    Use it as a context manager, or call `close` when training is over.  All is read through hooks, which are
-    removed then; a tensor is copied when its hook fires.  A step is over when an optimizer of a tracked model
-    has stepped, or when `step` is called.  With a `folder`, a process beside draws and writes; it ends with
-    this one, however this one ends.
+    Use it as a context manager, or call `close` when training is over.  Hooks read the tensors and are
+    removed then; a tensor is copied when its hook runs.  A step is over when an optimizer of a tracked model
+    has stepped, or when `step` is called.  With a `folder`, a recorder process draws and writes; it ends
+    when this process ends.
 
     Parameters
     ----------
     folder : path, optional
-        Where files go; made where it does not exist.  Without one there are no files and no process beside:
+        Output folder, created if missing.  Without one there are no files and no recorder process:
         `series` and `expect` work all the same.
     title : str, optional
         Heads the page; by default the folder's name does.
     every : int, default 10
-        Record every so many steps.  What is expected is looked at in each step.
+        Record every n-th step.  Expectations are checked in each step.
     per_second : float, optional
-        Record so many steps a second at most.
+        Record at most this many steps a second.
     start, until : int, default 0 and None
         First step to record, and the first not to record any more.
     policy : {"drop", "coalesce", "block"}, default "drop"
-        What becomes of a frame when the process beside lags: left out and counted; kept until a later frame of
-        the same item takes its place; or waited for.
+        What happens to a frame when the recorder process lags: it is dropped and counted; it waits until a later frame
+        of the same item replaces it; or training waits.
     steps : {"optimizer", "manual"}, default "optimizer"
         What ends a step.  With ``"manual"`` only `step` does: for several optimizers that take turns.
     no_grad : bool, default False
@@ -64,15 +64,15 @@ class Recorder(Tracker):
         Width and height of videos in pixels.
     slots, slot_values : int, default 512 and 65,536
         Frames that may be on their way, and numbers that a frame has at most: of larger tensors an evenly spread
-        part is drawn.  Memory for them is allocated once, and used as far as they fill it.
+        part is drawn.  The memory is allocated once.
     workers : int, default 1
-        Processes beside; items are dealt out to them.
+        Number of recorder processes, which share the items.
     keep : int, default 10,000
         Rows that `series` keeps of each item, the latest; the file has all.
     timeout : float, default 60
         Seconds that `close` waits for frames on their way.
     on_error : {"raise", "warn"}, default "raise"
-        What becomes of training when the process beside fails.
+        What happens when the recorder process fails: raise an error, or warn.
 
     Examples
     --------
@@ -154,11 +154,11 @@ class Recorder(Tracker):
 
     @property
     def rows_dropped(self) -> int:
-        """How many rows of statistics are not in the table: the process beside stood still for very long."""
+        """Rows of statistics missing from the table because the recorder process stalled."""
         return self._recording.output.rows_dropped
 
     def expect(self, *, layers: str = "*", window: int = 10, **expectations: Any) -> None:
-        """Expect something of training; the step where it is not so raises `ExpectationError`.
+        """Add expectations; the step that violates one raises `ExpectationError`.
 
         Parameters
         ----------
@@ -181,20 +181,20 @@ class Recorder(Tracker):
         Raises
         ------
         TypeError
-            If there is no such expectation, or `layers` is no glob.
+            If an expectation is unknown, or `layers` is not a glob.
         ValueError
-            If a range is none or always true, nothing is expected, or `window` is no number of steps.
+            If a range is invalid or always true, there is no expectation, or `window` is not a number of steps.
         """
         self._recording.expectations.add(layers, window, expectations)
         self._recording.parameters.remember()
 
     def log(self, **numbers: Any) -> None:
-        """Record numbers of the step that is going on, such as the loss."""
+        """Record numbers of the current step, such as the loss."""
         __tracebackhide__ = True
         self._recording.log({name: as_number(name, number) for name, number in numbers.items()})
 
     def step(self, loss: Any = None, **numbers: Any) -> None:
-        """Tell numbers of a step; it ends, if its optimizer has not ended it.
+        """Record numbers of a step, and end it if its optimizer has not.
 
         Parameters
         ----------
@@ -206,27 +206,27 @@ class Recorder(Tracker):
         Raises
         ------
         ExpectationError
-            If something is not as expected.
+            If an expectation fails.
         RecorderError
-            If the process beside failed.
+            If the recorder process failed.
         """
         __tracebackhide__ = True
         numbers = ({} if loss is None else {"loss": loss}) | numbers
         self._recording.end_step({name: as_number(name, number) for name, number in numbers.items()})
 
     def abandon(self) -> None:
-        """Remove all hooks and have the files finished, whatever came of it: something else went wrong."""
+        """Remove all hooks and finish the files, without checking expectations or raising errors."""
         self._recording.close()
 
     def close(self) -> None:
-        """Remove all hooks, have the files finished, and look at what is expected of the whole.
+        """Remove all hooks, finish the files, and check the expectations of the whole run.
 
         Raises
         ------
         ExpectationError
-            If something is not as expected, or an expectation had nothing to look at.
+            If an expectation fails, or had nothing to check.
         RecorderError
-            If the process beside failed.
+            If the recorder process failed.
         """
         __tracebackhide__ = True
         recording = self._recording

@@ -44,7 +44,7 @@ NEEDED = {
     "parquet": ("pyarrow", "record"),
     "tensorboard": ("tensorboard", "tensorboard"),
 }
-"""What needs which module, and the extra that brings it."""
+"""The module that each feature needs, and the extra that installs it."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class RecorderOptions:
 
     @classmethod
     def of(cls, **given: Any) -> RecorderOptions:
-        """Return the options given, checked.
+        """Check the options and return them.
 
         Raises
         ------
         TypeError
-            If there is no such option.
+            If an option is unknown.
         ValueError
-            If a value is none of those allowed.
+            If a value is not allowed.
         ImportError
             If an option needs a package that is not installed.
         """
@@ -161,7 +161,7 @@ _TWO = re.compile(r"\s*(\S+?)\s*\.\.\s*(\S+)\s*")
 
 @dataclass(frozen=True)
 class Range:
-    """A range of numbers; what is not finite is in none.
+    """A range of numbers; it never contains NaN or infinity.
 
     Attributes
     ----------
@@ -270,7 +270,7 @@ def check_some(**flags: Any) -> None:
 
 
 def check_text(name: str, value: Any) -> None:
-    """Check that it is a text.
+    """Check that it is a string.
 
     Raises
     ------
@@ -282,11 +282,11 @@ def check_text(name: str, value: Any) -> None:
 
 
 class RecorderError(RuntimeError):
-    """The recording itself cannot go on: its process ended, its disk is full, a callback of the user's raised."""
+    """The recording cannot continue: its process ended, the disk is full, or a callback raised."""
 
 
 class ExpectationError(AssertionError):
-    """Training did what was not expected of it.
+    """Training violated an expectation.
 
     Attributes
     ----------
@@ -297,7 +297,7 @@ class ExpectationError(AssertionError):
     expectation : str
         Its name, as given to `Recorder.expect`.
     value : float
-        What was found.
+        The value that violated it.
     """
 
     def __init__(self, message: str, *, step: int, item: str, expectation: str, value: float) -> None:

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class TrainingRecording:
-    """Puts the parts together.
+    """Connects hooks, parameters, optimizers, expectations and output.
 
     Parameters
     ----------
     options
-        Of the recorder.
+        Options of the recorder.
     expectations
-        What is looked at in each step.
+        Checked in each step.
     """
 
     def __init__(self, options: RecorderOptions, expectations: Expectations) -> None:
@@ -57,20 +57,20 @@ class TrainingRecording:
     def pair(
         self, name: str, kind: str, drawing: Drawing, outputs: bool, gradients: bool
     ) -> tuple[Item | None, Item | None]:
-        """Begin to follow a tensor and its gradient, or one of the two."""
+        """Begin to track a tensor, its gradient, or both."""
         value = self.new_item(name, kind, drawing) if outputs else None
         gradient = self.new_item(f"{name}.grad", f"{kind} gradient", drawing) if gradients else None
         return value, gradient
 
     def new_item(self, name: str, kind: str, drawing: Drawing) -> Item:
-        """Begin to follow one more.
+        """Begin to track an item.
 
         Raises
         ------
         RuntimeError
             If the recorder is closed.
         TypeError
-            If the name is no text.
+            If the name is not a string.
         ValueError
             If the name is taken.
         """
@@ -85,13 +85,13 @@ class TrainingRecording:
         return item
 
     def log(self, numbers: dict[str, float]) -> None:
-        """Keep numbers of the step that is going on."""
+        """Store numbers of the current step."""
         __tracebackhide__ = True
         self._check_open()
         self._log(numbers, self.clock.step)
 
     def end_step(self, numbers: dict[str, float]) -> None:
-        """Keep numbers of a step; it ends, if its optimizer has not ended it."""
+        """Store numbers of a step, and end it if its optimizer has not."""
         __tracebackhide__ = True
         self._check_open()
         has_ended, self._has_ended_step = self._has_ended_step, False
@@ -101,7 +101,7 @@ class TrainingRecording:
         self._log(numbers, step)
 
     def close(self) -> RecorderError | None:
-        """Remove all hooks and have the files finished; return what went wrong."""
+        """Remove all hooks and finish the files; return the error, if any."""
         if self.is_closed:
             return None
         self.is_closed = True
@@ -110,7 +110,7 @@ class TrainingRecording:
         return self.output.close()
 
     def fail(self, error: RecorderError) -> None:
-        """Do with an error of the process beside what the options say."""
+        """Raise or warn about an error of the recorder process, as the options say."""
         __tracebackhide__ = True
         if self.options.on_error == "raise":
             raise error
@@ -126,7 +126,7 @@ class TrainingRecording:
         self._has_ended_step = True
 
     def _complete(self) -> None:
-        """End the step: read parameters, keep what was read, begin the next, and say what is not as expected."""
+        """End the step: read parameters, store the readings, begin the next step, and raise a failed expectation."""
         __tracebackhide__ = True
         if self.clock.is_recorded or self.expectations:
             self.parameters.read()
@@ -158,7 +158,7 @@ class TrainingRecording:
                 raise self._cause(step) or failure
 
     def _cause(self, step: int) -> ExpectationError | None:
-        """Return what is not as expected of what was read so far in a step: a layer, for its loss comes of it."""
+        """Return the failure of a layer in the current step, which is the likely cause of a bad loss."""
         rows = [(reading, reading.row(step)) for reading in self.hooks.readings.all]
         failure = self.expectations.check(rows)
         self._store([(one.item, row) for one, row in rows if failure and one.item.name == failure.item])

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Statistics):
-    """What was measured of a tensor in one step: its statistics, and what only training tells.
+    """The measurements of a tensor in one step: its statistics, and values that exist only in training.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ COLUMNS = ("step", "call", *(field.name for field in fields(Statistics)), "ratio
 
 
 def number_row(number: float, step: int) -> Row:
-    """Return a number that the loop told as a row."""
+    """Return a number passed to `step` or `log` as a row."""
     return Row(
         step=step,
         call=1,
@@ -87,7 +87,7 @@ class Series:
 
 
 class ByName(dict[str, T]):
-    """Something of each that is tracked, by its name; for another name the error has the nearest."""
+    """A value for each tracked item, by name; the error for an unknown name suggests the nearest."""
 
     def __missing__(self, name: str) -> T:
         from pytest_torchlens.history.lookup import LookupKeyError

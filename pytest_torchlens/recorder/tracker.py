@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 VIEWS = ("auto", "heatmap", "channels", "histogram", "pca", "square")
 
 WHOLE_BATCH = ("histogram", "pca", "square")
-"""Views that want more than one sample of a batch."""
+"""Views that show all samples of a batch."""
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -43,7 +43,7 @@ class Tracker:
 
     @property
     def trackable(self) -> dict[str, set[str]]:
-        """What of each layer has come so far: ``output``, ``gradient``, or both, by name."""
+        """The kinds seen so far for each layer: ``output``, ``gradient``, or both, by name."""
         return {name: set(kinds) for name, kinds in self._recording.hooks.layer_kinds.items()}
 
     def track_model(
@@ -70,7 +70,7 @@ class Tracker:
             ``view``, default ``"auto"``: ``heatmap``, ``channels``, ``histogram``, ``pca`` or ``square``; by default
             the shape decides.
             ``transform``: a function applied to the tensor when it is read.
-            ``callback``: called in the process beside with each frame, ``callback(name, step, values)``, where
+            ``callback``: called in the recorder process with each frame, ``callback(name, step, values)``, where
             `values` is a NumPy array of 32-bit floats.  A function or a class from the top level of a file; of a
             class one object an item is made there, without arguments, and its ``close``, if any, called at the end.
             ``video``, default True: whether there is a video.
@@ -78,7 +78,7 @@ class Tracker:
         Raises
         ------
         TypeError, ValueError
-            If `drawing` has a word or a value that it cannot have, or the name is taken.
+            If `drawing` has an unknown option or a wrong value, or the name is taken.
         """
         check_flags(gradients=gradients)
         how = Drawing.of(drawing)
@@ -98,8 +98,7 @@ class Tracker:
     ) -> None:
         """Track what modules of a model return, and the gradients that come back for it.
 
-        Those that return no tensor of floats, or no gradient comes back to, are left out by themselves:
-        `trackable` says which they are.
+        Modules that return no tensor of floats, or receive no gradient, are skipped.  `trackable` lists what was seen.
 
         Parameters
         ----------
@@ -118,9 +117,9 @@ class Tracker:
         Raises
         ------
         TypeError
-            If an argument is of another kind.
+            If an argument has a wrong type.
         ValueError
-            If a glob fits no module, a name is taken, or nothing is left to be tracked.
+            If a glob fits no module, a name is taken, or nothing is left to track.
         """
         check_some(outputs=outputs, gradients=gradients)
         how = Drawing.of(drawing)
@@ -160,7 +159,7 @@ class Tracker:
         Raises
         ------
         TypeError
-            If an argument is of another kind.
+            If an argument has a wrong type.
         ValueError
             If a glob fits no parameter, a name is taken, a parameter has no values yet, or nothing is left to be
             tracked.
@@ -199,9 +198,9 @@ class Tracker:
         Raises
         ------
         TypeError
-            If it is no such tensor.
+            If it is not such a tensor.
         ValueError
-            If the name is that of something else.
+            If another item has this name.
         """
         check_tensor(name, tensor)
         recording = self._recording
@@ -213,7 +212,7 @@ class Tracker:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How what is tracked is drawn, and what else is done with it.
+    """How an item is drawn, transformed and passed to a callback.
 
     Attributes
     ----------
@@ -222,7 +221,7 @@ class Drawing:
     transform : callable, optional
         Applied to the tensor when it is read, in the training's process.
     callback : callable, optional
-        Called with each frame in the process beside: ``callback(name, step, values)``.
+        Called with each frame in the recorder process: ``callback(name, step, values)``.
     video : bool
         Whether there is a video.
     """
@@ -234,14 +233,14 @@ class Drawing:
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Drawing:
-        """Return what was given, checked.
+        """Check the options and return them.
 
         Raises
         ------
         TypeError
-            If there is no such word, `transform` is no function, or `video` neither True nor False.
+            If an option is unknown, `transform` is not callable, or `video` is not True or False.
         ValueError
-            If there is no such view, or another process cannot find the callback.
+            If the view is unknown, or another process cannot import the callback.
         """
         known = [field.name for field in fields(cls)]
         for name in given:
@@ -289,7 +288,7 @@ class Item:
         return self.kind.startswith("output") and self.drawing.view not in WHOLE_BATCH
 
     def announcement(self) -> dict[str, Any]:
-        """Return what the process beside has to know."""
+        """Return what the recorder process needs to know."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -299,17 +298,17 @@ class Item:
 
     @property
     def callback(self) -> dict[str, str] | None:
-        """Where the process beside finds the callback; None where there is none."""
+        """Where the recorder process finds the callback; None without one."""
         return callback_location(self.drawing.callback) if self.drawing.callback else None
 
 
 def callback_location(callback: Callable[..., Any]) -> dict[str, str]:
-    """Return where another process finds a function or a class.
+    """Return where another process can import a function or a class.
 
     Raises
     ------
     ValueError
-        If it cannot be found there by a name: a lambda, a method, a function within another.
+        If it has no importable name: a lambda, a method, or a nested function.
     """
     name = getattr(callback, "__qualname__", "<locals>")
     module = getattr(callback, "__module__", None)

@@ -33,7 +33,7 @@ class ModelFinder:
     Parameters
     ----------
     recorder
-        What they are tracked by.
+        The recorder that tracks the models.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -46,7 +46,7 @@ class ModelFinder:
         ]
 
     def close(self) -> None:
-        """Look for no more."""
+        """Stop finding models."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -76,7 +76,7 @@ class ModelFinder:
 
 
 def check_name(name: Any) -> None:
-    """Check that it can be the name of what is tracked.
+    """Check that it can be the name of an item.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def check_model(model: Any) -> None:
     Raises
     ------
     TypeError
-        If it is none.
+        If it is not.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
@@ -114,14 +114,14 @@ def check_hooks(model: nn.Module) -> None:
 
 
 def select_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[str, nn.Module]:
-    """Return the modules that one of the globs fits, by path; by default those that compute by themselves.
+    """Return the modules that match one of the globs, by path.
 
-    These are the modules without submodules, and those with parameters of their own, such as attention.
+    The default is modules without submodules, and modules that own parameters, such as attention.
 
     Raises
     ------
     ValueError
-        If a glob fits none.
+        If a glob matches none.
     """
     modules = {path: module for path, module in model.named_modules() if path and takes_hooks(module)}
     if globs is not None:
@@ -131,12 +131,12 @@ def select_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[
 
 
 def select_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
-    """Return the parameters that one of the globs fits, by name.
+    """Return the parameters that match one of the globs, by name.
 
     Raises
     ------
     ValueError
-        If a glob fits none, or a parameter has no values yet.
+        If a glob matches none, or a parameter is not initialized.
     """
     parameters = dict(model.named_parameters())
     found = {name: parameters[name] for name in _matching("parameter", parameters, globs)}
@@ -170,7 +170,7 @@ def as_number(name: str, number: Any) -> float:
     Raises
     ------
     TypeError
-        If it is none.
+        If it is not.
     """
     if isinstance(number, torch.Tensor):
         number = number.detach()
@@ -199,17 +199,17 @@ def _matching(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> l
 
 
 def prefixed_name(name: str, path: str) -> str:
-    """Return a path with the name of its model before it.
+    """Return a path, prefixed with the name of its model.
 
     Raises
     ------
     TypeError
-        If the name is no text.
+        If the name is not a string.
     """
     check_text("name", name)
     return f"{name}.{path}" if name else path
 
 
 def takes_hooks(module: nn.Module) -> bool:
-    """Whether PyTorch lets hooks be registered on a module: not where it is scripted."""
+    """Whether PyTorch supports hooks on a module; it does not on a scripted one."""
     return not isinstance(module, RecursiveScriptModule)

@@ -57,7 +57,7 @@ _POINT = 4 / 3
 
 
 FEW_NODES = 60
-"""What can be laid out in time whatever the arrows."""
+"""Node limit for graphs whose layout takes too long."""
 
 
 MOST_MODULES: Final = 60
@@ -83,16 +83,16 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
     Parameters
     ----------
     report
-        With its history; without one there is nothing to draw.
+        The report; without a history there is nothing to draw.
     folder
-        The report's folder; made where it does not exist.
+        The report folder, created if missing.
     max_nodes
         Above this number of nodes modules are drawn as one node each.
 
     Returns
     -------
     ModelReport
-        The report with the drawing's path in ``graph``, or with a note that says why there is none.
+        The report with the drawing's path in ``graph``, or with a note with the reason why there is none.
 
     Raises
     ------
@@ -154,7 +154,7 @@ class _Wanted:
 
 
 def read_views(report: ModelReport, folder: Path) -> tuple[Views, str]:
-    """Return a model's views, and why there are none where that is not in its notes."""
+    """Return a model's views, and a message if they cannot be read."""
     file = folder / views_path(report)
     if not report.graph:
         return Views(), ""
@@ -179,7 +179,7 @@ def make_views(history: HistoryRecord, drawing: bytes) -> Views:
     Raises
     ------
     DrawingUnavailable
-        If there is no Graphviz, or it fails.
+        If Graphviz is missing or fails.
     """
     levels, modules = list(_levels(history)), _modules(history)
     inner = [_module(history, call) for call in modules[:MOST_MODULES]]
@@ -236,7 +236,7 @@ def _view(key: str, title: str, svg: bytes) -> DrawingView:
 
 
 def gzip_base64(text: str) -> str:
-    """Return a text as base64 of gzip, which browsers unpack by themselves."""
+    """Return a text as base64 of gzip, which browsers can unpack."""
     return base64.b64encode(gzip.compress(text.encode(errors="backslashreplace"), mtime=0)).decode()
 
 
@@ -258,7 +258,7 @@ def row_id(operation: Operation) -> str:
 
 
 def inline_drawing(svg: bytes) -> InlineDrawing:
-    """Return an SVG file of Graphviz's as a fragment of HTML.
+    """Return an SVG file from Graphviz as an HTML fragment.
 
     Raises
     ------
@@ -279,7 +279,7 @@ def inline_drawing(svg: bytes) -> InlineDrawing:
 
 
 def _to_html(element: ET.Element) -> None:
-    """Drop namespaces, which HTML knows by itself, and make hints of what Graphviz wrote as links' titles."""
+    """Drop namespaces, which HTML does not need, and turn Graphviz's link titles into tooltips."""
     element.tag = element.tag.removeprefix(_SVG)
     for title in element.findall(f"{_SVG}title"):
         element.remove(title)
@@ -291,7 +291,7 @@ def _to_html(element: ET.Element) -> None:
         title.text = hint
         element.insert(0, title)
     if target is not None:
-        # The table of layers is the way for the keyboard: a graph has hundreds of links.
+        # The layer table is there for keyboard users: a graph has hundreds of links.
         element.attrib |= {"href": f"#{target.partition('#')[2]}", "tabindex": "-1"}
 
 
@@ -306,7 +306,7 @@ def _word(text: str) -> object:
     return _WORDS.get(text.lower(), text)
 
 
-# What can be asked for in text, and how it is read; a mapping, a function and gradients cannot.
+# Settings that can be given as text, with their parsers; mappings, functions and gradients cannot.
 _SETTINGS: Final[dict[str, Callable[[str], object]]] = {
     "format": str,
     "vis_opt": str,
@@ -321,18 +321,18 @@ _SETTINGS: Final[dict[str, Callable[[str], object]]] = {
 }
 
 _SWITCHES: Final = ("legend", "repeats")
-"""What needs no value to be asked for."""
+"""Settings that need no value."""
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """Where drawings go, and what they look like."""
+    """Output folder, format and options of drawings."""
 
     folder: Path
     format: str = "svg"
     options: DrawOptions = field(default_factory=DrawOptions)
     settings: tuple[str, ...] = ()
-    """The text that `of` read."""
+    """The settings as text."""
 
     @classmethod
     def of(cls, folder: Path, settings: Iterable[str]) -> Graphs:
@@ -341,7 +341,7 @@ class Graphs:
         Raises
         ------
         OptionError, TypeError
-            If there is none of a name, or a value cannot be.
+            If a setting is unknown, or its value is invalid.
         """
         settings = tuple(settings)
         pairs = _pairs(settings)
@@ -355,7 +355,7 @@ class Graphs:
 
     @property
     def needs_measurements(self) -> bool:
-        """Whether fills show what is known of a measured model alone."""
+        """Whether colours show a metric that only measured models have."""
         return self.options.color_by in MEASURED
 
     def path(self, report: ModelReport) -> Path:
@@ -364,12 +364,12 @@ class Graphs:
         return self.folder / page.parent.name / page.with_suffix(f".{self.format}").name
 
     def draw(self, report: ModelReport) -> str:
-        """Draw a model; return why it could not be, or ``""``.
+        """Draw a model; return an error message, or ``""``.
 
         Raises
         ------
         OptionError
-            If what is asked for does not fit this model.
+            If an option does not fit this model.
         """
         if report.history is None:
             return ""

@@ -35,30 +35,29 @@ if TYPE_CHECKING:
 def write_site(run: RunReport, models: Iterable[ModelReport], folder: Path) -> list[Path]:
     """Write ``report.json``, ``index.html``, and a page and a record for each model.
 
-    Files of the same names are overwritten, each whole; whatever else is in the folder stays.  A model is
-    known by its zoo and its name: of two reports of one model the later stays.
+    Files of the same names are replaced; other files stay.  Zoo and name identify a model: of two reports of one model,
+    the later one is kept.
 
     Parameters
     ----------
     run
-        The run; brief reports of its models will do.
+        The run; brief reports of its models suffice.
     models
-        The whole reports, each asked for when its page is made: thousands need no memory at once.  Where a drawing
-        lies in `folder` already, a page shows it.
+        The full reports, consumed one at a time to save memory.  A page shows the drawing that is in `folder`, if any.
     folder
-        Made where it does not exist.
+        Created if missing.
 
     Returns
     -------
     list[Path]
-        What was written: ``index.html`` first.
+        The written files: ``index.html`` first.
 
     Raises
     ------
     OSError
         If a file cannot be written.
     """
-    # Here, for a run that writes no report to do without jinja2.
+    # Imported here, so that a run without a report does not need jinja2.
     from pytest_torchlens.report.pages import Pages
 
     run = replace(run, models=tuple({page_path(report): report.brief() for report in run.models}.values()))
@@ -96,7 +95,7 @@ def write_training_index(folder: Path, since: float) -> Path | None:
     Returns
     -------
     Path or None
-        None where there is no recording; a list of earlier ones is removed.
+        None without recordings; an earlier list is then removed.
     """
     found = sorted((folder / FOLDER).glob("*/recording-0.json"))
     recent = [path for path in found if path.stat().st_mtime >= since]
@@ -133,7 +132,7 @@ T = TypeVar("T")
 
 
 class RunFolderError(Exception):
-    """Records that cannot be read; the message names the file, the reason and the fix."""
+    """Records cannot be read; the message names the file, the reason and the fix."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class RunFolder:
     sources: dict[str, Path]
     """By path of a model's page: the folder that its record is in."""
     replaced: tuple[str, ...] = ()
-    """A line for each model that another run had, too."""
+    """A line for each model that is in several runs."""
 
     @classmethod
     def read(cls, path: Path) -> RunFolder:
@@ -160,7 +159,7 @@ class RunFolder:
         Raises
         ------
         RunFolderError
-            If there is none, it is damaged, or another version's.
+            If it is missing, damaged, or from a newer version.
         """
         file = path / RUN_FILE if path.is_dir() else path
         run = _read(file, RunReport)
@@ -168,7 +167,7 @@ class RunFolder:
 
     @classmethod
     def joined(cls, folders: Sequence[RunFolder]) -> RunFolder:
-        """Return several runs as one; of a model that several have, the last one's report is kept."""
+        """Merge several runs; of a model in several runs, the last report is kept."""
         models: dict[str, ModelReport] = {}
         sources: dict[str, Path] = {}
         replaced: list[str] = []
@@ -187,7 +186,7 @@ class RunFolder:
         Returns
         -------
         tuple[Path, list[str]]
-            The index, and what could not be read of which model: its page has what ``report.json`` knows, and says so.
+            The index, and a message for each model that could not be read; its page shows what ``report.json`` contains.
 
         Raises
         ------
@@ -204,7 +203,7 @@ class RunFolder:
         return write_site(self.run, drawn, folder)[0], troubles
 
     def _full_report(self, model: ModelReport, troubles: list[str]) -> ModelReport:
-        """Return a model's whole report; the brief one, with a note, where its file is damaged or not there."""
+        """Return a model's full report, or the brief one with a note if its file is damaged or missing."""
         file = (self.sources[_key(model)] / page_path(model)).with_suffix(".json")
         try:
             return _read(file, ModelReport)
@@ -214,7 +213,7 @@ class RunFolder:
 
     @staticmethod
     def _with_drawing(model: ModelReport, folder: Path) -> ModelReport:
-        """Draw a model anew if its drawings are not there."""
+        """Draw a model again if its drawings are missing."""
         is_there = all((folder / path).is_file() for path in (drawing_path(model), views_path(model)))
         can_be = model.graph and model.history and model.history.operations
         return save_drawing(model, folder) if can_be and not is_there else model

@@ -68,12 +68,12 @@ class Costs:
         return cls(report.history, report.measurements) if report.history else None
 
     def seconds(self, operation: Operation) -> float:
-        """Return the time of the call that made a tensor."""
+        """Return the time of the call that produced a tensor."""
         times = self.measured.operation_seconds if self.measured else ()
         return times[operation.call_id] if 0 <= operation.call_id < len(times) else operation.func_time_elapsed
 
     def flops(self, operation: Operation) -> int | None:
-        """Return the floating-point operations of the call that made a tensor; None where that is not known."""
+        """Return the floating-point operations of the call that produced a tensor; None if unknown."""
         counts = self.measured.operation_flops if self.measured else ()
         return counts[operation.call_id] if 0 <= operation.call_id < len(counts) else None
 
@@ -141,7 +141,7 @@ class LayerRow:
     label: str
     operation: Operation
     parents: tuple[tuple[str, str], ...]
-    """Label and row id of each tensor it was made from."""
+    """Label and row id of each parent tensor."""
 
 
 def module_tree(costs: Costs) -> list[Branch]:
@@ -185,7 +185,7 @@ class Branch:
     """Of the time of all operations."""
     flops: int
     fsize: int
-    """Bytes of the tensors made in it."""
+    """Bytes of the tensors produced in it."""
     opens: bool
     """Whether the next one is below it."""
     num_closing: int
@@ -207,7 +207,7 @@ class _Work:
 
 
 def _walk(modules: dict[str, ModuleRecord]) -> Iterator[tuple[ModuleRecord, int]]:
-    """Yield each module once, also where several modules share it."""
+    """Yield each module once, even if several modules share it."""
     waiting, seen = [("", 0)], set()
     while waiting:
         address, level = waiting.pop()
@@ -219,7 +219,7 @@ def _walk(modules: dict[str, ModuleRecord]) -> Iterator[tuple[ModuleRecord, int]
 
 
 def _work(costs: Costs, modules: dict[str, ModuleRecord]) -> dict[str, _Work]:
-    """Add up each module's calls, and the tensors they made."""
+    """Add up each module's calls, and the tensors they produced."""
     work: dict[str, _Work] = defaultdict(_Work)
     for call in costs.calls:
         for address in _around(call, modules):
@@ -245,7 +245,7 @@ def _params(order: list[tuple[ModuleRecord, int]]) -> Counter[str]:
 
 
 def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
-    """Return everything the page looks up: layers by the id of their row, modules by the id of their node."""
+    """Return the details that the page shows on selection: layers by row id, modules by node id."""
     history = costs.history
     operations = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
     smallest = _smallest_view(views)
@@ -266,15 +266,15 @@ def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
     paths = {call: path[: place + 1] for path in around for place, call in enumerate(path)}
     costs_of = {module.address: module for module in report.measurements.modules} if report.measurements else {}
     firsts = {address_of(call, modules): module_id(call) for call in reversed(paths)}
-    told = {
+    module_details = {
         module_id(call): _module(path, modules, costs_of) | {"view": firsts[address_of(call, modules)]}
         for call, path in paths.items()
     }
-    return {"layers": layers, "modules": told}
+    return {"layers": layers, "modules": module_details}
 
 
 def _nodes(op: Operation) -> list[str]:
-    """Return the ids of what may stand for an operation in a drawing: itself, or a module around it."""
+    """Return the ids of the nodes that may represent an operation: its own, or a module around it."""
     return [node_id(op), *map(module_id, reversed(op.containing_module_origin_nested))]
 
 

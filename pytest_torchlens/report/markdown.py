@@ -62,8 +62,8 @@ def _lines(run: RunReport) -> Iterator[str]:
 
 
 def _heading(run: RunReport) -> str:
-    said = ", ".join(f"{_sign(word)} {count:,} {word}" for word, count in counts(run.models).items())
-    return f"### pytest-torchlens: {said or 'no model ran'}"
+    summary = ", ".join(f"{_sign(word)} {count:,} {word}" for word, count in counts(run.models).items())
+    return f"### pytest-torchlens: {summary or 'no model ran'}"
 
 
 def _sign(word: str) -> str:
@@ -75,12 +75,12 @@ def _failure(model: ModelReport) -> Iterator[str]:
     if found is None:
         return
     yield f"- ❌ **{_text(_name(model))}** {_text(failed_how(model))}: {_text(found.what)}"
-    told = {"where": found.where, "cause": found.cause, "what to do": found.advice}
-    yield from (f"  - {word}: {_text(text)}" for word, text in told.items() if text)
+    details = {"where": found.where, "cause": found.cause, "what to do": found.advice}
+    yield from (f"  - {word}: {_text(text)}" for word, text in details.items() if text)
 
 
 def _audit(run: RunReport) -> Iterator[str]:
-    """Yield how much the audit found, and what matters most of it."""
+    """Yield the number of audit findings, and the most severe ones."""
     graves = [(model, it) for model in run.models for it in model.findings if it.severity is Severity.HIGH]
     for model, finding in graves[:_MOST_FAILURES]:
         yield f"- ⚠️ **{_text(_name(model))}**: {_text(line(finding))}"
@@ -114,7 +114,7 @@ def _name(model: ModelReport) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text that Markdown and HTML take as it stands, on one line."""
+    """Return a text on one line, escaped for Markdown and HTML."""
     line = shorten(printable(" ".join(text.split())), _LONGEST)
     return re.sub(r"([\\`*_{}\[\]<>()#!|~@&$])", lambda found: f"&#{ord(found.group())};", line)
 
@@ -127,7 +127,7 @@ def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[st
     models
         Of the run.
     root
-        The repository; lines of code outside it are told in words alone.
+        The repository; places outside it appear only in the message.
     """
     bad = [model for model in models if is_bad(model)]
     for model in bad[:MOST]:
@@ -136,9 +136,9 @@ def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[st
             continue
         place = _place(found.where, root) or {"file": model.nodeid.partition("::")[0]}
         title = f"lens: {model.zoo}:{model.name} failed {failed_how(model)}"
-        said = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice)))
+        message = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice)))
         properties = ",".join(f"{key}={_escape(value, _PROPERTY)}" for key, value in {**place, "title": title}.items())
-        yield f"::error {properties}::{_escape(said, _TEXT)}"
+        yield f"::error {properties}::{_escape(message, _TEXT)}"
 
 
 def _place(where: str, root: Path) -> dict[str, str]:

@@ -69,7 +69,7 @@ class Pages:
         self.jinja.globals |= assets()
 
     def index(self, *, has_training: bool = False) -> str:
-        """Return the page with all models; `has_training` for a link to what was recorded of training."""
+        """Return the page with all models; `has_training` adds a link to the training recordings."""
         models = [(report, str(page_path(report))) for report in self.run.models]
         counts = summary.counts(self.run.models)
         return self.jinja.get_template("index.html.j2").render(
@@ -116,7 +116,7 @@ def _mark(word: str) -> str:
 
 
 def _totals(models: tuple[ModelReport, ...]) -> list[str]:
-    """Return what all models come to together."""
+    """Return the totals over all models."""
     histories = [report.history for report in models if report.history]
     verdicts = [report.verdict for report in models if report.verdict is not None]
     return [
@@ -131,7 +131,7 @@ def _totals(models: tuple[ModelReport, ...]) -> list[str]:
 
 
 def charts(report: ModelReport) -> dict[str, Any]:
-    """Return the data of each curve that there are numbers for: labels, rows of the table, and the series."""
+    """Return the data of each available chart: labels, table rows and series."""
     if report.history is None:
         return {}
     rows = {op.label: row_id(op) for op in report.history.operations}
@@ -170,12 +170,12 @@ def _chart(
 
 
 def _number(value: float) -> float | None:
-    """Return a number that JSON has, to five digits: a page shows no more."""
+    """Return a number as JSON allows, to the five digits that a page shows; None if not finite."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 MAX_ROWS = 4_000
-"""Rows of the table of layers; a row takes about one kilobyte, a page has to stay below five megabytes."""
+"""Maximum rows of the layer table: a row takes about 1 KB, and a page must stay below 5 MB."""
 
 _MARKS = {
     "passed": "✓",
@@ -187,7 +187,7 @@ _MARKS = {
 
 
 def assets() -> dict[str, object]:
-    """Return what the templates put into the pages: one style, one script for each kind of page, and the policy."""
+    """Return the template variables: one style, one script for each kind of page, and the content security policy."""
     style, tables, everything = _joined(_STYLES), _joined(_TABLES), _joined(_TABLES + _GRAPH)
     return {
         "style": Markup(style),  # noqa: S704 - our own files

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 def page_path(report: ModelReport) -> PurePosixPath:
     """Return the path of a model's page, relative to the report's folder.
 
-    The path is ``models/<zoo>/<model>.html`` for plain names.  Any other name keeps what can be read of it and
-    ends in a digest, so that two models never share a page and none leaves the folder.  The same path with
+    The path is ``models/<zoo>/<model>.html`` for plain names.  Any other name keeps its readable characters
+    and ends in a digest, so that two models never share a page and no path leaves the folder.  The same path with
     ``.json`` and ``.svg`` holds the model's record and its drawing.
     """
     return PurePosixPath("models") / file_name(report.zoo) / f"{file_name(report.name)}.html"
 
 
 def drawing_path(report: ModelReport) -> PurePosixPath:
-    """Return the path of a model's drawing, relative to the report's folder; whether it is there is another matter."""
+    """Return the path of a model's drawing, relative to the report's folder; the file may not exist."""
     return page_path(report).with_suffix(".svg")
 
 
@@ -34,12 +34,12 @@ def views_path(report: ModelReport) -> PurePosixPath:
 
 
 def write_file(path: Path, content: str | bytes) -> Path:
-    """Write a file, with the folders above it, such that no reader ever sees half of it; a link stays one.
+    """Write a file and create its folders; a reader never sees a partial file, and a link stays a link.
 
     Raises
     ------
     OSError
-        If that cannot be done; a file that was there before is then unchanged.
+        If writing fails; an existing file is then unchanged.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     if path.exists() and _is_special_file(path):
@@ -58,5 +58,5 @@ def write_file(path: Path, content: str | bytes) -> Path:
 
 
 def _is_special_file(path: Path) -> bool:
-    """Whether a path stands for a device, a pipe, or what a shell wrote ``> FILE`` for (``/dev/stdout``)."""
+    """Whether a path is a device, a pipe, or a redirected stream such as ``/dev/stdout``."""
     return not path.is_file() or path.absolute().parts[1:2] in (("dev",), ("proc",))

@@ -33,23 +33,23 @@ LONGEST = 200
 
 
 class TableError(Exception):
-    """A file that is no table of results; the message says why, and what to do."""
+    """A file is not a results table; the message gives the reason and the fix."""
 
 
 class ResultTable:
-    """A CSV file that is whole after each row; a model's new row takes the place of its old one.
+    """A CSV file that is complete after each row; a model's new row replaces its old one.
 
-    Columns that are none of ours stay, with what stands in them, also in the row of a model that is run again.
+    Other columns and their values stay, also in the row of a model that runs again.
 
     Parameters
     ----------
     path
-        Where; made when it is first written to.
+        Path of the file, created on first write.
 
     Raises
     ------
     TableError
-        If something else is there.
+        If the path is something else.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,9 +62,9 @@ class ResultTable:
         Raises
         ------
         OSError, TableError
-            If that cannot be done, or what is there is no table any more; the file is then as it was.
+            If writing fails, or the file is no longer a results table; it is then unchanged.
         """
-        self._read()  # what others wrote to it meanwhile stays
+        self._read()  # keep what others have written meanwhile
         key = (report.zoo, report.name)
         own = {column: text for column, text in self._rows.get(key, {}).items() if column not in COLUMNS}
         self._rows[key] = own | row_of(report, environment)
@@ -88,7 +88,7 @@ class ResultTable:
 
 
 def _read(path: Path) -> tuple[list[str], Rows]:
-    """Return the columns of a table, those of ours that it lacks last, and its rows; ours and none without a file."""
+    """Return the columns and rows of a table, our missing columns last; without a file, our columns and no rows."""
     if path.exists() and not path.is_file():
         raise TableError(f"{path} is {'a folder' if path.is_dir() else 'no plain file'}: name a file")
     try:
@@ -163,12 +163,12 @@ def row_of(report: ModelReport, environment: Environment) -> dict[str, str]:
 
 
 def _library(zoo: str, environment: Environment) -> str:
-    """Return the version of the library that a zoo is named after; empty for a zoo of the user's own."""
+    """Return the version of the library that a zoo is named after; empty for a user-defined zoo."""
     return next((f"{name} {version}" for name, version in environment.packages.items() if zoo.startswith(name)), "")
 
 
 def _verdict(report: ModelReport) -> str:
-    """Return the verdict's word where the item passed, else that of its outcome, and how it failed."""
+    """Return the verdict if the item passed, else its outcome and where it failed."""
     if report.outcome is Outcome.PASSED and report.verdict is not None:
         return report.verdict.status.value
     word: str = report.outcome.value

@@ -6,4 +6,4 @@ from pathlib import Path
 from typing import Final
 
 SCHEMA_FILE: Final = Path(__file__).with_name("report.schema.json")
-"""Written by docs/generate_schema.py, and copied into each report's folder."""
+"""docs/generate_schema.py writes it; each report folder gets a copy."""

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FindingRows:
-    """A finding, and the rows of the table of layers that its places are in."""
+    """A finding, and the rows of its places in the layer table."""
 
     finding: AuditFinding
     places: tuple[tuple[AuditPlace, str], ...]
-    """Each with the id of its row; empty where it has none."""
+    """Each with the id of its row, or an empty string."""
 
     @property
     def num_more(self) -> int:
-        """Places that are not named."""
+        """Number of places not listed."""
         return self.finding.num_places - len(self.places)
 
 
 def was_audited(report: ModelReport) -> bool:
-    """Whether the audit came to its end: it needs a record, and comes after all drawings."""
+    """Whether the audit was completed: it needs a record, and runs after all drawings."""
     return report.history is not None and report.stage is not Stage.DRAW
 
 
@@ -61,13 +61,13 @@ def severities(reports: Iterable[ModelReport]) -> str:
 
 
 def weight(report: ModelReport) -> int:
-    """Return what puts the model with the gravest findings last when sorted."""
+    """Return a sort key that puts the model with the most severe findings last."""
     counts = Counter(finding.severity for finding in report.findings)
     return sum(counts[severity] * 100**place for place, severity in enumerate(reversed(Severity)))
 
 
 def line(finding: AuditFinding) -> str:
-    """Return a finding in one line, with the first of its places where that is known."""
+    """Return a finding in one line, with its first place if known."""
     first = next(iter(finding.places), None)
     parts = (first.operation or first.module, first.source_line, first.detail) if first else ()
     where = f": {', '.join(filter(None, parts))}" if first else ""
@@ -108,7 +108,7 @@ class Trouble:
 
 
 def is_bad(report: ModelReport) -> bool:
-    """Tell whether a model fails the run."""
+    """Whether a model fails the run."""
     return report.outcome is Outcome.FAILED
 
 
@@ -142,18 +142,18 @@ def failed_at(report: ModelReport) -> str:
 
 
 def failed_how(report: ModelReport) -> str:
-    """Return what goes on after "failed": ``"in forward"``, ``"by an unexpected pass"``."""
+    """Return the words after "failed": ``"in forward"``, ``"by an unexpected pass"``."""
     place = failed_at(report)
     return f"by an {place}" if place == "unexpected pass" else f"in {place}"
 
 
 def trouble(report: ModelReport) -> Trouble | None:
-    """Return what to tell about a failed model; None where nothing failed."""
+    """Return what broke in a failed model and what to do; None if it did not fail."""
     return explain(report) if is_bad(report) else None
 
 
 def explain(report: ModelReport) -> Trouble:
-    """Return what to tell about a model that failed, be it that this was expected."""
+    """Return what broke in a model and what to do, even if the failure was expected."""
     if report.error is not None:
         return _of_error(report.error)
     if report.comparison is not None and report.comparison.fails:
@@ -177,8 +177,8 @@ def _of_failure(failure: Failure) -> Trouble:
 
 
 def _of_error(error: ErrorRecord) -> Trouble:
-    said_by_pytest = error.stage is Stage.DONE
-    what = ": ".join(filter(None, ("" if said_by_pytest else error.type, error.message))) or error.type
+    is_from_pytest = error.stage is Stage.DONE
+    what = ": ".join(filter(None, ("" if is_from_pytest else error.type, error.message))) or error.type
     advice = _ADVICE_BY_TYPE.get(error.type) or _ADVICE.get(error.stage, "")
     frame = None if error.type == "BaselineError" else last_frame(error.traceback)
     where = f"{frame.file}:{frame.line}" + (f", in {frame.function}" if frame.function else "") if frame else ""
@@ -194,7 +194,7 @@ class Frame(NamedTuple):
 
 
 def last_frame(traceback: str) -> Frame | None:
-    """Return where a traceback ends; None where it names no line."""
+    """Return the last frame of a traceback; None if it has no frames."""
     frames = list(_FRAME.finditer(traceback))
     if not frames:
         return None

@@ -46,7 +46,7 @@ _MOST: Final = 5
 _LONGEST: Final = 200
 
 _ALL: Final = 2
-"""Verbosity that names single operations."""
+"""Verbosity that lists single operations."""
 
 
 def terminal_table(
@@ -56,7 +56,7 @@ def terminal_table(
     *,
     top: int | None = None,
 ) -> str:
-    """Return one line a model, and under the table what broke, where and what to do for each that failed.
+    """Return one line for each model, then for each failed one what broke, where and what to do.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def terminal_table(
     ascii
         Whether only ASCII may be written.
     top
-        At most so many lines of models that did not fail; None for all.  Failed models are always shown.
+        Maximum number of lines for models that did not fail; None for all.  Failed models are always shown.
     """
     every = list(models)
     shown, hidden = _most_important(every, top)
@@ -81,8 +81,8 @@ def terminal_table(
 
 def _most_important(models: list[ModelReport], top: int | None) -> tuple[list[ModelReport], int]:
     good = [report for report in models if not is_bad(report)]
-    kept = {id(report) for report in good[:top]}
-    shown = [report for report in models if is_bad(report) or id(report) in kept]
+    top_ids = {id(report) for report in good[:top]}
+    shown = [report for report in models if is_bad(report) or id(report) in top_ids]
     return shown, len(models) - len(shown)
 
 
@@ -113,7 +113,7 @@ class _TerminalWriter:
         return [f"{self.gap} and {count:,} more, none of which failed"]
 
     def unjudged_lines(self, models: Sequence[ModelReport]) -> list[str]:
-        """Say which parts were not judged, and why, each reason once."""
+        """Return which parts were not judged, each reason once."""
         reasons: Counter[str] = Counter()
         for report in models:
             for part in report.verdict.parts if report.verdict is not None and not is_bad(report) else ():
@@ -128,8 +128,8 @@ class _TerminalWriter:
         if found is None:
             return ""
         lines = [f"\n{_name(report)} FAILED {failed_how(report)}: {self._line(found.what)}"]
-        told = {"where": found.where, "values": found.values, "cause": found.cause, "to do": found.advice}
-        lines += [f"  {word}: {self._line(text)}" for word, text in told.items() if text]
+        details = {"where": found.where, "values": found.values, "cause": found.cause, "to do": found.advice}
+        lines += [f"  {word}: {self._line(text)}" for word, text in details.items() if text]
         return "\n".join(lines)
 
     def _line(self, text: str) -> str:
@@ -169,7 +169,7 @@ def _name(report: ModelReport) -> str:
 
 
 def _verdict(report: ModelReport) -> str:
-    """Return the word, and in how far it holds: operations equal within tolerance only, parts that were not judged."""
+    """Return the status, the operations equal only within tolerance, and the share of parts that were judged."""
     if is_bad(report):
         return f"FAILED {failed_at(report)}"
     if report.outcome is not Outcome.PASSED or report.verdict is None:
@@ -188,12 +188,12 @@ def verbose_text(report: ModelReport, verbosity: int, *, ascii: bool = False) ->
     report
         With its operations, where `verbosity` is 2 or more.
     verbosity
-        1 tells of inputs, parts of the verdict, time and memory; 2 also of the slowest and the largest operations.
+        1 lists inputs, parts of the verdict, time and memory; 2 also the slowest and the largest operations.
     ascii
         Whether only ASCII may be written.
     """
-    told = [*_model(report), *(_operations(report) if verbosity >= _ALL else ())]
-    lines = [f"  {name:<12} {shorten(printable(text), _LONGEST)}" for name, text in told if text]
+    facts = [*_model(report), *(_operations(report) if verbosity >= _ALL else ())]
+    lines = [f"  {name:<12} {shorten(printable(text), _LONGEST)}" for name, text in facts if text]
     text = "\n".join([printable(f"{report.zoo}:{report.name}"), *lines])
     return in_ascii(text) if ascii else text
 
@@ -268,5 +268,5 @@ _COMFORTABLE_NAME = 24
 
 _LONGEST_LINE = 240
 
-# Given up in this order where the terminal is narrow.
+# Dropped in this order on narrow terminals.
 _DISPENSABLE = ("layers", "act. MB", "fwd ms", "edges", "params")

@@ -274,9 +274,7 @@ def test_a_callback_from_a_script_that_trains_when_it_is_imported(tmp_path: Path
         check=False,
     )
     assert result.returncode == 1
-    assert (
-        'creates a recorder when it is imported: move the training under  if __name__ == "__main__":' in result.stderr
-    )
+    assert 'when it is imported: move the training under  if __name__ == "__main__":' in result.stderr
 
 
 SCRIPT = """

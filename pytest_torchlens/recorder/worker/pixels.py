@@ -256,7 +256,7 @@ DIVERGING = _table(_SIGNED)
 
 
 class ColourScale:
-    """The range that colours stand for: it takes in what comes, and forgets in some ten frames, so as not to flicker.
+    """The value range of the colours.  It follows new values, and shrinks over about ten frames to avoid flicker.
 
     Attributes
     ----------
@@ -278,7 +278,7 @@ class ColourScale:
         return DIVERGING if self.low < 0 else SEQUENTIAL
 
     def follow(self, values: np.ndarray[Any, Any]) -> None:
-        """Take in new numbers, without the outermost hundredth."""
+        """Extend the range by new values, without the outermost percent on each side."""
         sample = values.reshape(-1)[:: max(1, values.size // MOST_LOOKED_AT)]
         finite = sample[np.isfinite(sample)]
         if not finite.size:
@@ -309,5 +309,5 @@ class ColourScale:
 
     def _faded(self, old: float, new: float) -> float:
         faded = old + self.FORGETTING * (new - old)
-        # What has collapsed since would be seen in one colour only; all zeros say nothing of a range.
+        # Otherwise values that have collapsed would show in one colour.  All zeros do not define a range.
         return min(faded, self.MOST * new, key=abs) if new else faded

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 GRACE = 30.0
-"""Seconds in which one message at least has to be done with, once the process that records has ended without a word."""
+"""Seconds within which at least one message must be processed once the training process has ended without a message."""
 
 
 class Sink:
-    """All files of one process beside.
+    """All files of one recorder process.
 
     Parameters
     ----------
@@ -59,18 +59,18 @@ class Sink:
         self._board: Board | None = self._new_board() if self._is_first and settings["tensorboard"] else None
 
     def take(self, message: dict[str, Any]) -> None:
-        """Do what a message says."""
+        """Handle a message."""
         getattr(self, f"_take_{message['do']}")(message)
 
     def close(self, reason: str, counts: dict[str, tuple[int, int]]) -> list[Exception]:
-        """Finish all files, each whatever becomes of the others; return what went wrong.
+        """Finish all files, even if some fail; return the errors.
 
         Parameters
         ----------
         reason
-            Why there is nothing more.
+            Why the recording ended.
         counts
-            How many frames of each item there were, and how many were dropped, where that is known.
+            Frames of each item, seen and dropped, where known.
         """
         videos = [item.video for item in self._items.values() if item.video]
         callbacks = [item.callback for item in self._items.values() if item.callback]
@@ -160,7 +160,7 @@ class Sink:
 
 @dataclass
 class WorkerItem:
-    """An item, and what is done with it here."""
+    """An item in the recorder process, with its painter, video and callback."""
 
     number: int
     name: str
@@ -182,7 +182,7 @@ def _try(action: Any) -> Exception | None:
 
 
 class Callback:
-    """A function of the user; of a class, one object.
+    """The user's callback: a function, or one instance of a class.
 
     Parameters
     ----------
@@ -195,28 +195,28 @@ class Callback:
         self._call = found() if isinstance(found, type) else found
 
     def __call__(self, name: str, step: int, values: np.ndarray[Any, Any]) -> None:
-        """Hand it one frame."""
+        """Pass one frame to the callback."""
         self._call(name, step, values)
 
     def close(self) -> None:
-        """Tell it that there are no more."""
+        """Call the callback's `close`, if it has one."""
         if hasattr(self._call, "close"):
             self._call.close()
 
 
 @functools.cache
 def _module(name: str, file: str) -> ModuleType:
-    """Return a module by its name where that leads to its file, else from its file: a test, or a script."""
+    """Import a module by name if that finds the given file; else load the file, which is a test or a script."""
     try:
         module = importlib.import_module(name)
     except ImportError:
         module = None
     if module is not None and (not file or Path(str(module.__file__)).resolve() == Path(file)):
         return module
-    # Under another name than its own, so that `if __name__ == "__main__"` is not true of it.
+    # Loaded under another name, so that its `if __name__ == "__main__"` block does not run.
     spec = importlib.util.spec_from_file_location(f"lens_callback_{name}", file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"the callback's module {name!r} is not found, and {file!r} is no Python file")
+        raise ImportError(f"the callback's module {name!r} was not found, and {file!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -224,19 +224,19 @@ def _module(name: str, file: str) -> ModuleType:
 
 
 class Messages:
-    """Messages in the order they were sent, until one says that it is the last, or their sender is gone.
+    """Messages in the order sent, until the last one or until the sender ends.
 
     Parameters
     ----------
     source
-        File descriptor that they come from.
+        File descriptor to read from.
 
     Attributes
     ----------
     is_stopped : bool
-        Whether no further message was to be taken.
+        Whether `stop` was called.
     last : dict or None
-        The message that said that it was the last.
+        The final message; None if the training process ended without one.
     """
 
     def __init__(self, source: int) -> None:
@@ -252,7 +252,7 @@ class Messages:
             self._done += 1
 
     def stop(self) -> None:
-        """Take no further message."""
+        """Stop taking messages."""
         self.is_stopped = True
         self._queue.put(None)
 
@@ -268,7 +268,7 @@ class Messages:
             self._guard()
 
     def _guard(self) -> None:
-        """End this process when it does not get on: a callback that hangs must not keep it alive for ever."""
+        """End this process when it makes no progress: a hanging callback must not keep it alive forever."""
         done = -1
         while done != self._done:
             done = self._done
@@ -277,7 +277,7 @@ class Messages:
 
 
 def _lines(source: int) -> Iterator[bytes]:
-    """Yield lines from a file descriptor.  Python's own files hold a lock while they wait, and could not be left."""
+    """Yield lines from a file descriptor.  Python's file objects hold a lock while they wait, which blocks exit."""
     rest = b""
     while data := os.read(source, 1 << 16):
         *lines, rest = (rest + data).split(b"\n")
