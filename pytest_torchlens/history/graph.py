@@ -1,7 +1,4 @@
-"""Building many objects at once, none of them garbage: Python's collector would walk over them again and again.
-
-The graph: a node for each tensor that has a part in the result, with its parents and children.
-"""
+"""The graph: a node for each tensor that has a part in the result, with its parents and children."""
 
 from __future__ import annotations
 

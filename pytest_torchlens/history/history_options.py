@@ -1,8 +1,6 @@
-"""What forward is called with, checked before anything runs.
+"""What `forward` is called with, how it is recorded, and which layers are saved: checked before anything runs.
 
-How a forward pass is recorded and what of it is saved: kept with the history, for a rerun.
-
-Which layers are saved: by keys, by queries, by a function of the operation.
+The options are kept with the history, for a rerun.
 """
 
 from __future__ import annotations

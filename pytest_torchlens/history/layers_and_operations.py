@@ -1,7 +1,4 @@
-"""One operation of a history: its record, and the live things that JSON cannot hold.
-
-A layer of several passes.
-"""
+"""An operation of a history (its record, and the live objects that JSON cannot hold), and a layer of several passes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finding a layer by label, short label, module address or place; with help where nothing is found.
-
-Layers by what they do, where they are and what is next to them.
-"""
+"""Finds layers by label, short label, module address, index or query; an unknown key gets the nearest valid one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What printing an operation or a layer tells, a name and a text for each line; text and HTML are made from it.
+"""Text and HTML of histories, layers and operations.
 
-Histories, operations and layers in a notebook: tables without scripts; names from models are escaped.
-
-The text that printing a history gives.
+Both are made from the same pairs of a name and a text.  The HTML has no scripts, and names from models are escaped.
 """
 
 from __future__ import annotations

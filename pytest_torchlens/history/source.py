@@ -1,7 +1,4 @@
-"""The line of the model's code that made a call.
-
-The code that led to a call: file, line and function of each frame, with the lines around.
-"""
+"""The code that led to a call: file, line and function of each frame, and the line of the model's own code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What does not fit together in a history read from disk; asked before anything else is made of it.
+"""Histories on disk: one folder with ``history.json`` and safetensors.
 
-Histories on disk: one folder with ``history.json`` and safetensors; no pickle, and nothing in it is ever run.
+Nothing in the folder is ever run, and no pickle is read.  A history that was read is checked for contradictions before
+anything is made of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Cycles of a directed graph.
-
-Conditions of the model's code, as far as tensors' values decide them.
-
-What a value that Python was given did: which statement asked, and which branch was taken.
-"""
+"""Conditions of the model's code: which statement read a tensor's value, and which branch it took."""
 
 from __future__ import annotations
 

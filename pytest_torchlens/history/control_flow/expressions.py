@@ -1,9 +1,4 @@
-"""How a value goes on through an expression: what ``not int(x) > 3`` is when ``x`` is known.
-
-Which expression Python was given a tensor's value in, and what that makes of the expression.
-
-Where in the source a value goes that Python was given: into names, attributes and arguments, and by conditions.
-"""
+"""Follows a value that Python read through its expression, then into names, attributes and calls."""
 
 from __future__ import annotations
 

@@ -1,16 +1,8 @@
-"""What a loop does in every pass with the value that it carries from pass to pass.
+"""The loops of the model's code that ran layers several times, and what decides when each ends.
 
-``while x.max() > 1: x = x / 2`` asks its question once more than it divides, first of what goes into the first pass;
-and where passes take different branches, the value comes out of one branch now and of another then.  It is the same
-place in the code, and what is worked on is what became of what was worked on before: passes of one layer.
-
-Which loops a value that Python was given may end, or how often they run.
-
-The loops of the source that calls were made in, and how often each ran its body.
-
-Loops that run as often as there are rows in a tensor whose size data decide: ``for row in x[x > 0]``.
-
-The loops of the model's code that ran layers several times, and what decides when each ends.
+``while x.max() > 1: x = x / 2`` asks once more than it divides, the first time about what enters the first pass; and
+where passes take different branches, the value leaves another branch in each.  `Carried` joins these to one layer: the
+place in the code is the same, and each pass works on what the pass before made.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The operations by key: what may be passes of one layer.
+"""The second rule: equal operations adjacent to the passes of a layer are passes of one layer too, and so on outward.
 
-The second rule: equal operations beside the passes of a layer are passes of one layer too, and so on outward.
+`Visits` indexes operations by key: the candidates for passes of one layer, for this rule and the third.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Which pass of a loop an operation ran in, and which of its likes in the pass before it follows on.
+"""The third rule: a sequence of operations that repeats back to back is a loop.
 
-Streams side by side (``xs = [f(a, b) for a, b in zip(xs, others)]``) run one place in the code several times in a pass.
-One that reads several of them follows on the one at its own place in the row.
+Back to back means in the flow of data: a pass reads what the pass before it made, and nothing else was made on the way.
+Two kinds count: operations called from one place in the code, whose scalars and shapes may change from pass to pass;
+and blocks of two operations or more with the same arguments and shapes, written out one after the other.
 
-The third rule: a sequence of operations that repeats back to back is a loop.
-
-Back to back means in the flow of data: a pass reads what the pass before it made, and nothing else was made on the
-way.  Two kinds count: operations called from one place in the code, whose scalars and shapes may change from pass to
-pass; and blocks of two operations or more with the same arguments and shapes, written out one after the other.
+`Rounds` finds the pass that an operation ran in.  Parallel streams (``xs = [f(a, b) for a, b in zip(xs, others)]``) run
+one place in the code several times in a pass; an operation that reads several of them continues the one at its own
+position.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What makes two operations equal: function, module, arguments, and the place in the code that called them.
+"""Signatures of operations: function, module, arguments, and the place in the code that called them.
 
-The operations by number, with what is needed to tell which are equal.
+`Operations` numbers the operations in execution order and keeps the signatures of each; `Groups` is the union of those
+that were found to be one layer.
 """
 
 from __future__ import annotations
