@@ -226,7 +226,7 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
 
 
 class CurrentValues:
-    """Follows values and writes from call to call."""
+    """Tracks which recorded value each tensor holds, and which writes reached it, from call to call."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._held = {source.value.slot: (source.value, source.since) for source in sources}

@@ -108,7 +108,7 @@ class ObjectGraph:
         return [object_name(path, value) for path, value, _ in self._used_up if _root(path) == root]
 
     def used_up(self, maybe: bool = False) -> list[str]:
-        """Return the names of single-use objects that were read since; with `maybe`, those that may have been too."""
+        """Return the names of single-use objects read since; with `maybe`, those that may have been too."""
         read = [(path, value, (at, resources.progress(value))) for path, value, at in self._used_up]
         return [object_name(path, value) for path, value, (at, now) in read if at != now or (maybe and at is None)]
 
