@@ -146,7 +146,11 @@ def test_what_is_known_of_a_model_outlives_a_hook_that_raises(pytester: pytest.P
 
 
 UNDRAWN = """
-import pytest_torchlens.run.run_case as run
+import sys
+
+import pytest_torchlens.run.run_case
+
+run = sys.modules["pytest_torchlens.run.run_case"]  # the package exports a function of this name
 
 def pytest_configure():
     run.save_drawing = full
