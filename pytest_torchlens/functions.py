@@ -150,7 +150,7 @@ def show_model_graph(  # noqa: PLR0913 - the paper's signature
     model, input_args, input_kwargs, random_seed
         As in `log_forward_pass`.
     vis_opt, vis_nesting_depth, **options
-        Options of `DrawOptions`: ``direction``, ``focus``, ``color_by``, ``node_text``, ``theme``, ``legend`` ….
+        Options of `DrawOptions` such as ``direction``, ``focus``, ``color_by``, ``node_text``, ``theme``, ``legend``.
     vis_outpath
         Path of the drawing; its suffix is the format: ``.svg``, ``.pdf``, ``.png`` or ``.dot``.
 

@@ -1,7 +1,7 @@
 """Makes the record of one operation from its node, and its label.
 
-``conv2d_3_7`` is the third conv2d and the seventh layer; inputs and outputs count, buffers do not.  All passes of a layer
-share its label.
+``conv2d_3_7`` is the third conv2d and the seventh layer; inputs and outputs count, buffers do not.  All passes of a
+layer share its label.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Memory that two processes share, as a ring of slots of one size: allocated once, without a name, never growing.
+"""Shared memory of two processes: a ring of equal slots, allocated once.
 
-Memory without a name leaves nothing behind, however the processes end.  One process fills slots, in order, and
-says so by a message of its own; the other reads and frees them in that order.  All that is shared beside the
-slots is the number of those freed.
+The memory has no name, so that nothing is left behind, however the processes end.  One process fills slots in order
+and reports each in a message.  The other reads and frees them in the same order.  Besides the slots, the processes
+share only the number of freed slots.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Ring:
     Parameters
     ----------
     slots
-        How many there are.
+        Number of slots.
     values
         Floats in each.
     handle
-        What `handle` of the other process's ring is; None makes new memory.
+        The `handle` of the other process's ring; None allocates new memory.
 
     Attributes
     ----------
     num_filled : int
-        Slots ever filled by this process.
+        Number of slots that this process has filled.
     """
 
     def __init__(self, slots: int, values: int, handle: str | None = None) -> None:
@@ -45,7 +45,7 @@ class Ring:
         self.num_filled = 0
         size = HEAD + 4 * slots * values
         self._file, self._memory = _new(size) if handle is None else _attach(handle, size)
-        # One that nobody closes goes with its memory.
+        # If nobody calls `close`, the file closes together with the ring.
         self._close = weakref.finalize(self, os.close, self._file) if isinstance(self._file, int) else None
         self._freed: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(self._memory, np.int64, 1)
         flat = np.frombuffer(self._memory, np.float32, slots * values, HEAD)
@@ -53,17 +53,17 @@ class Ring:
 
     @property
     def handle(self) -> str:
-        """What the other process finds the memory by."""
+        """Identifies the memory to the other process."""
         return str(self._file)
 
     @property
     def file_descriptors(self) -> tuple[int, ...]:
-        """File descriptors that the other process has to inherit."""
+        """File descriptors that the other process must inherit."""
         return (self._file,) if isinstance(self._file, int) else ()
 
     @property
     def num_free(self) -> int:
-        """How many slots can be filled now."""
+        """Number of slots that can be filled now."""
         return self.slots - (self.num_filled - int(self._freed[0]))
 
     def next_slot(self) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -86,7 +86,7 @@ class Ring:
         self._freed[0] += 1
 
     def close(self) -> None:
-        """Let go of the memory, which goes with the last array that is a part of it."""
+        """Release the memory; it is freed with the last array that uses it."""
         del self._freed, self._slots, self._memory
         if self._close:
             self._close()

@@ -15,14 +15,14 @@ import torch
 NOT_MEASURED = math.nan
 
 CANCELLED = 1e-3
-"""Share of the squared norm below which the variance is what rounding left over, and is computed anew."""
+"""Share of the squared norm below which the variance is mostly rounding error, and is computed exactly."""
 
 SAMPLE = 65_536
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of one tensor; of its finite values, where some are not.
+    """Statistics of the finite values of one tensor.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Statistics:
     nans: int
 
     def divided_by(self, scale: float) -> Statistics:
-        """Return what they would be of the tensor divided by a number above 0."""
+        """Return the statistics of the tensor divided by a positive number."""
         if scale == 1:
             return self
         sizes = {name: getattr(self, name) / scale for name in ("mean", "std", "norm", "min", "max")}
@@ -54,7 +54,7 @@ class Statistics:
 
 
 class TensorStatistics:
-    """The statistics of a tensor as it was: all that needs the tensor has been computed.
+    """The statistics of a tensor, computed up to where its values are no longer needed.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class TensorStatistics:
         Real or complex, of any dtype and device, one element at least; of complex ones, and of sparse ones, the
         stored numbers count.
     norm_only
-        Measure no more than norm and NaN count, which costs a tenth.
+        Measure only norm and NaN count, which costs a tenth.
     """
 
     def __init__(self, tensor: torch.Tensor, *, norm_only: bool = False) -> None:
@@ -73,7 +73,7 @@ class TensorStatistics:
         self._result: Statistics | torch.Tensor = found or _exact(plain.double() if is_near else plain)
 
     def statistics(self) -> Statistics:
-        """Return them; waits for the device."""
+        """Return the statistics; waits for the device."""
         if isinstance(self._result, torch.Tensor):
             mean, std, norm, low, high, zeros, nans = self._result.tolist()
             self._result = Statistics(self.count, mean, std, norm, low, high, zeros, int(nans))
@@ -81,7 +81,7 @@ class TensorStatistics:
 
 
 def as_plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor's numbers in a dtype that sums do not overflow: a view where it can be one."""
+    """Return the values in a dtype whose sums do not overflow, as a view if possible."""
     tensor = tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
@@ -99,7 +99,7 @@ def _norm_only(plain: torch.Tensor) -> Statistics | None:
 
 
 def _quick(plain: torch.Tensor) -> Statistics | None:
-    """Return the statistics in three passes over the memory; None where they would not be right."""
+    """Return the statistics in three passes over memory; None if they would be inaccurate."""
     norm, total = float(torch.linalg.vector_norm(plain)), float(plain.sum())
     count = plain.numel()
     mean = total / count

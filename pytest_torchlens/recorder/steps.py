@@ -31,9 +31,9 @@ class Clock:
     Attributes
     ----------
     step : int
-        The step that is going on.
+        The current step.
     is_recorded : bool
-        Whether it is recorded: by its number, by time, and by `Recorder.enabled`.
+        Whether it is recorded, by step number, time and `Recorder.enabled`.
     """
 
     def __init__(self, options: RecorderOptions) -> None:
@@ -62,19 +62,19 @@ class Clock:
 
 
 _unclosed_handles: list[RemovableHandle] = []
-# Hooks of recorders that nobody closed. The garbage collector may find one while PyTorch walks its hooks, when none may
-# be removed, so the next recorder removes them; until then they do nothing.
+# Hooks of unclosed recorders. The garbage collector may run while PyTorch iterates over its hooks, when none
+# may be removed, so the next recorder removes them; until then they do nothing.
 
 
 class OptimizerSteps:
-    """Calls before and after a step of an optimizer that has a parameter of a tracked model.
+    """Calls functions before and after each step of an optimizer with parameters of a tracked model.
 
     Parameters
     ----------
     before, after
-        What is called.
+        Functions to call.
     automatic
-        Whether `after` is: else somebody else says when a step is over.
+        Whether to call `after`; if False, `Recorder.step` ends a step.
     """
 
     def __init__(self, before: Callable[[], None], after: Callable[[], None], *, automatic: bool) -> None:
@@ -88,12 +88,12 @@ class OptimizerSteps:
         self._unclosed = weakref.finalize(self, _unclosed_handles.extend, self._handles)
 
     def add_model(self, model: nn.Module) -> None:
-        """Count a model as tracked.
+        """Add a tracked model.
 
         Raises
         ------
         TypeError
-            If it is none.
+            If it is not a model.
         """
         check_model(model)
         if model not in self._models:
@@ -115,7 +115,7 @@ class OptimizerSteps:
             self._after()
 
     def _is_ours(self, optimizer: Optimizer) -> bool:
-        """Whether it has a tracked parameter; where no model is tracked, every optimizer counts."""
+        """Whether it has a tracked parameter; without a tracked model, every optimizer counts."""
         ours = {id(parameter) for model in self._models for parameter in model.parameters()}
         theirs = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
         return not ours or any(parameter in ours for parameter in theirs)

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """A hook that stays where it is: of a model that is copied or saved, the copy is not tracked.
+    """A hook that is not copied: a copied or saved model is not tracked.
 
     Parameters
     ----------
     call
-        What it does.
+        The function to call.
     """
 
     __torch_unserializable__ = True
@@ -42,27 +42,27 @@ class Hook:
         self._call = call
 
     def __call__(self, *what: Any) -> None:
-        """Do it."""
+        """Call the function."""
         self._call(*what)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Takes anything and does nothing, and what was saved can be loaded where this package is not.
+        # The replacement takes any arguments and does nothing, and loads without this package.
         return getattr, (nullcontext(), "__exit__")
 
 
 class TensorHooks:
-    """Hooks on modules and tensors, and what they read in the step that is going on.
+    """Hooks on modules and tensors, and their readings in the current step.
 
     Parameters
     ----------
     options
-        Of the recorder.
+        Options of the recorder.
     clock
-        Says whether to read.
+        Decides whether to read.
     expectations
-        May want more than that.
+        May require reading in other steps.
     show
-        Takes a reading and the part of its tensor that is drawn, in the CPU's memory.
+        Receives a reading and the part of its tensor to draw, on the CPU.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class TensorHooks:
         self._handles: list[Any] = []
 
     def hook_module(self, module: nn.Module, output: Item | None, gradient: Item | None) -> None:
-        """Read what a module returns, and the gradient that comes back for it."""
+        """Read a module's output and its gradient."""
         self._handles.append(module.register_forward_hook(Hook(partial(self._on_output, output, gradient))))
 
     def hook_tensor(self, tensor: torch.Tensor, value: Item, gradient: Item) -> None:
-        """Read a tensor now, and its gradient when it comes."""
+        """Read a tensor now, and its gradient on backward."""
         self.read(value, tensor)
         if tensor.requires_grad:
             handle: Any = tensor.register_hook(Hook(partial(self._on_gradient, gradient)))  # type: ignore[no-untyped-call]
@@ -98,12 +98,12 @@ class TensorHooks:
         return self._clock.is_recorded or self._expectations.needs(item)
 
     def read(self, item: Item, tensor: torch.Tensor, *, ratio: float | None = None) -> None:
-        """Measure a tensor, and copy what is drawn of it.
+        """Measure a tensor, and copy the part to draw.
 
         Raises
         ------
         TypeError
-            If the item's transform returns no tensor of numbers.
+            If the item's transform does not return a tensor of numbers.
         """
         if not self.wants(item):
             return
@@ -126,13 +126,13 @@ class TensorHooks:
             self._sample(reading, tensor)
 
     def read_missing(self, item: Item) -> None:
-        """Note that a gradient did not come, where that matters."""
+        """Record a missing gradient, if an expectation needs it."""
         if self._expectations.awaits_gradient(item):
             nothing = TensorStatistics(torch.zeros(1))
             self.readings.all.append(StepReading(item, self.readings.next_call(item), (), "", nothing))
 
     def finish_step(self) -> list[StepReading]:
-        """Return what the step had, its samples shown; the next one begins."""
+        """Show the samples of the step, return its readings, and begin the next step."""
         found = list(self.readings.all)
         for reading in found:
             if reading.sample is not None:
@@ -159,7 +159,7 @@ class TensorHooks:
         if gradient and tensor.requires_grad and torch.is_grad_enabled():
             self._reach(gradient)
             if self.wants(gradient):
-                # On the tensor, not the module: what is later written into it in place does not matter then.
+                # On the tensor, not the module, so that later in-place writes do not matter.
                 tensor.register_hook(Hook(partial(self._on_gradient, gradient)))  # type: ignore[no-untyped-call]
 
     def _on_gradient(self, item: Item, gradient: torch.Tensor) -> None:
@@ -193,7 +193,7 @@ def _apply_transform(item: Item, tensor: torch.Tensor) -> torch.Tensor:
     if item.drawing.transform is None:
         return tensor
     with torch.no_grad():
-        # A copy: what the function writes into it is not to be seen by training.
+        # A copy, so that writes by the transform do not affect training.
         result: Any = item.drawing.transform(tensor.clone())
     if not isinstance(result, torch.Tensor) or not is_measurable(result):
         raise TypeError(f"transform of {item.name!r}: expected a tensor of floating-point numbers, got {result!r}")

@@ -186,7 +186,7 @@ class RunFolder:
         Returns
         -------
         tuple[Path, list[str]]
-            The index, and a message for each model that could not be read; its page shows what ``report.json`` has.
+            The index, and a message for each unreadable model, whose page shows what ``report.json`` has.
 
         Raises
         ------

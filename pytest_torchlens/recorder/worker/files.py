@@ -16,12 +16,12 @@ LONGEST = 80
 
 
 class WholeFile:
-    """A file that is appended to: what cannot be written whole is taken back.
+    """A file to append to; an incomplete write is undone.
 
     Parameters
     ----------
     path
-        Where one is there, it is left to whoever still writes it, and gone from the folder.
+        An existing file is unlinked; a process that still writes it keeps its own copy.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class WholeFile:
         Raises
         ------
         OSError
-            If that cannot be done; the file is then as it was before.
+            If writing fails; the file is then unchanged.
         """
         try:
             self._file.seek(self.size)
@@ -72,7 +72,7 @@ def file_stem(number: int, name: str) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file such that no reader ever sees half of it."""
+    """Write a file so that a reader never sees a partial one."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -82,7 +82,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
-    """Return what the processes of a recording have reported, the first of them first; of other files nothing."""
+    """Return the reports of a recording's processes, in their order; ignore other files."""
     found = []
     for path in sorted(folder.glob("recording-*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):

@@ -56,7 +56,7 @@ def _text(column: str, number: float) -> str:
 
 
 def to_parquet(path: Path) -> None:
-    """Write a table beside its CSV, which goes once that is done: until then it is what can be read."""
+    """Convert a CSV table to Parquet, and remove the CSV once that is complete."""
     import pyarrow
     from pyarrow import csv
     from pyarrow import parquet
@@ -74,7 +74,7 @@ SHOWN = ("mean", "std", "norm", "min", "max", "zeros", "nans", "ratio", "dead")
 
 
 class Board:
-    """Writes each column of statistics as a scalar of its own."""
+    """Writes each column of statistics as a separate scalar."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.summary import Writer

@@ -32,7 +32,7 @@ class Writer(Protocol):
 
 
 def new_video(stem: Path, settings: dict[str, Any]) -> Video:
-    """Return a video: H.264 where PyAV is installed, animated WebP where it is not."""
+    """Return a video: H.264 if PyAV is installed, else animated WebP."""
     if importlib.util.find_spec("av") is None:
         return Video(stem, ".webp", WebP, settings)
 
@@ -116,7 +116,7 @@ class Mp4:
 
 
 class Pieces:
-    """Takes what FFmpeg writes, in whatever pieces, for a fragment to reach the disk as a whole."""
+    """Buffers the pieces that FFmpeg writes, so that each fragment reaches the disk complete."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -136,7 +136,7 @@ class Pieces:
 ANIMATED = 0b10
 
 KEEP_BELOW = 0b10
-"""Do not mix a frame with the one before it."""
+"""Do not blend a frame with the previous one."""
 
 
 class WebP:
