@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
@@ -45,25 +47,61 @@ def all_kept(model: nn.Module, x: torch.Tensor) -> object:
     return record(model, (x,), {}, keep="all")
 
 
+class UnusedError(RuntimeError):
+    """A mode left out something that the recording never asks for: it measured nothing."""
+
+
+@contextmanager
+def left_out(owner: Any, name: str, instead: Callable[..., Any]) -> Iterator[None]:
+    """Replace what a module or class holds under a name, and check that it was called.
+
+    Parameters
+    ----------
+    owner, name
+        Where it is held, and as what.
+    instead
+        What is called in its place.
+
+    Raises
+    ------
+    UnusedError
+        If nothing called it.
+    """
+    called: list[bool] = []
+
+    def once(*args: Any, **kwargs: Any) -> Any:
+        called.append(True)
+        setattr(owner, name, instead)  # later calls pay for no check
+        return instead(*args, **kwargs)
+
+    with patch.object(owner, name, once):
+        yield
+    if not called:
+        raise UnusedError(f"nothing called {owner.__name__}.{name}")
+
+
 def without_stacks(model: nn.Module, x: torch.Tensor) -> object:
     """Record fingerprints, but no call stacks: beside `fingerprints`, what the stacks cost."""
     from pytest_torchlens.capture.tracer import Tracer
 
-    with patch.object(Tracer, "_frames", lambda *_: ()):
+    with left_out(Tracer, "_frames", lambda *_: ()):
         return fingerprints(model, x)
 
 
 def without_random_states(model: nn.Module, x: torch.Tensor) -> object:
     """Record fingerprints, but no states of generators: beside `fingerprints`, what the states cost."""
-    with patch("pytest_torchlens.capture.tracer.state_before", lambda *_: None):
+    from pytest_torchlens.capture import function_tracer
+
+    with left_out(function_tracer, "state_before", lambda *_: None):
         return fingerprints(model, x)
 
 
 def without_fingerprints(model: nn.Module, x: torch.Tensor) -> object:
     """Record without fingerprints: beside `fingerprints`, what they cost."""
+    from pytest_torchlens.capture import tensor_table
     from pytest_torchlens.capture.storage import storage_key
 
-    with patch("pytest_torchlens.capture.tensor_table.dense_digest", lambda tensor, _: (0, storage_key(tensor))):
+    with left_out(tensor_table, "dense_digest", lambda tensor, _: (0, storage_key(tensor))):
         return fingerprints(model, x)
 
 
@@ -71,7 +109,7 @@ def without_settings(model: nn.Module, x: torch.Tensor) -> object:
     """Record fingerprints, but not the settings each call ran under: beside `fingerprints`, what they cost."""
     from pytest_torchlens.capture.ambient import AmbientTable
 
-    with patch.object(AmbientTable, "number", lambda *_: 0):
+    with left_out(AmbientTable, "number", lambda *_: 0):
         return fingerprints(model, x)
 
 
@@ -82,7 +120,7 @@ def without_modules(model: nn.Module, x: torch.Tensor) -> object:
     def call(_: Any, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
         return original(module, *args, **kwargs)
 
-    with patch.object(Tracer, "call_module", call):
+    with left_out(Tracer, "call_module", call):
         return fingerprints(model, x)
 
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import sys
 import time
-from functools import partial
 from unittest import mock
 
 import torch
 import torchvision
 from tabulate import tabulate
-from torch.utils import benchmark
 
 from pytest_torchlens import measure_forward_pass
-from pytest_torchlens.capture import tracer
+from pytest_torchlens.capture import function_tracer
 from pytest_torchlens.measure import times
 
 MODELS = ("resnet50", "vit_b_16")
@@ -41,7 +39,7 @@ def _row(name: str) -> tuple[str, float, float, float, float]:
 if __name__ == "__main__":
     asked = [name for name in sys.argv[1:] if name != "--cpu"]
     if "--cpu" in sys.argv:
-        mock.patch.object(tracer, "perf_counter_ns", time.thread_time_ns).start()
+        mock.patch.object(function_tracer, "perf_counter_ns", time.thread_time_ns).start()
         mock.patch.object(times, "perf_counter_ns", time.thread_time_ns).start()
-        mock.patch.object(benchmark, "Timer", partial(benchmark.Timer, timer=time.thread_time)).start()
+        mock.patch.object(times, "clock", time.thread_time).start()
     main(tuple(asked) or MODELS)

@@ -69,10 +69,6 @@ class Conditions:
         parts = [part.strip() for text in texts for part in text.split(",")]
         return cls(tuple(_condition(part) for part in parts if part))
 
-    def and_later(self, others: Conditions) -> Conditions:
-        """Return these, and others that win over them."""
-        return Conditions((*self.given, *others.given))
-
     def fails(self, change: Change, step: Step | None = None) -> bool:
         """Whether a class of change at an operation, or in the model (None), fails it."""
         words = [condition for condition in self.given if condition.name == "none" or _is_class(condition.name)]

@@ -98,10 +98,6 @@ class Error:
         """Whether it is tolerated."""
         return self.largest <= limit and self.nrms <= limit / 2
 
-    def or_more(self, other: Error) -> Error:
-        """Return the larger of two."""
-        return Error(max(self.largest, other.largest), max(self.nrms, other.nrms))
-
 
 NONE = Error(0.0, 0.0)
 
