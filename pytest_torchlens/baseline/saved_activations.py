@@ -26,6 +26,7 @@ from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
+from pytest_torchlens.records import write_atomically
 from pytest_torchlens.replay import Player
 
 _INDEX = "index.json"
@@ -97,8 +98,11 @@ def keep(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
         return
     part = folder / f"{os.getpid()}.part"
     shutil.rmtree(part, ignore_errors=True)
-    _Keeping(part, names_of(history, snapshot)).keep(history)
-    part.rename(whole)
+    try:
+        _Keeping(part, names_of(history, snapshot)).keep(history)
+        part.rename(whole)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def tidy(folder: Path, wanted: Collection[str]) -> None:
@@ -127,7 +131,7 @@ class _Keeping:
                     self._add(self._names.get(id(value), ""), output)
                 player.store(number, call, returned)
         self._writer.flush()
-        (self._writer.folder / _INDEX).write_text(to_json(_Index(tensors=self._index)), encoding="utf-8")
+        write_atomically(self._writer.folder / _INDEX, to_json(_Index(tensors=self._index)))
 
     def _add_arguments(self, player: Player, call: Call) -> None:
         name = next((self._names[id(value)] for value in call.outputs if id(value) in self._names), "")

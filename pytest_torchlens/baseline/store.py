@@ -18,6 +18,7 @@ from pytest_torchlens.baseline.snapshot_file import UNREADABLE
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import file_name
+from pytest_torchlens.records import write_atomically
 
 FOLDER = "lens_baselines"
 LOCAL = ".lens"
@@ -91,7 +92,7 @@ class Store:
     def keep(self, key: str, snapshot: Snapshot) -> None:
         """Let what a run obtained wait for being accepted."""
         ignored_by_git(self.pending)
-        _write(self.pending_path(key), to_text(snapshot))
+        write_atomically(self.pending_path(key), to_text(snapshot))
 
     def forget(self, key: str) -> None:
         """Let nothing wait."""
@@ -99,7 +100,7 @@ class Store:
 
     def accept(self, key: str, snapshot: Snapshot) -> None:
         """Store a snapshot as the baseline, with the numbers of other environments where they are of the same steps."""
-        _write(self.path(key), to_text(merged(self._usable(key), snapshot)))
+        write_atomically(self.path(key), to_text(merged(self._usable(key), snapshot)))
         self.forget(key)
         if (times := self.times_of(key)) is not None:
             self._keep_times(key, times.accepted())
@@ -117,7 +118,7 @@ class Store:
     def _keep_times(self, key: str, times: StoredTimes) -> None:
         if path := self._times_path(key):
             ignored_by_git(path.parent)
-            _write(path, times_text(times))
+            write_atomically(path, times_text(times))
 
     def _times_path(self, key: str) -> Path | None:
         return self.times and self.times / f"{key}.json"
@@ -163,16 +164,9 @@ def _keys(folder: Path) -> Iterator[str]:
             yield key
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8", newline="\n")
-    part.replace(path)
-
-
 def ignored_by_git(folder: Path) -> None:
     """Put a ``.gitignore`` inside the local folder; the user's own is none of our business."""
     local = next(parent for parent in (folder, *folder.parents) if parent.name in (LOCAL, ""))
     local.mkdir(parents=True, exist_ok=True)
     if not (mark := local / ".gitignore").exists():
-        _write(mark, "*\n")
+        write_atomically(mark, "*\n")

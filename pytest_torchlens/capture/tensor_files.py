@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from pytest_torchlens.capture.values import PLAIN
+from pytest_torchlens.records import replacing
 
 _LIMIT = 64 << 20
 _NAME = re.compile(r"activations-\d{5}\.safetensors")
@@ -102,7 +103,8 @@ class TensorWriter:
         if self._pending:
             file = self.folder / f"activations-{self._files:05d}.safetensors"
             try:
-                save_file(self._pending, file)
+                with replacing(file, make_folders=False) as part:
+                    save_file(self._pending, part)
             except (SafetensorError, OSError, KeyError) as error:
                 raise TensorFileError(f"{file} cannot be written: {error}") from None
             self._files += 1
@@ -129,9 +131,8 @@ def _keep_only(file: Path, wanted: set[str]) -> None:
     elif len(kept) < len(names):
         with _opened(file) as opened:
             tensors = {name: opened.get_tensor(name).clone() for name in kept}
-        beside = file.with_suffix(".part")
-        save_file(tensors, beside)
-        beside.replace(file)
+        with replacing(file) as part:
+            save_file(tensors, part)
 
 
 class TensorReader:

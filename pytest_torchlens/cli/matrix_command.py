@@ -12,6 +12,7 @@ from pytest_torchlens.baseline.matrix import Matrix
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.records import write_atomically
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
             raise CommandError(f"no baseline in {' nor '.join(options.sets)}: there is nothing to compare")
         for path, text in ((options.md, matrix.markdown), (options.html, matrix.page)):
             if path is not None:
-                path.write_text(text(), encoding="utf-8")
+                write_atomically(path, text(), make_folders=False)
     except (BaselineError, ConditionError, OSError) as error:
         raise CommandError(str(error)) from None
     print(matrix.table(), *matrix.environments(), matrix.details(), sep="\n")

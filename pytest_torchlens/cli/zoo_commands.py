@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.records import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,7 @@ def run_probe(options: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     try:
-        options.out.write_text(text, encoding="utf-8")
+        write_atomically(options.out, text, make_folders=False)
     except OSError as error:
         raise CommandError(f"cannot write {options.out}: {error.strerror}") from None
     print(f"written: {options.out}")

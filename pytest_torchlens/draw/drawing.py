@@ -22,6 +22,7 @@ from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import nearest
+from pytest_torchlens.records import write_atomically
 
 if TYPE_CHECKING:
     from pytest_torchlens.history.view import HistoryView
@@ -161,7 +162,7 @@ def write_drawing(dot: str, path: Path) -> None:
     format_ = path.suffix.removeprefix(".")
     drawn = dot.encode() if format_ == "dot" else render(dot, format_, timeout=_PATIENCE)
     try:
-        path.write_bytes(drawn)
+        write_atomically(path, drawn, make_folders=False)
     except OSError as error:
         raise DrawingUnavailable(f"no drawing: {path} cannot be written ({error.strerror})") from None
 

@@ -34,6 +34,7 @@ from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
+from pytest_torchlens.records import write_atomically
 
 if TYPE_CHECKING:
     from pytest_torchlens.history.view import HistoryView
@@ -229,7 +230,7 @@ def save(history: HistoryView, path: Path | str) -> None:
         writer = TensorWriter(folder)
         saved = _saved(history, *_write_tensors(history, writer))
         content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
-        (folder / _FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        write_atomically(folder / _FILE, json.dumps(content, indent=1))
     except (OSError, TensorFileError) as error:
         if writer is not None:
             writer.discard()

@@ -25,6 +25,7 @@ from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
+from pytest_torchlens.records import write_atomically
 
 if TYPE_CHECKING:
     from pytest_torchlens.plugin.selection import Selection
@@ -115,11 +116,7 @@ class ReportFolder:
 
     def write(self, report: ModelReport) -> None:
         """Put a report in place, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(report.nodeid)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_bytes(gzip.compress(to_json(report).encode(), compresslevel=1))
-        part.replace(path)
+        write_atomically(self._path(report.nodeid), gzip.compress(to_json(report).encode(), compresslevel=1))
 
     def read(self, nodeid: str) -> ModelReport | None:
         """Return the report of an item; None where it came to none."""

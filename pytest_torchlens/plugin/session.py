@@ -68,13 +68,13 @@ def write_files(run: RunReport, options: CiOptions) -> None:
         If a file cannot be written.
     """
     from pytest_torchlens.records import to_json
+    from pytest_torchlens.records import write_atomically
     from pytest_torchlens.report import markdown
-    from pytest_torchlens.report.paths import write_file
 
     if options.json:
-        write_file(options.json, to_json(run, indent=1))
+        write_atomically(options.json, to_json(run, indent=1))
     if options.markdown:
-        write_file(options.markdown, markdown(run))
+        write_atomically(options.markdown, markdown(run))
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(markdown(run))

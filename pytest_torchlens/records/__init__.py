@@ -12,6 +12,9 @@ from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Exactness
 from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
+from pytest_torchlens.records.files import file_name
+from pytest_torchlens.records.files import replacing
+from pytest_torchlens.records.files import write_atomically
 from pytest_torchlens.records.history import ActivationStatistics
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.history import ModuleRecord
@@ -28,7 +31,6 @@ from pytest_torchlens.records.merged import pass_label
 from pytest_torchlens.records.merged import roll_edges
 from pytest_torchlens.records.names import address_of
 from pytest_torchlens.records.names import close
-from pytest_torchlens.records.names import file_name
 from pytest_torchlens.records.names import nearest
 from pytest_torchlens.records.names import pass_of
 from pytest_torchlens.records.operation import Edge
@@ -102,6 +104,8 @@ __all__ = [
     "nearest",
     "pass_label",
     "pass_of",
+    "replacing",
     "roll_edges",
     "to_json",
+    "write_atomically",
 ]

@@ -41,10 +41,10 @@ from pytest_torchlens.records import address_of
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records import to_json
+from pytest_torchlens.records import write_atomically
 from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.paths import views_path
-from pytest_torchlens.report.paths import write_file
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -115,8 +115,8 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
         views = make_views(report.history, svg)
     except DrawingUnavailable as error:
         return replace(report, graph="", notes=(*report.notes, str(error)))
-    write_file(folder / drawing_path(report), svg)
-    write_file(folder / views_path(report), to_json(views))
+    write_atomically(folder / drawing_path(report), svg)
+    write_atomically(folder / views_path(report), to_json(views))
     return replace(report, graph=str(drawing_path(report)))
 
 

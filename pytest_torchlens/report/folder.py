@@ -17,12 +17,12 @@ from pytest_torchlens.records import RunPart
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
+from pytest_torchlens.records import write_atomically
 from pytest_torchlens.report.drawings import read_views
 from pytest_torchlens.report.drawings import save_drawing
 from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.paths import views_path
-from pytest_torchlens.report.paths import write_file
 from pytest_torchlens.report.schema import SCHEMA_FILE
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def write_site(run: RunReport, models: Iterable[ModelReport], folder: Path) -> l
     run = replace(run, models=tuple({page_path(report): report.brief() for report in run.models}.values()))
     pages = Pages(run)
     head = [
-        write_file(folder / "index.html", pages.index(has_training=(folder / FOLDER / "index.html").is_file())),
-        write_file(folder / "report.json", to_json(run)),
-        write_file(folder / SCHEMA_FILE.name, SCHEMA_FILE.read_bytes()),
+        write_atomically(folder / "index.html", pages.index(has_training=(folder / FOLDER / "index.html").is_file())),
+        write_atomically(folder / "report.json", to_json(run)),
+        write_atomically(folder / SCHEMA_FILE.name, SCHEMA_FILE.read_bytes()),
     ]
     written = {path: None for report in models for path in _write_model(report, pages, folder)}
     return [*head, *written]
@@ -74,9 +74,9 @@ def write_site(run: RunReport, models: Iterable[ModelReport], folder: Path) -> l
 def _write_model(report: ModelReport, pages: Pages, folder: Path) -> Iterator[Path]:
     path = folder / page_path(report)
     views, trouble = read_views(report, folder)
-    yield write_file(path, pages.model(replace(report, notes=(*report.notes, *filter(None, [trouble]))), views))
+    yield write_atomically(path, pages.model(replace(report, notes=(*report.notes, *filter(None, [trouble]))), views))
     if not report.is_brief:
-        yield write_file(path.with_suffix(".json"), to_json(report))
+        yield write_atomically(path.with_suffix(".json"), to_json(report))
 
 
 FOLDER = "training"
@@ -101,7 +101,7 @@ def write_training_index(folder: Path, since: float) -> Path | None:
     recent = [path for path in found if path.stat().st_mtime >= since]
     index = folder / FOLDER / "index.html"
     if recent:
-        return write_file(index, _page([_line(path) for path in recent]))
+        return write_atomically(index, _page([_line(path) for path in recent]))
     index.unlink(missing_ok=True)
     return None
 
@@ -197,7 +197,7 @@ class RunFolder:
             for path in (drawing_path(model), views_path(model)):
                 drawing = self.sources[_key(model)] / path
                 if drawing.is_file() and drawing.resolve() != (folder / path).resolve():
-                    write_file(folder / path, drawing.read_bytes())
+                    write_atomically(folder / path, drawing.read_bytes())
         troubles: list[str] = []
         drawn = (self._with_drawing(self._full_report(model, troubles), folder) for model in self.run.models)
         return write_site(self.run, drawn, folder)[0], troubles

@@ -8,7 +8,7 @@ import io
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.records import Outcome
-from pytest_torchlens.report.paths import write_file
+from pytest_torchlens.records import write_atomically
 from pytest_torchlens.report.summary import explain
 from pytest_torchlens.report.summary import failed_how
 
@@ -73,7 +73,7 @@ class ResultTable:
         writer = csv.DictWriter(text, self._columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(self._rows[key] for key in sorted(self._rows))
-        write_file(self._path, text.getvalue())
+        write_atomically(self._path, text.getvalue())
 
     def _read(self) -> None:
         path = self._path

@@ -1,10 +1,9 @@
-"""File names, and files that are written completely or not at all."""
+"""Names of a recording's files, files that are appended to, and the reports in a folder."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from typing import TYPE_CHECKING
 from typing import Any
@@ -69,16 +68,6 @@ def file_stem(number: int, name: str) -> str:
     """
     safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:LONGEST].rstrip(".")
     return f"{number:03d}-{safe}"
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that a reader never sees a partial one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8", errors="backslashreplace")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ import jinja2
 from markupsafe import Markup
 
 from pytest_torchlens.recorder.worker.files import read_reports
-from pytest_torchlens.recorder.worker.files import replace_file
+from pytest_torchlens.records import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def write_page(folder: Path) -> None:
         height=HEIGHT,
         **_assets(),
     )
-    replace_file(folder / "index.html", text)
+    write_atomically(folder / "index.html", text)
 
 
 class _Films:

@@ -23,8 +23,8 @@ import numpy as np
 
 from pytest_torchlens.recorder.ring import Ring
 from pytest_torchlens.recorder.worker.files import file_stem
-from pytest_torchlens.recorder.worker.files import replace_file
 from pytest_torchlens.recorder.worker.tables import Table
+from pytest_torchlens.records import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +143,7 @@ class Sink:
             "errors": [str(error) for error in errors],
             "items": items,
         }
-        replace_file(self.folder / f"recording-{self.settings['number']}.json", json.dumps(report, indent=1))
+        write_atomically(self.folder / f"recording-{self.settings['number']}.json", json.dumps(report, indent=1))
 
     def _convert_table(self) -> None:
         if self._is_first and self.settings["series"] == "parquet":

@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.recorder.worker.files import WholeFile
+from pytest_torchlens.records import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +65,8 @@ def to_parquet(path: Path) -> None:
     words = dict.fromkeys(WORDS, pyarrow.string())
     types = {name: pyarrow.int64() if name in WHOLE else pyarrow.float64() for name in COLUMNS} | words
     table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=types))
-    part = path.with_suffix(".parquet.part")
-    parquet.write_table(table, part)
-    part.replace(path.with_suffix(".parquet"))
+    with replacing(path.with_suffix(".parquet")) as part:
+        parquet.write_table(table, part)
     path.unlink()
 
 

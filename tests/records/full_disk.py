@@ -1,0 +1,95 @@
+"""Calls each function that writes a whole file, twice: with room, then with a limit on file sizes like a full disk.
+
+``python -m tests.records.full_disk FOLDER`` prints, as JSON by writer, the error and whether the folder changed.
+"""
+
+from __future__ import annotations
+
+import csv
+import resource
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pytest_torchlens import log_forward_pass
+from pytest_torchlens.baseline.saved_activations import keep
+from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.baseline.take_snapshot import take
+from pytest_torchlens.capture.tensor_files import TensorWriter
+from pytest_torchlens.draw.drawing import write_drawing
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.plugin.results import ReportFolder
+from pytest_torchlens.recorder.worker.tables import COLUMNS
+from pytest_torchlens.recorder.worker.tables import to_parquet
+from pytest_torchlens.records import Environment
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import write_atomically
+from pytest_torchlens.report import ResultTable
+from pytest_torchlens.run import find_environment
+
+LIMIT = 2_000
+UNLIMITED = resource.RLIM_INFINITY
+NOTES = tuple(f"{torch.rand(99).sum()}" * 20 for _ in range(20))
+
+
+def a_pass() -> ModelHistory:
+    model, x = nn.Sequential(nn.Linear(50, 50), nn.ReLU()).eval(), torch.rand(20, 50)
+    return log_forward_pass(model, x)
+
+
+def activations(folder: Path) -> None:
+    history = a_pass()
+    keep(folder, history, take(history, find_environment()))
+
+
+def parquet(folder: Path) -> None:
+    lines = [COLUMNS, *(("loss", "scalar", n, n, 1, *torch.rand(len(COLUMNS) - 5).tolist()) for n in range(900))]
+    source = folder / "series.csv"
+    if not source.exists():
+        with source.open("w", newline="") as file:
+            csv.writer(file).writerows(lines)
+    to_parquet(source)
+
+
+def streamed(folder: Path) -> None:
+    writer = TensorWriter(folder)
+    writer.write("x", torch.rand(5_000))
+    writer.flush()
+
+
+def thinned(folder: Path) -> None:
+    writer = TensorWriter(folder / "once")
+    writer.write("x", torch.rand(2_000))
+    writer.write("y", torch.rand(2_000))
+    _, before = resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED)), sorted(folder.rglob("*"))
+    writer.flush()
+    before = sorted(folder.rglob("*"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, UNLIMITED))
+    try:
+        writer.keep_only({"x"})
+    finally:
+        assert sorted(folder.rglob("*")) == before
+        writer.discard()
+
+
+WRITERS = {
+    "text": lambda folder: write_atomically(folder / "a.txt", "x" * 9_000),
+    "baseline": lambda folder: _store(folder).accept("net", take(a_pass(), find_environment())),
+    "pending": lambda folder: _store(folder).keep("net", take(a_pass(), find_environment())),
+    "results": lambda folder: ReportFolder(folder, {}).write(ModelReport(zoo="a", name="b", notes=NOTES)),
+    "table": lambda folder: [
+        ResultTable(folder / "t.csv").add(ModelReport(zoo="a", name=str(n), notes=("x" * 300,)), Environment())
+        for n in range(9)
+    ],
+    "drawing": lambda folder: write_drawing("digraph {}" + " " * 9_000, folder / "a.dot"),
+    "activations": activations,
+    "history": lambda folder: a_pass().save(folder / "run"),
+    "parquet": parquet,
+    "streamed": streamed,
+    "thinned": thinned,
+}
+
+
+def _store(folder: Path) -> Store:
+    return Store(folder / "lens_baselines", folder / ".lens" / "pending")
