@@ -1,0 +1,62 @@
+"""Files are written whole or not at all, by every part of the package that writes one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_torchlens.records import write_atomically
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def full_disk(tmp_path_factory):
+    command = [sys.executable, "-m", "tests.records.full_disk", str(tmp_path_factory.mktemp("full"))]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_every_writer_raises_on_a_full_disk(full_disk):
+    assert len(full_disk) == 10
+    assert {name: error for name, (error, _) in full_disk.items() if not error} == {}
+
+
+def test_no_writer_leaves_a_partial_file(full_disk):
+    assert {name: files for name, (_, files) in full_disk.items() if files} == {}
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    write_atomically(path, "old")
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"new", 0o640)
+
+
+def test_a_pipe_is_written_into(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, "caf\udce9")
+        assert os.read(reader, 100) == b"caf\\udce9"
+    finally:
+        os.close(reader)
