@@ -6,7 +6,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import resource
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -87,7 +91,7 @@ def on_full_disk(write: Callable[[Path], object], folder: Path) -> tuple[str, li
     try:
         write(folder)
         error = ""
-    except Exception as raised:
+    except Exception as raised:  # noqa: BLE001 - each writer has an error of its own
         error = f"{type(raised).__name__}: {raised}"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
@@ -96,4 +100,5 @@ def on_full_disk(write: Callable[[Path], object], folder: Path) -> tuple[str, li
 
 if __name__ == "__main__":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    print(json.dumps({name: on_full_disk(write, Path(sys.argv[1]) / name) for name, write in WRITERS.items()}))
+    found = {name: on_full_disk(write, Path(sys.argv[1]) / name) for name, write in WRITERS.items()}
+    sys.stdout.write(json.dumps(found))
