@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import resource
 import signal
 import sys
@@ -34,12 +35,14 @@ from pytest_torchlens.run import find_environment
 
 LIMIT = 2_000
 UNLIMITED = resource.RLIM_INFINITY
-NOTES = tuple(f"{torch.rand(99).sum()}" * 20 for _ in range(20))
+NOTES = (os.urandom(4_000).hex(),)
+
+
+MODEL = nn.Sequential(nn.Linear(50, 50), *(nn.ReLU() for _ in range(20))).eval()
 
 
 def a_pass() -> ModelHistory:
-    model, x = nn.Sequential(nn.Linear(50, 50), nn.ReLU()).eval(), torch.rand(20, 50)
-    return log_forward_pass(model, x)
+    return log_forward_pass(MODEL, torch.rand(20, 50))
 
 
 def activations(folder: Path) -> None:
@@ -48,7 +51,7 @@ def activations(folder: Path) -> None:
 
 
 def parquet(folder: Path) -> None:
-    lines = [COLUMNS, *(("loss", "scalar", n, n, 1, *torch.rand(len(COLUMNS) - 5).tolist()) for n in range(900))]
+    lines = [COLUMNS, *(("loss", "scalar", n, n, 1, *[0] * (len(COLUMNS) - 5)) for n in range(9_000))]
     source = folder / "series.csv"
     resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
     with source.open("w", newline="") as file:
@@ -95,7 +98,7 @@ def on_full_disk(write: Callable[[Path], object], folder: Path) -> tuple[str, li
         error = f"{type(raised).__name__}: {raised}"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
-    return error, [path.name for path in folder.rglob("*") if path.is_file() and path.name.endswith(".part")]
+    return error, [path.name for path in folder.rglob("*") if path.name.endswith(".part")]
 
 
 if __name__ == "__main__":
