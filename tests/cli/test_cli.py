@@ -113,8 +113,8 @@ def test_drawings_that_are_gone_are_made_anew(tmp_path):
     [
         (None, r"report.json is not there; name a folder that pytest --lens-report=DIR has written"),
         ("{", r"report.json is no record of a run, or is damaged \(.*\); write the report anew"),
-        ("[]", r"damaged \(RunReport: expected dict, found list\)"),
-        ('{"models": 3}', r"damaged \(RunReport.models: expected list, found int\)"),
+        ("[]", r"damaged \(RunReport: expected dict, got list\)"),
+        ('{"models": 3}', r"damaged \(RunReport.models: expected list, got int\)"),
         ('{"schema": 1}', r"damaged \(it has no 'models'\)"),
         ("[" * 100_000, "is no record of a run, or is damaged"),
         (json.dumps({"schema": 99, "new": 1}), r"has schema 99, and this version reads 1: install a newer"),

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_torchlens.baseline.wording import summary
 from pytest_torchlens.plugin.session import fit_none
-from pytest_torchlens.plugin.session import missing
+from pytest_torchlens.plugin.session import missing_drawings
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import HistoryRecord
@@ -36,7 +36,7 @@ def test_why_times_were_not_compared():
 @pytest.mark.parametrize("field", ["graph_unfit", "graph_failed"])
 def test_why_there_is_no_graph(field: str):
     report = ModelReport(zoo="z", name="m", history=HistoryRecord(model_name="M"), **{field: "a reason"})
-    (line,) = missing((report, ModelReport(zoo="z", name="n", notes=("--lens-graph does not fit: a note",))))
+    (line,) = missing_drawings((report, ModelReport(zoo="z", name="n", notes=("--lens-graph does not fit: a note",))))
     assert line.startswith("no graph of 1 of 2 models: ")
     assert line.endswith(": a reason")
     assert fit_none([report]) is (field == "graph_unfit")
