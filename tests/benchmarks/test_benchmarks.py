@@ -34,7 +34,7 @@ def test_each_mode_runs(mode: str) -> None:
 
 
 def test_what_nothing_calls_cannot_be_left_out() -> None:
-    with pytest.raises(UnusedError, match="Tiny.forward"), left_out(Tiny, "forward", lambda *_: None):
+    with pytest.raises(UnusedError, match=r"Tiny\.forward"), left_out(Tiny, "forward", lambda *_: None):
         pass
 
 
