@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -17,10 +18,11 @@ COMMAND = re.compile(r"python (docs/\w+\.py)")
 NO_LAYER = {"docs", "packaging"}
 
 
-def defined(package: Path = PACKAGE) -> set[str]:
+@functools.cache
+def defined() -> set[str]:
     """Return each class, function, method and constant of the package, methods as ``Class.method`` too."""
     names: set[str] = set()
-    for path in package.rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             names |= named(node)
     return names
