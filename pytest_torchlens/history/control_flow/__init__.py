@@ -7,7 +7,7 @@ with the value and with the code position of each frame.  Take ::
     def forward(self, x):
         if x.sum() > 0:              # an escape: __bool__ of `gt_1_2`
             x = x * 2
-        while int(x.max()) > 1:      # an escape in each pass: __int__ of `max_1_5`
+        while int(x.max()) > 1:      # an escape in each pass: __int__ of `max_1_4`
             x = x / 2
         return x
 
