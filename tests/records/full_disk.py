@@ -1,15 +1,17 @@
-"""Runs each function that writes whole files on a disk that fills up.
+"""Calls each function that writes a whole file, under a limit on file sizes that acts like a full disk.
 
-``python -m tests.records.full_disk FOLDER`` prints, as JSON by writer: the error, and the folder's files that changed.
-Each writer is a generator: it prepares its folder, yields, and then writes what does not fit.
+``python -m tests.records.full_disk FOLDER`` prints, as JSON by writer, the error and the partial files that are left.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import resource
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -21,7 +23,8 @@ from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.draw.drawing import write_drawing
-from pytest_torchlens.plugin.results import Gathered
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.plugin.results import ReportFolder
 from pytest_torchlens.recorder.worker.tables import COLUMNS
 from pytest_torchlens.recorder.worker.tables import to_parquet
 from pytest_torchlens.records import Environment
@@ -30,118 +33,75 @@ from pytest_torchlens.records import write_atomically
 from pytest_torchlens.report import ResultTable
 from pytest_torchlens.run import find_environment
 
-LIMIT = 1_000
-MODEL = nn.Sequential(*(nn.Linear(50, 50) for _ in range(9))).eval()
-X = torch.rand(20, 50)
+LIMIT = 2_000
+UNLIMITED = resource.RLIM_INFINITY
+NOTES = (os.urandom(4_000).hex(),)
 
 
-def text(folder):
-    write_atomically(folder / "a.txt", "old")
-    yield
-    write_atomically(folder / "a.txt", "new" * LIMIT)
+MODEL = nn.Sequential(nn.Linear(50, 50), *(nn.ReLU() for _ in range(20))).eval()
 
 
-def baseline(folder):
-    store = Store(folder / "lens_baselines", folder / ".lens" / "pending")
-    write_atomically(store.path("net"), "old")
-    snapshot = take(log_forward_pass(MODEL, X), find_environment())
-    yield
-    store.accept("net", snapshot)
+def a_pass() -> ModelHistory:
+    return log_forward_pass(MODEL, torch.rand(20, 50))
 
 
-def pending(folder):
-    store = Store(folder / "lens_baselines", folder / ".lens" / "pending")
-    store.keep("net", take(log_forward_pass(MODEL[:1], X[:1, :1].expand(1, 50)), find_environment()))
-    snapshot = take(log_forward_pass(MODEL, X), find_environment())
-    yield
-    store.keep("net", snapshot)
+def activations(folder: Path) -> None:
+    history = a_pass()
+    keep(folder, history, take(history, find_environment()))
 
 
-def results(folder):
-    gathered = Gathered(folder, {})
-    gathered.write(ModelReport(zoo="a", name="b"))
-    yield
-    gathered.write(ModelReport(zoo="a", name="b", notes=tuple(map(str, torch.rand(LIMIT).tolist()))))
+def parquet(folder: Path) -> None:
+    lines = [COLUMNS, *(("loss", "scalar", n, n, 1, *[0] * (len(COLUMNS) - 5)) for n in range(9_000))]
+    source = folder / "series.csv"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
+    with source.open("w", newline="") as file:
+        csv.writer(file).writerows(lines)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, UNLIMITED))
+    to_parquet(source)
 
 
-def table(folder):
-    ResultTable(folder / "t.csv").add(ModelReport(zoo="a", name="b"), Environment())
-    yield
-    ResultTable(folder / "t.csv").add(ModelReport(zoo="a", name="c", inputs=("x" * 9 * LIMIT,)), Environment())
-
-
-def drawing(folder):
-    write_drawing("digraph {}", folder / "a.dot")
-    yield
-    write_drawing("digraph {}" + " " * LIMIT, folder / "a.dot")
-
-
-def activations(folder):
-    history = log_forward_pass(MODEL, X)
-    snapshot = take(history, find_environment())
-    folder.mkdir()
-    yield
-    keep(folder, history, snapshot)
-
-
-def history(folder):
-    found = log_forward_pass(MODEL, X)
-    folder.mkdir()
-    yield
-    found.save(folder)
-
-
-def parquet(folder):
-    numbers = torch.rand(LIMIT, len(COLUMNS) - 5).tolist()
-    folder.mkdir()
-    with (folder / "series.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([COLUMNS, *(("loss", "scalar", n, n, 1, *row) for n, row in enumerate(numbers))])
-    yield
-    to_parquet(folder / "series.csv")
-
-
-def streamed(folder):
+def streamed(folder: Path) -> None:
     writer = TensorWriter(folder)
-    writer.write("x", torch.rand(LIMIT))
-    yield
+    writer.write("x", torch.rand(5_000))
     writer.flush()
 
 
-def thinned(folder):
-    writer = TensorWriter(folder)
-    writer.write("x", torch.rand(LIMIT))
-    writer.write("y", torch.rand(LIMIT))
-    writer.flush()
-    yield
-    writer.keep_only({"x"})
+WRITERS = {
+    "text": lambda folder: write_atomically(folder / "a.txt", "x" * 9_000),
+    "baseline": lambda folder: _store(folder).accept("net", take(a_pass(), find_environment())),
+    "pending": lambda folder: _store(folder).keep("net", take(a_pass(), find_environment())),
+    "results": lambda folder: ReportFolder(folder, {}).write(ModelReport(zoo="a", name="b", notes=NOTES)),
+    "table": lambda folder: [
+        ResultTable(folder / "t.csv").add(ModelReport(zoo="a", name=str(n), notes=("x" * 300,)), Environment())
+        for n in range(9)
+    ],
+    "drawing": lambda folder: write_drawing("digraph {}" + " " * 9_000, folder / "a.dot"),
+    "activations": activations,
+    "history": lambda folder: a_pass().save(folder / "run"),
+    "parquet": parquet,
+    "streamed": streamed,
+}
 
 
-WRITERS = [text, baseline, pending, results, table, drawing, activations, history, parquet, streamed, thinned]
+def _store(folder: Path) -> Store:
+    return Store(folder / "lens_baselines", folder / ".lens" / "pending")
 
 
-def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def error_of(steps):
-    unlimited = resource.RLIM_INFINITY
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, unlimited))
+def on_full_disk(write: Callable[[Path], object], folder: Path) -> tuple[str, list[str]]:
+    """Return the error and the partial files."""
+    folder.mkdir(parents=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, UNLIMITED))
     try:
-        next(steps, None)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        write(folder)
+        error = ""
+    except Exception as raised:  # noqa: BLE001 - each writer has an error of its own
+        error = f"{type(raised).__name__}: {raised}"
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))
-    return ""
-
-
-def outcome(write, folder):
-    steps = write(folder)
-    next(steps)
-    before = files(folder)
-    error, after = error_of(steps), files(folder)
-    return error, sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
+    return error, [path.name for path in folder.rglob("*") if path.name.endswith(".part")]
 
 
 if __name__ == "__main__":
-    print(json.dumps({write.__name__: outcome(write, Path(sys.argv[1], write.__name__)) for write in WRITERS}))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    found = {name: on_full_disk(write, Path(sys.argv[1]) / name) for name, write in WRITERS.items()}
+    sys.stdout.write(json.dumps(found))
