@@ -117,8 +117,8 @@ def without_modules(model: nn.Module, x: torch.Tensor) -> object:
     """Record fingerprints, but no module calls: beside `fingerprints`, what they cost."""
     from pytest_torchlens.capture.tracer import Tracer
 
-    def call(_: Any, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return original(module, *args, **kwargs)
+    def call(_: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs)
 
     with left_out(Tracer, "call_module", call):
         return fingerprints(model, x)

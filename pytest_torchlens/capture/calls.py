@@ -1,7 +1,4 @@
-"""The live record of a forward pass: calls, the values between them, and where values come from.
-
-The tensors among a call's recorded arguments.
-"""
+"""Holds the record of a forward pass: calls, module calls, escapes, and the values that pass between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches the dispatcher during a recording: what it computes outside any recorded call was missed."""
+"""Watches the dispatcher during a recording, and notes each operation that runs outside any recorded call."""
 
 from __future__ import annotations
 
@@ -65,9 +65,13 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if self._tracer.over:  # in a thread that outlived the pass
             return func(*args, **(kwargs or {}))
-        self._seen += 1
-        number, busy = len(self._tracer.calls), self._tracer.busy
-        missed = None if busy or _harmless(func) else Missed(_name(func), number, self._where(), _stack())
+        missed, number, busy = None, len(self._tracer.calls), self._tracer.busy
+        try:
+            self._seen += 1
+            if not (busy or _harmless(func)):
+                missed = Missed(_name(func), number, self._where(), _stack())
+        except Exception as error:  # noqa: BLE001 - the model's call is still to be made
+            self._tracer.on_fault(error)
         if isinstance(func, torch._ops.HigherOrderOperator):
             result = func(*args, **(kwargs or {}))
             if len(self._tracer.calls) > number:  # it ran a function (`torch.cond`) whose calls were recorded
@@ -75,9 +79,12 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             with torch._C.DisableTorchFunction():  # else the tracer would record what it is to be told that it missed
                 result = func(*args, **(kwargs or {}))
-        if missed is not None:
-            self.missed.append(missed)
-        self.makers.note(_name(func), busy, (args, kwargs), result)
+        try:
+            if missed is not None:
+                self.missed.append(missed)
+            self.makers.note(_name(func), busy, (args, kwargs), result)
+        except Exception as error:  # noqa: BLE001 - the model's call has been made
+            self._tracer.on_fault(error)
         return result
 
     def _where(self) -> str:

@@ -1,8 +1,7 @@
-"""Our place in the stack of torch function modes, in which the model may have put its own above us.
+"""Records each torch function of a forward pass in one thread, as a torch function mode.
 
-Runs the body of a Python-level torch function so that the calls inside it are seen by the mode.
-
-The mode that sees every torch function of a forward pass, in one thread.  Each line here is paid per operation.
+The mode keeps its place among the modes of the model.  It runs the bodies of composite functions, so that it sees the
+calls inside them.  Each line here is paid per operation.
 """
 
 from __future__ import annotations
@@ -149,8 +148,6 @@ def _unguarded(func: types.FunctionType) -> types.FunctionType:
     return body
 
 
-__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
-
 COMPOSITE, PLAIN, ESCAPE, UNSEEN = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind.UNSEEN
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
@@ -159,6 +156,7 @@ _jit_traces = torch._C._get_tracing_state
 _ARRAYS = frozenset(["numpy", "__array__", "__dlpack__"])
 _COPY = info_of(Tensor.copy_)
 _UNSHARED = contextlib.nullcontext()
+_CALLER_OF_ESCAPE = 4  # above _frames, _note_escape, _escape and __torch_function__
 
 
 class FunctionTracer(TorchFunctionMode):
@@ -210,6 +208,10 @@ class FunctionTracer(TorchFunctionMode):
         self._expanding: list[Function] = []
         self._escaped = 0
         self.busy = self.transforming = False
+
+    def on_fault(self, error: Exception) -> None:
+        """Raise an error of our own code; a `GuardedTracer` ends the recording instead."""
+        raise error
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -300,10 +302,11 @@ class FunctionTracer(TorchFunctionMode):
     def _escape(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = info.func(*args, **kwargs)
         self._escaped += 1
-        self._note_escape(info, args, result, self._frames())
+        self._note_escape(info, args, result)
         return result
 
-    def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any, frames: Frames) -> None:
+    def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any) -> None:
+        frames = self._frames(_CALLER_OF_ESCAPE)
         plain = result if isinstance(result, bool | int | float | complex) else None
         with self.lock or _UNSHARED:
             read = self._read_if_seen(args[0]) if args and isinstance(args[0], Tensor) else None

@@ -1,11 +1,8 @@
-"""What the dispatcher's schemas say of a function.
+"""Describes torch functions: name, kind, what they overwrite, and whether they draw random numbers.
 
-Which tensors a call overwrites: by its name, its ``inplace`` flag, its schema, or the table of silent writers.
-
-Batch norm in training and instance norm with running statistics change their statistics without raising the version
-counter, so nothing but knowledge of the function tells.
-
-What kind of thing a torch function is: its name, whether it is recorded whole, what it writes, whether it draws.
+The facts come from the function's name, its ``inplace`` flag, its schema, and a table of functions that write silently.
+Batch norm in training and instance norm with running statistics change these statistics without raising the version
+counter, so only this table knows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records a call in a test of somebody else's: whatever goes wrong in recording, the call gives what it gives."""
+"""Records a call inside a user's test; an error of our own ends the recording, and never changes the call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import functools
 import traceback
 from collections.abc import Callable
-from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
@@ -24,8 +23,6 @@ from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.function_tracer import body_of
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
-from pytest_torchlens.capture.opaque import Pullback
-from pytest_torchlens.capture.opaque import Transform
 from pytest_torchlens.capture.record import OnePass
 from pytest_torchlens.capture.threads import SharedTracer
 
@@ -111,7 +108,7 @@ def record_guarded(
     assert isinstance(tracer, GuardedTracer)  # noqa: S101 - for the type checker
     tracer.guard(limits)
     with one.running():
-        result = tracer.call_module(call, module, args, kwargs)
+        result = tracer.call_module(call, (module, *args), kwargs)
     if tracer.trouble.left_off:
         return Guarded(result, None, tracer.trouble.given_up, tracer.trouble.broken)
     try:
@@ -138,16 +135,18 @@ class _Trouble:
 
 
 class _Ran:
-    """What came of a function of the module's, if it has been called."""
+    """The outcome of the model's function, if it has been called."""
 
-    returned = False
+    returned = over = False
     result: Any = None
     error: Exception | None = None
 
     def noting(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, which notes here what comes of it."""
+        """Return `func` so that it notes its outcome here, until `forget`: a replay calls it later."""
 
         def noted(*args: Any, **kwargs: Any) -> Any:
+            if self.over:
+                return func(*args, **kwargs)
             try:
                 self.result = func(*args, **kwargs)
             except Exception as error:
@@ -157,6 +156,10 @@ class _Ran:
             return self.result
 
         return noted
+
+    def forget(self) -> None:
+        """Hold no outcome any more: a recording may hold the function."""
+        self.result, self.error, self.over = None, None, True
 
 
 class _Ours:
@@ -177,7 +180,7 @@ class _Ours:
             return False
         if theirs is not None:
             raise theirs from None
-        self._tracer.leave_off(broken="".join(traceback.format_exception(error)))
+        self._tracer.on_fault(error)
         return True
 
 
@@ -207,6 +210,10 @@ class GuardedTracer(SharedTracer):
         """Around work of ours, and maybe a function of the module's: what that raises, and nothing else, is raised."""
         return _Ours(self, _Ran() if ran is None else ran)
 
+    def on_fault(self, error: Exception) -> None:
+        """End the recording because of an error of our own code."""
+        self.leave_off(broken="".join(traceback.format_exception(error)))
+
     def leave_off(self, *, given_up: str = "", broken: str = "") -> None:
         """End the recording, and not the call."""
         if not self.over:
@@ -222,18 +229,25 @@ class GuardedTracer(SharedTracer):
         """
         watch = self.watch
         self.leave_off(given_up=reason)
-        if watch is not None:
-            watch.leave()
-        height = _len_torch_function_stack()
-        if height and _get_function_stack_at(height - 1) is self:
-            self.__exit__(None, None, None)
-            self._left += 1
+        with self._ours():
+            if watch is not None:
+                watch.leave()
+            height = _len_torch_function_stack()
+            if height and _get_function_stack_at(height - 1) is self:
+                self.__exit__(None, None, None)
+                self._left += 1
 
     def __exit__(self, *error: object) -> None:
         if self._left:
             self._left -= 1
         else:
             super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def twin(self, name: str) -> SharedTracer:
+        """Return a tracer for the thread `name`; this one, which records no more, after an error of ours."""
+        with self._ours():
+            return super().twin(name)
+        return self
 
     def close(self) -> None:
         """Stop recording."""
@@ -258,71 +272,42 @@ class GuardedTracer(SharedTracer):
         with torch._C._EnableTorchFunction(), _pop_mode_temporarily() if watched else contextlib.nullcontext():
             return self._ran.noting(call)(args, kwargs)
 
-    def _is_opaque(self, module: torch.nn.Module) -> bool:
-        with self._ours():
-            return super()._is_opaque(module)
-        return False
-
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._ours():
             body_of(info.func)  # type: ignore[arg-type]
         return info.func(*args, **kwargs) if self.over else super()._expand(info, args, kwargs)
 
-    def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any, frames: Frames) -> None:
+    def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any) -> None:
         with self._ours(), _unheard():
-            super()._note_escape(info, args, result, frames)
+            super()._note_escape(info, args, result)
 
-    def _enter(
-        self, module: Any, outer: ModuleCall | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ModuleCall:
-        with self._ours(), _unheard():
-            return super()._enter(module, outer, args, kwargs)
-        return ModuleCall("", "", 0, None, (), 0)
+    def _enter(self, module: Any, frames: Frames, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ModuleCall:
+        with _unheard():
+            return super()._enter(module, frames, args, kwargs)
 
     def _leave(self, call: ModuleCall, result: Any) -> None:
-        with self._ours(), _unheard():
+        with _unheard():
             super()._leave(call, result)
 
 
-_IN_STEPS = "call_module"  # the module's own calls run inside it, so its steps are guarded one by one, above
-GUARDED_CALLS = tuple(name for name in dir(SharedTracer) if name.startswith(("call_", "_call_")) and name != _IN_STEPS)
-"""Every method of a tracer that makes a call of the model's: each is guarded below, none by its own name."""
+def _guarded(name: str) -> Callable[..., Any]:
+    """Return an override of the method ``call_...`` of this name: an error of ours in it ends the recording only."""
 
-
-def _guard(name: str) -> Callable[..., Any]:
-    """Return the guarded form of a method of the tracer.
-
-    The method takes what is called, maybe more about it, then the arguments by position and by keyword.
-    """
-
-    def call(self: GuardedTracer, called: Callable[..., Any], *rest: Any) -> Any:
+    @functools.wraps(getattr(SharedTracer, name))
+    def call(
+        self: GuardedTracer, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *facts: Any
+    ) -> Any:
         ran = _Ran()
-        with self._ours(ran), _noted(called, ran) as noted:
-            return getattr(super(GuardedTracer, self), name)(noted, *rest)
-        return ran.result if ran.returned else _plainly(called, *rest)
+        try:
+            with self._ours(ran):
+                return getattr(super(GuardedTracer, self), name)(ran.noting(func), args, kwargs, *facts)
+            return ran.result if ran.returned else func(*args, **kwargs)
+        finally:
+            ran.forget()
 
     return call
 
 
-@contextlib.contextmanager
-def _noted(called: Callable[..., Any], ran: _Ran) -> Iterator[Callable[..., Any]]:
-    """Give `called` such that `ran` has what comes of it; an object stays the object that the recording refers to."""
-    if not isinstance(called, Transform | Pullback):
-        yield ran.noting(called)
-        return
-    run, called.run = called.run, ran.noting(called.run)
-    try:
-        yield called
-    finally:
-        called.run = run
-
-
-def _plainly(called: Callable[..., Any], *rest: Any) -> Any:
-    *about, args, kwargs = rest
-    modules = [part for part in about if isinstance(part, torch.nn.Module)]
-    plain = called.run if isinstance(called, Pullback) else called  # calling a pullback would record
-    return plain(*modules, *args, **kwargs)
-
-
-for _name in GUARDED_CALLS:
-    setattr(GuardedTracer, _name, _guard(_name))
+for _name in dir(SharedTracer):
+    if _name.startswith("call_"):
+        setattr(GuardedTracer, _name, _guarded(_name))

@@ -1,6 +1,6 @@
-"""Values kept by reference until a write is about to hit their memory.
+"""Saves tensors by reference, and copies them before a write to their memory.
 
-Memory that arrays of Python's stand on: what is written through them calls no function of torch.
+Also tracks memory that Python arrays share: a write through an array calls no torch function.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Code that no mode can look into, recorded as one operation: scripted and compiled modules and functions.
+"""Records code that no mode can see into as one operation.
 
-Function transforms (vmap, grad, vjp, jvp): one operation, with what the function reached from outside.
+Such code is scripted or compiled modules and functions, custom autograd functions, and function transforms (vmap, grad,
+vjp, jvp), which also read the tensors that their function reaches from outside.
 """
 
 from __future__ import annotations
@@ -127,40 +128,43 @@ class OpaqueModule:
                 overwrite(own, contents)
 
 
-__tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
-
-
 class Transform:
-    """A transform of `func`: run once as the model ran it, later with other tensors for those that `func` reached.
+    """A transform of `func`: it runs once as the model calls it, later with other tensors in place of those it reached.
+
+    Parameters
+    ----------
+    transform
+        A function such as `torch.vmap`, which takes `func` first.
+    func
+        The function that it transforms.
+    on_fault
+        Called with each error of our own code while `func` runs.
 
     Attributes
     ----------
-    run
-        The transform itself, called with `func` and its arguments.
     reached
         Tensors that `func` read without being given them: by closure, as attributes, as parameters of a module.
     steps
         Layer types of the functions that ran inside it.
     """
 
-    def __init__(self, transform: Callable[..., Any], func: Callable[..., Any]) -> None:
-        self.run = transform
+    def __init__(
+        self, transform: Callable[..., Any], func: Callable[..., Any], on_fault: Callable[[Exception], None]
+    ) -> None:
+        self._transform = transform
         self._func = func
+        self._on_fault = on_fault
         self.reached: Tensors = ()
         self.steps: tuple[str, ...] = ()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it as if nothing recorded."""
-        return self.run(self._func, *args, **kwargs)
-
     def info(self) -> FunctionInfo:
         """Return the facts about the call that the model makes; see `again` for those that follow."""
-        name = self.run.__name__.removesuffix("_impl").removesuffix("_with_argnums").lstrip("_")
+        name = self._transform.__name__.removesuffix("_impl").removesuffix("_with_argnums").lstrip("_")
         return custom_info(self._first, name, Overwritten())
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
-        inside = _Inside((args, kwargs))
-        result = self.run(_under(inside, self._func), *args, **kwargs)
+        inside = _Inside((args, kwargs), self._on_fault)
+        result = self._transform(_under(inside, self._func), *args, **kwargs)
         self.reached = tuple(inside.reached.values())
         self.steps = tuple(inside.steps)
         return result
@@ -168,7 +172,7 @@ class Transform:
     def again(self, reached: Tensors, *args: Any, **kwargs: Any) -> Any:
         """Call it with these tensors in place of `reached`, in the same order."""
         others = {id(own): other for own, other in zip(self.reached, reached, strict=True) if own is not other}
-        return self.run(_under(_Instead(others), self._func), *args, **kwargs)
+        return self._transform(_under(_Instead(others), self._func), *args, **kwargs)
 
 
 class Pullback:
@@ -187,8 +191,6 @@ class Pullback:
 
     Attributes
     ----------
-    run
-        `pull`.
     sources
         What a replay makes it from: the tensors that the differentiated function reached, and its arguments.
     """
@@ -198,7 +200,7 @@ class Pullback:
     ) -> None:
         self._vjp = vjp
         self._record = record
-        self.run = pull
+        self.pull = pull
         self.sources = (vjp.reached, *given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -207,10 +209,6 @@ class Pullback:
         around = next((mode for mode in modes if isinstance(mode, _Inside | _Instead)), None)
         pull = self._record if around is None else around.pull
         return pull(self, args, kwargs)
-
-    def first(self, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call it as the model did."""
-        return self.run(*args, **kwargs)
 
     def again(self, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """Call it as made from other sources, which no transform wraps."""
@@ -234,30 +232,48 @@ def _under(mode: TorchFunctionMode, func: Callable[..., Any]) -> Callable[..., A
 class _Inside(TorchFunctionMode):
     """Notes the functions that run inside a transform, and the tensors from outside that they read."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, arguments: Any, on_fault: Callable[[Exception], None]) -> None:
+        self._on_fault = on_fault
         self.steps: list[str] = []
         self.reached: dict[int, torch.Tensor] = {}
-        self._known = {id(tensor): weakref.ref(tensor) for tensor in tensors(given)}
+        self._known = {id(tensor): weakref.ref(tensor) for tensor in tensors(arguments)}
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        info = info_of(func)
-        if info.kind is Kind.PLAIN:
-            return func(*args, **kwargs)
-        for tensor in tensors((args, kwargs)):
+        try:
+            info = info_of(func)
+            plain = info.kind is Kind.PLAIN
+            if not plain:
+                self._note_reads(tensors((args, kwargs)))
+        except Exception as error:  # noqa: BLE001 - the model's call is still to be made
+            self._on_fault(error)
+            plain = True
+        result = func(*args, **kwargs)
+        if not plain:
+            try:
+                self._note_step(info, tensors(result))
+            except Exception as error:  # noqa: BLE001 - the model's call has been made
+                self._on_fault(error)
+        return result
+
+    def _note_reads(self, read: Tensors) -> None:
+        for tensor in read:
             if not is_functorch_wrapped_tensor(tensor) and not self._made(tensor):
                 self.reached[id(tensor)] = tensor
-        result = func(*args, **kwargs)
+
+    def _note_step(self, info: FunctionInfo, results: Tensors) -> None:
         self.steps.append(info.layer_type)
-        self._known.update((id(tensor), weakref.ref(tensor)) for tensor in tensors(result))
-        return result
+        self._known.update((id(tensor), weakref.ref(tensor)) for tensor in results)
 
     def pull(self, back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Pull cotangents back, and note what that reads without being given it."""
-        self.reached.update((id(tensor), tensor) for tensor in tensors(back.sources))
-        return back.run(*args, **kwargs)
+        try:
+            self.reached.update((id(tensor), tensor) for tensor in tensors(back.sources))
+        except Exception as error:  # noqa: BLE001 - the model's call is still to be made
+            self._on_fault(error)
+        return back.pull(*args, **kwargs)
 
     def _made(self, tensor: torch.Tensor) -> bool:
         known = self._known.get(id(tensor))

@@ -1,8 +1,7 @@
-"""Which dispatcher operation made the memory of a tensor, as long as that lives.
+"""Finds where tensors come from that no recorded call made.
 
-Tensors that turned up in a recording, were not there before the pass, and were made by no recorded call.
-
-Names for tensors that no recorded call made: the attribute, container or global that holds them.
+`Makers` notes the dispatcher operation that made a tensor's memory.  `TensorsBefore` lists the tensors that existed
+before the pass.  `name_constants` names the attribute, container or global that holds a constant.
 """
 
 from __future__ import annotations

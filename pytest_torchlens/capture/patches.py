@@ -1,6 +1,6 @@
-"""Room on Python's stack for our own frames, so that a model may nest as deep as it may without them.
+"""Replaces a few attributes of torch and `threading` while any thread records, and restores them afterwards.
 
-The few attributes of torch that are replaced while any thread records, and are put back when none does.
+Also raises the recursion limit meanwhile, so that a model can nest as deeply as without our frames.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import torch.overrides
 
 from pytest_torchlens.capture.function_tracer import aside
 from pytest_torchlens.capture.opaque import Pullback
-from pytest_torchlens.capture.opaque import Transform
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
@@ -41,7 +40,7 @@ def deeper() -> Iterator[None]:
         _recordings += 1
         if _recordings == 1:
             _former = sys.getrecursionlimit()
-            _raised = min(2 * _former + _FRAMES_OF_A_CALL, _GREATEST)
+            _raised = min(_DEPTH_FACTOR * _former + _FRAMES_OF_A_CALL, _GREATEST)
             sys.setrecursionlimit(_raised)
     try:
         yield
@@ -52,7 +51,8 @@ def deeper() -> Iterator[None]:
                 sys.setrecursionlimit(_former)
 
 
-_FRAMES_OF_A_CALL = 200  # of ours, at most, around one function of torch; a module call has two
+_FRAMES_OF_A_CALL = 200  # ours, at most, around one torch function
+_DEPTH_FACTOR = 3  # a module call has three frames of its own and at most four of ours
 
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
@@ -127,7 +127,7 @@ def _module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return call(module, *args, **kwargs) if listener is None else _heard(listener, call, module, args, kwargs)
     if tracer.busy and not tracer.transforming:
         return call(module, *args, **kwargs)
-    return tracer.call_module(call, module, args, kwargs)
+    return tracer.call_module(call, (module, *args), kwargs)
 
 
 def _open_listener() -> Listener | None:
@@ -148,13 +148,13 @@ def _heard(
 def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
     tracer = _watching_tracer()
     call = _originals["Function.apply"].__get__(None, function)
-    return call(*args, **kwargs) if tracer is None else tracer.call_custom(call, function.__name__, args, kwargs)
+    return call(*args, **kwargs) if tracer is None else tracer.call_custom(call, args, kwargs, function.__name__)
 
 
 def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
     tracer = _watching_tracer()
     call = _originals["ScriptFunction.__call__"].__get__(function, type(function))
-    return call(*args, **kwargs) if tracer is None else tracer.call_opaque(call, function.name, args, kwargs)
+    return call(*args, **kwargs) if tracer is None else tracer.call_opaque(call, args, kwargs, function.name)
 
 
 def _thread_start(thread: threading.Thread) -> None:
@@ -235,24 +235,21 @@ def _jvp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _vjp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Stand in for what is behind `torch.func.vjp` and `jacrev`: what it returns second is recorded when called."""
-    tracer, transform = _outermost_tracer(), Transform(_originals["_vjp_with_argnums"], func)
-    if tracer is None:
-        return _originals["_vjp_with_argnums"](func, *args, **kwargs)
-    results, pull, *aux = tracer.call_transform(transform, args, kwargs)
-    return results, Pullback(transform, (args, kwargs), pull, _pull_back), *aux
+    tracer, vjp = _outermost_tracer(), _originals["_vjp_with_argnums"]
+    return vjp(func, *args, **kwargs) if tracer is None else tracer.call_vjp(vjp, (func, *args), kwargs, _pull_back)
 
 
 def _pull_back(back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tracer = _outermost_tracer()
-    return back.run(*args, **kwargs) if tracer is None else tracer.call_pullback(back, args, kwargs)
+    return back.pull(*args, **kwargs) if tracer is None else tracer.call_pullback(back.pull, args, kwargs, back)
 
 
 def _transformed(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Stand in for what is behind `torch.vmap` and `torch.func.grad`."""
     tracer = _outermost_tracer()
-    if tracer is None:
-        return _originals[name](func, *args, **kwargs)
-    return tracer.call_transform(Transform(_originals[name], func), args, kwargs)
+    transform = _originals[name]
+    args = (func, *args)
+    return transform(*args, **kwargs) if tracer is None else tracer.call_transform(transform, args, kwargs)
 
 
 def _outermost_tracer() -> Tracer | None:

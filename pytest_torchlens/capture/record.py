@@ -1,7 +1,4 @@
-"""What a model has registered: modules, parameters and buffers, with their addresses, found in one walk.
-
-Records one forward pass.
-"""
+"""Records one forward pass: `record` sets up the tracer, calls the model and completes the recording."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The identity of the memory under a tensor.
-
-The bytes that tensors cover, and whether two have one in common.
-"""
+"""Identifies the memory under a tensor, and finds whether two tensors share bytes of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What was written where in one memory, and which of it shows in a later read.
-
-Which value each tensor holds now, where it came from, and what was written to its memory since.
-"""
+"""Tracks which value each tensor holds, where the value came from, and what calls wrote to its memory since."""
 
 from __future__ import annotations
 

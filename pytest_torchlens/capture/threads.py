@@ -1,4 +1,4 @@
-"""Threads that a forward pass starts: each has a tracer of its own that fills the same recording, call by call."""
+"""Records the threads that a forward pass starts: each has its own tracer, and all fill the same recording."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.functions import Function
@@ -90,11 +91,9 @@ class SharedTracer(Tracer):
             raise PassOverError(result)
         return result
 
-    def _enter(
-        self, module: Any, outer: ModuleCall | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ModuleCall:
+    def _enter(self, module: Any, frames: Frames, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ModuleCall:
         with self.lock:  # type: ignore[union-attr]
-            return super()._enter(module, outer, args, kwargs)
+            return super()._enter(module, frames, args, kwargs)
 
     def close(self) -> None:
         """Stop recording in all threads; those that live on hold nothing of the recording."""

@@ -1,4 +1,4 @@
-"""What records a forward pass in one thread: functions, modules, and calls whose inside no mode sees."""
+"""Records a forward pass in one thread: functions, modules, and calls that no mode can see into."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
@@ -31,11 +32,14 @@ from pytest_torchlens.capture.tensor_table import UntracedTensorError
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 _UNSHARED = contextlib.nullcontext()
-_CALLER_OF_MODULE = 4  # above _frames, _enter, call_module and what stands in for __call__
 
 
 class Tracer(FunctionTracer):
     """Records all calls into a `Recording`.
+
+    Each method ``call_...`` makes and records one call of the model.  Its first parameters are ``func, args, kwargs``:
+    ``func(*args, **kwargs)`` is the same call without a tracer.  Further parameters describe the call.  `GuardedTracer`
+    relies on this to guard all these methods.
 
     Parameters
     ----------
@@ -52,23 +56,19 @@ class Tracer(FunctionTracer):
         self._addresses = addresses
         self._module_calls: dict[str, int] = {}
 
-    def call_module(
-        self,
-        original: Callable[..., Any],
-        module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Call a module with its place in the stack of module calls noted."""
+    def call_module(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a module, the first of `args`, and record its place in the stack of module calls."""
+        module: torch.nn.Module = args[0]
         outer = self.module
-        call = self._enter(module, outer, args, kwargs)
+        frames = self._frames() if outer is not None else ()
+        call = self._enter(module, frames, args[1:], kwargs)
         self.module = call
         start = perf_counter()
         try:
-            if not self.transforming and self._is_opaque(module):
-                result = self._call_opaque_module(original, module, args, kwargs)
+            if is_opaque(module) and not self.transforming:
+                result = self._call_opaque_module(func, args, kwargs)
             else:
-                result = original(module, *args, **kwargs)
+                result = func(*args, **kwargs)
         finally:
             self.module = outer
             call.last = len(self.calls)
@@ -79,13 +79,12 @@ class Tracer(FunctionTracer):
     boundary = call_module.__code__
 
     def _enter(
-        self, module: torch.nn.Module, outer: ModuleCall | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: torch.nn.Module, frames: Frames, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> ModuleCall:
         kind = type(module).__name__
         address = self._addresses.get(id(module), f"<{kind}>")
         number = self._module_calls[address] = self._module_calls.get(address, 0) + 1
-        frames = self._frames(_CALLER_OF_MODULE) if outer is not None else ()
-        call = ModuleCall(address, kind, number, outer, frames, len(self.calls))
+        call = ModuleCall(address, kind, number, self.module, frames, len(self.calls))
         self.recording.module_calls.append(call)
         call.entered = self.table.known((args, kwargs) if kwargs else args)
         return call
@@ -93,39 +92,38 @@ class Tracer(FunctionTracer):
     def _leave(self, call: ModuleCall, result: Any) -> None:
         call.exited = self.table.known(result)
 
-    def _is_opaque(self, module: torch.nn.Module) -> bool:
-        return is_opaque(module)
-
-    def _call_opaque_module(
-        self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        self.busy = True  # looking into scripted code runs operations
+    def _call_opaque_module(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module: torch.nn.Module = args[0]
+        self.busy = True  # reading scripted code runs operations
         try:
             with aside(self):
-                opaque = OpaqueModule(original, module, id(module) in self._addresses)
+                opaque = OpaqueModule(func, module, id(module) in self._addresses)
                 info = opaque.info()
         finally:
             self.busy = False
-        return self._opaque(info, (opaque.held, *args), kwargs)
+        return self._opaque(info, (opaque.held, *args[1:]), kwargs)
 
-    def call_custom(self, apply: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a custom autograd function: a group of its steps, or one operation where they do not tell all."""
+    def call_custom(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+        """Call a custom autograd function.
+
+        Its steps become a group.  It becomes one operation where the steps do not account for its outputs.
+        """
         outer, escaped = self._group, self._escaped
         try:
             with self.lock or _UNSHARED:
                 self._template((args, kwargs))  # as they are before
         except UntracedTensorError:
-            return apply(*args, **kwargs)
+            return func(*args, **kwargs)
         self._group = Group(name, outer)
         try:
-            result = apply(*args, **kwargs)
+            result = func(*args, **kwargs)
         finally:
             self._group = outer
         outputs = tensors(result)
         with self.lock or _UNSHARED:
             if self._escaped != escaped or not self._accounts_for(outputs):
                 read = self._template(args), self._template(kwargs)  # a step may have handed one on as it was
-                self._finish(self._new_call(custom_info(apply, name), *read), outputs, ())
+                self._finish(self._new_call(custom_info(func, name), *read), outputs, ())
         return result
 
     def _accounts_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
@@ -136,13 +134,25 @@ class Tracer(FunctionTracer):
         finally:
             self.busy = False
 
-    def call_opaque(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function whose inside cannot be seen, as one operation."""
+    def call_opaque(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+        """Call a function that runs no Python, and record it as one operation."""
         writer = Overwritten() if may_write(func, training=True) else None
         return self._opaque(custom_info(func, name, writer), args, kwargs)
 
-    def call_transform(self, transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call vmap, grad or their like, as one operation that also reads what their function reached."""
+    def call_transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call `vmap`, `grad` or another transform of the first of `args`, and record it as one operation."""
+        return self._transform(Transform(func, args[0], self.on_fault), args[1:], kwargs)
+
+    def call_vjp(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], record: Callable[..., Any]
+    ) -> Any:
+        """Call what is behind `torch.func.vjp`; calls of the function that it returns go to `record`."""
+        transform = Transform(func, args[0], self.on_fault)
+        results, pull, *aux = self._transform(transform, args[1:], kwargs)
+        return results, Pullback(transform, (args[1:], kwargs), pull, record), *aux
+
+    def _transform(self, transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a transform as one operation, which also reads the tensors that the transformed function reached."""
         info = transform.info()
         self.transforming = True
         try:
@@ -151,14 +161,20 @@ class Tracer(FunctionTracer):
             self.transforming = False
         with self.lock or _UNSHARED:
             call = next((call for call in reversed(self.calls) if call.info is info), None)
-            if call is not None:  # else it had no tensor to return, or was out of sight
+            if call is not None:  # else it returned no tensor, or had an untracked one
                 call.args = (tuple(map(self.table.read, transform.reached)), *call.args)
         info.func, info.steps = transform.again, transform.steps
         return result
 
-    def call_pullback(self, back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call what `torch.func.vjp` returned, as one operation that reads what that call read."""
-        info = custom_info(back.first, "pullback")
+    def call_pullback(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], back: Pullback
+    ) -> Any:
+        """Call the function that `torch.func.vjp` returned, as one operation that also reads what that call read."""
+
+        def pull(_sources: Any, *args: Any, **kwargs: Any) -> Any:
+            return func(*args, **kwargs)
+
+        info = custom_info(pull, "pullback")
         result = self._opaque(info, (back.sources, *args), kwargs)
         info.func = back.again
         return result

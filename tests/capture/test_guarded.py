@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import threading
 import warnings
 from time import perf_counter
@@ -12,10 +13,10 @@ import torch
 from torch import nn
 
 from pytest_torchlens.capture.calls import Call
-from pytest_torchlens.capture.guarded import GUARDED_CALLS
 from pytest_torchlens.capture.guarded import GuardedTracer
 from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
+from pytest_torchlens.capture.patches import COMPILES
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.tracer import Tracer
 from tests.models import Function
@@ -148,6 +149,15 @@ def test_an_error_of_ours_in_a_thread_of_the_models(monkeypatch):
     assert "an insect" in found.broken
 
 
+def in_thread(x):
+    """Return a square that another thread computes."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(counting_square(x)))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
 def square(x):
     return x * x
 
@@ -160,12 +170,29 @@ def of_scripted_function(x):
     return scripted_double(x) + 1
 
 
-def of_transform(x):
+def of_module(x):
+    return nn.ReLU()(counting_square(x))
+
+
+def of_compiled_module(x):
+    return torch.compile(nn.ReLU(), backend="eager")(counting_square(x))
+
+
+def of_vmap(x):
     return torch.vmap(counting_square)(x) + 1
 
 
-def of_pullback(x):
+def of_grad(x):
+    return torch.func.grad(lambda y: counting_square(y).sum())(x) + 1
+
+
+def of_vjp(x):
     return torch.func.vjp(counting_square, x)[1](torch.ones_like(x))[0]
+
+
+def of_pullback_in_vmap(x):
+    pull = torch.func.vjp(counting_square, x)[1]
+    return torch.vmap(lambda y: pull(y)[0])(torch.ones(2, 3, 4))
 
 
 def of_scripted_module(x):
@@ -181,24 +208,40 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
     scripted_double = torch.jit.script(square)
 USES = {
-    "call_custom": of_custom,
-    "call_opaque": of_scripted_function,
-    "call_transform": of_transform,
-    "call_pullback": of_pullback,
-    "_call_opaque_module": of_scripted_module,
+    "call_module": [of_module, of_scripted_module, of_compiled_module],
+    "call_custom": [of_custom],
+    "call_opaque": [of_scripted_function],
+    "call_transform": [of_vmap, of_grad],
+    "call_vjp": [of_vjp, of_pullback_in_vmap],
+    "call_pullback": [of_vjp],
 }
+OPAQUE = [of_custom, of_scripted_function, of_vmap, of_grad, of_vjp, of_pullback_in_vmap, of_scripted_module]
+EACH = [pytest.param(name, use, id=f"{name}-{use.__name__}") for name, uses in USES.items() for use in uses]
+
+
+def assert_only_the_recording_is_lost(use):
+    """Run a model with one of our functions broken: its result, and how often its code runs, are as without us."""
+    counted.clear()
+    found = guarded(Function(use))
+    runs = len(counted)
+    counted.clear()
+    torch.testing.assert_close(found.result, use(X), rtol=0, atol=0)
+    assert "an insect" in found.broken or found.given_up == COMPILES
+    assert found.recording is None
+    assert runs == len(counted)
 
 
 def test_every_call_of_the_tracer_is_guarded():
-    calls = {name for name in dir(Tracer) if name.startswith(("call_", "_call_"))}
-    assert set(GUARDED_CALLS) == calls - {"call_module"} == set(USES)
-    for name in GUARDED_CALLS:
+    calls = {name for name in dir(Tracer) if name.startswith("call_")}
+    assert calls == set(USES)
+    for name in calls:
         assert getattr(GuardedTracer, name) is not getattr(SharedTracer, name)
+        assert list(inspect.signature(getattr(Tracer, name)).parameters)[:4] == ["self", "func", "args", "kwargs"]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("name", sorted(USES))
-def test_an_error_of_ours_in_any_of_them_costs_the_recording_alone(name, when, monkeypatch):
+@pytest.mark.parametrize(("name", "use"), EACH)
+def test_an_error_of_ours_in_any_of_them_costs_the_recording_alone(name, use, when, monkeypatch):
     original = getattr(Tracer, name)
 
     def breaking(self, *arguments):
@@ -206,27 +249,42 @@ def test_an_error_of_ours_in_any_of_them_costs_the_recording_alone(name, when, m
             original(self, *arguments)
         raise RuntimeError("an insect")
 
-    counted.clear()
-    plain, runs = USES[name](X), len(counted)
-    counted.clear()
     monkeypatch.setattr(Tracer, name, breaking)
-    found = guarded(Function(USES[name]))
-    assert "an insect" in found.broken
-    assert found.recording is None
-    torch.testing.assert_close(found.result, plain, rtol=0, atol=0)
-    assert len(counted) == runs
+    assert_only_the_recording_is_lost(use)
 
 
-@pytest.mark.parametrize("name", sorted(USES))
-def test_an_error_of_ours_in_the_facts_about_a_call(name, monkeypatch):
+@pytest.mark.parametrize("use", OPAQUE)
+def test_an_error_of_ours_in_the_facts_about_a_call(use, monkeypatch):
     for module in ("tracer", "opaque"):
         monkeypatch.setattr(f"pytest_torchlens.capture.{module}.custom_info", breaks)
-    found = guarded(Function(USES[name]))
-    assert "an insect" in found.broken
-    torch.testing.assert_close(found.result, USES[name](X), rtol=0, atol=0)
+    assert_only_the_recording_is_lost(use)
 
 
-@pytest.mark.parametrize("name", sorted(USES))
+@pytest.mark.parametrize("use", [of_vmap, of_grad, of_vjp, of_pullback_in_vmap])
+@pytest.mark.parametrize("name", ["info_of", "tensors", "is_functorch_wrapped_tensor", "_Inside.__init__"])
+def test_an_error_of_ours_inside_a_transform(name, use, monkeypatch):
+    monkeypatch.setattr(f"pytest_torchlens.capture.opaque.{name}", breaks)
+    assert_only_the_recording_is_lost(use)
+
+
+@pytest.mark.parametrize("name", ["threads.SharedTracer.twin", "dispatch_watch.DispatchWatch.for_thread"])
+def test_an_error_of_ours_where_the_model_starts_a_thread(name, monkeypatch):
+    monkeypatch.setattr(f"pytest_torchlens.capture.{name}", breaks)
+    assert_only_the_recording_is_lost(in_thread)
+
+
+def of_untraced_operation(x):
+    with torch._C.DisableTorchFunction():
+        return counting_square(x) + 1
+
+
+@pytest.mark.parametrize("name", ["_name", "_stack", "Makers.note"])
+def test_an_error_of_ours_where_the_dispatcher_is_watched(name, monkeypatch):
+    monkeypatch.setattr(f"pytest_torchlens.capture.dispatch_watch.{name}", breaks)
+    assert_only_the_recording_is_lost(of_untraced_operation)
+
+
+@pytest.mark.parametrize("name", list(USES))
 def test_errors_of_the_model_in_them_are_the_models(name):
     def raises(x):
         raise ArithmeticError("the model's own")
@@ -239,7 +297,8 @@ def test_errors_of_the_model_in_them_are_the_models(name):
         "call_opaque": lambda x: scripted_double("no tensor"),
         "call_transform": torch.vmap(raises),
         "call_pullback": lambda x: torch.func.vjp(counting_square, x)[1](torch.ones(7)),
-        "_call_opaque_module": lambda x: scripted("no tensor"),
+        "call_module": lambda x: scripted("no tensor"),
+        "call_vjp": lambda x: torch.func.vjp(raises, x),
     }
     with pytest.raises(Exception) as plainly:  # noqa: PT011 - whatever it is
         calls[name](X)
