@@ -137,8 +137,6 @@ class Transform:
         A function such as `torch.vmap`, which takes `func` first.
     func
         The function that it transforms.
-    on_fault
-        Called with each error of our own code while `func` runs.
 
     Attributes
     ----------
@@ -148,22 +146,23 @@ class Transform:
         Layer types of the functions that ran inside it.
     """
 
-    def __init__(
-        self, transform: Callable[..., Any], func: Callable[..., Any], on_fault: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, transform: Callable[..., Any], func: Callable[..., Any]) -> None:
         self._transform = transform
         self._func = func
-        self._on_fault = on_fault
         self.reached: Tensors = ()
         self.steps: tuple[str, ...] = ()
 
-    def info(self) -> FunctionInfo:
-        """Return the facts about the call that the model makes; see `again` for those that follow."""
-        name = self._transform.__name__.removesuffix("_impl").removesuffix("_with_argnums").lstrip("_")
-        return custom_info(self._first, name, Overwritten())
+    def info(self, on_fault: Callable[[Exception], None]) -> FunctionInfo:
+        """Return the facts about the call that the model makes; see `again` for those that follow.
 
-    def _first(self, *args: Any, **kwargs: Any) -> Any:
-        inside = _Inside((args, kwargs), self._on_fault)
+        `on_fault` is called with each error of our own code in that call.  The transform does not keep it: it belongs
+        to the tracer, which must be freed with the recording.
+        """
+        name = self._transform.__name__.removesuffix("_impl").removesuffix("_with_argnums").lstrip("_")
+        return custom_info(functools.partial(self._first, on_fault), name, Overwritten())
+
+    def _first(self, on_fault: Callable[[Exception], None], *args: Any, **kwargs: Any) -> Any:
+        inside = _Inside((args, kwargs), on_fault)
         result = self._transform(_under(inside, self._func), *args, **kwargs)
         self.reached = tuple(inside.reached.values())
         self.steps = tuple(inside.steps)

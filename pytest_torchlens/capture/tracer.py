@@ -141,19 +141,19 @@ class Tracer(FunctionTracer):
 
     def call_transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call `vmap`, `grad` or another transform of the first of `args`, and record it as one operation."""
-        return self._transform(Transform(func, args[0], self.on_fault), args[1:], kwargs)
+        return self._transform(Transform(func, args[0]), args[1:], kwargs)
 
     def call_vjp(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], record: Callable[..., Any]
     ) -> Any:
         """Call what is behind `torch.func.vjp`; calls of the function that it returns go to `record`."""
-        transform = Transform(func, args[0], self.on_fault)
+        transform = Transform(func, args[0])
         results, pull, *aux = self._transform(transform, args[1:], kwargs)
         return results, Pullback(transform, (args[1:], kwargs), pull, record), *aux
 
     def _transform(self, transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a transform as one operation, which also reads the tensors that the transformed function reached."""
-        info = transform.info()
+        info = transform.info(self.on_fault)
         self.transforming = True
         try:
             result = self._opaque(info, args, kwargs)
