@@ -1,9 +1,4 @@
-"""Rules about what else a pass depends on: modes, chance, and values that Python was told.
-
-Rules about what is computed, or held, for nothing.
-
-Rules about what training reaches.
-"""
+"""Audit rules about the graph: what a pass depends on, what it computes for nothing, and what training reaches."""
 
 from __future__ import annotations
 

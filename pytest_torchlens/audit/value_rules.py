@@ -1,7 +1,4 @@
-"""Rules about the types of numbers.
-
-Rules about what activations hold.
-"""
+"""Audit rules about the dtypes and the values of activations."""
 
 from __future__ import annotations
 

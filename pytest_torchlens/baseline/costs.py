@@ -1,6 +1,6 @@
-"""How long a forward pass took on this machine, kept there alone: another machine's times say nothing.
+"""Compares a model's costs with those of its baseline: exact sizes, and the time on one machine.
 
-What a model costs against what it did: exact sizes, and the time of one machine.
+Times are stored on the machine that measured them and nowhere else: they say nothing about another machine.
 """
 
 from __future__ import annotations

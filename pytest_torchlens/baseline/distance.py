@@ -1,6 +1,6 @@
-"""How far numbers may differ without anything being wrong, by dtype and by what was computed.
+"""How far two tensors are apart, judged from the numbers that a snapshot stores, and how far they may be.
 
-How far two tensors are apart, from what is kept of them.
+The tolerance depends on the dtype and on the function that was computed.
 """
 
 from __future__ import annotations

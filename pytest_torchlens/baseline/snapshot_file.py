@@ -1,6 +1,7 @@
-"""Snapshots as text for git: sorted, one operation a line, nothing in it that differs from machine to machine.
+"""Writes snapshots as text and reads them back.
 
-Snapshots from files that anybody may have written: read strictly, nothing in them is executed.
+The text suits git: it is sorted, has one operation a line, and holds nothing that differs between machines.  Anybody
+may have edited a file, so it is read strictly, and nothing in it is executed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The numbers of every value of a forward pass, from one replay of it.
-
-Makes the snapshot of a forward pass from its history.
-"""
+"""Makes the snapshot of a forward pass from its history; one replay gives the numbers of every value."""
 
 from __future__ import annotations
 

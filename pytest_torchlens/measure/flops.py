@@ -26,7 +26,7 @@ def flops_of(recording: Recording) -> tuple[int, ...]:
 
     Raises
     ------
-    NotPlayedError
+    NotReplayableError
         If a call cannot be run again.
     """
     from torch.utils.flop_counter import FlopCounterMode  # imports triton, which takes a tenth of a second
@@ -45,7 +45,7 @@ def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: Non
 
     Raises
     ------
-    NotPlayedError
+    NotReplayableError
         If one raises, or gives other tensors than were recorded.
     """
     with Player(recording) as player:

@@ -122,7 +122,7 @@ def needed_and_moved(recording: Recording) -> tuple[tuple[int, ...], tuple[int, 
 
     Raises
     ------
-    NotPlayedError
+    NotReplayableError
         If a call cannot be run again.
     """
     live, moved = _Live(recording), []

@@ -118,7 +118,7 @@ def seconds_on_cuda(recording: Recording) -> tuple[float, ...]:
 
     Raises
     ------
-    NotPlayedError
+    NotReplayableError
         If a call cannot be run again.
     """
     starts: list[torch.cuda.Event] = []
