@@ -272,11 +272,11 @@ _COMPOSITE = frozenset(
 )
 _ESCAPES = frozenset(
     """__bool__ __float__ __int__ __index__ __complex__ __array__ item tolist numpy is_nonzero equal allclose
-    __dlpack__""".split()
+    __dlpack__ data_ptr""".split()
 )
 _PLAIN = frozenset(
     """size dim ndimension stride numel nelement storage_offset is_contiguous is_floating_point is_complex is_signed
-    is_conj is_neg is_inference is_pinned is_shared is_same_size is_set_to is_coalesced element_size data_ptr
+    is_conj is_neg is_inference is_pinned is_shared is_same_size is_set_to is_coalesced element_size
     get_device
     storage untyped_storage storage_type has_names names __len__ __repr__ __format__ __hash__ __setstate__
     __reduce_ex__ __reduce__ __dir__ __dlpack_device__ __array_wrap__

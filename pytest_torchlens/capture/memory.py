@@ -15,6 +15,7 @@ import torch
 
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.storage import Extent
+from pytest_torchlens.capture.storage import is_freed
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import PLAIN
@@ -125,6 +126,8 @@ def _pieces(values: list[Value]) -> dict[int, _Piece]:
 def duplicate(tensor: torch.Tensor) -> torch.Tensor:
     """Return a detached copy, also of a dtype that can only be stored (``int4``, ``float4_e2m1fn_x2``)."""
     tensor = tensor.detach()
+    if is_freed(tensor):  # it has no values; to read them would end the process
+        return tensor
     try:
         return tensor.clone()
     except NotImplementedError:

@@ -66,6 +66,10 @@ class Registered:
         """Return name and tensor of each parameter."""
         return [(name, tensor) for tensor, kind, name in self.tensors.values() if kind == "parameter"]
 
+    def digests(self) -> dict[int, str]:
+        """Return the fingerprint of each parameter and buffer by id; of a lazy one none."""
+        return {key: fingerprint(entry[0]) for key, entry in self.tensors.items() if not is_lazy(entry[0])}
+
     def sharing_memory(self, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, str, str]]:
         """Return parameters and buffers over memory of others: a write to one shows in all, read before or not."""
         keys = [(storage_key(entry[0]), entry) for entry in self.tensors.values() if not is_lazy(entry[0])]
@@ -172,6 +176,9 @@ class OnePass:
         retention = _retention(self.recording, keep)
         self.tracer = kind(self.recording, retention, keep != "none", registered.tensors, addresses)
         self._watch: DispatchWatch | None = None
+        self._registered = registered
+        self._digests: dict[int, str] = {}
+        """Fingerprints of parameters and buffers before the pass, by id, if asked for."""
         with torch._C.DisableTorchFunctionSubclass():
             inputs = _inputs(registered, args, kwargs)
             for path, tensor in inputs:
@@ -183,6 +190,9 @@ class OnePass:
         """Watch the dispatcher too, and take fingerprints of parameters, if asked for."""
         self._watch = self.tracer.watch = DispatchWatch(self.tracer) if watch else None
         self.tracer.table.parameters_too = parameters
+        if parameters:
+            with torch._C.DisableTorchFunctionSubclass():
+                self._digests = self._registered.digests()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -206,6 +216,7 @@ class OnePass:
         recording.outputs = [(path, self.tracer.table.read(tensor)) for path, tensor in walk(output)]
         with torch._C.DisableTorchFunctionSubclass():
             _look_back(recording)
+            recording.silent_writes += self._changed_unread()
         recording.slots = self.tracer.table.slots
         recording.unseen += _unfinished(output)
         _note_parameters(recording, model)
@@ -214,6 +225,17 @@ class OnePass:
             _note_makers(recording.sources, self._watch)
         name_constants(recording, model)
         return recording
+
+    def _changed_unread(self) -> Iterator[str]:
+        """Yield the parameters and buffers that no recorded call read, and that changed all the same."""
+        read = {id(source.live) for source in self.recording.sources}
+        for tensor, kind, name in self._registered.tensors.values():
+            if (
+                id(tensor) in self._digests
+                and id(tensor) not in read
+                and fingerprint(tensor) != self._digests[id(tensor)]
+            ):
+                yield f"{kind} {name!r}"
 
 
 def _note_makers(sources: list[Source], watch: DispatchWatch) -> None:

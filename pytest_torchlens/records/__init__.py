@@ -53,6 +53,7 @@ from pytest_torchlens.records.verdict import Failure
 from pytest_torchlens.records.verdict import PartVerdict
 from pytest_torchlens.records.verdict import Severity
 from pytest_torchlens.records.verdict import Status
+from pytest_torchlens.records.verdict import Unproven
 from pytest_torchlens.records.verdict import Verdict
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "Status",
     "TracedCall",
     "TracedTest",
+    "Unproven",
     "Verdict",
     "address_of",
     "align",

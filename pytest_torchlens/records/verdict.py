@@ -14,6 +14,8 @@ class Status(str, enum.Enum):
     PASSED = "passed"
     PASSED_WITH_TOLERANCE = "passed-with-tolerance"
     FAILED = "failed"
+    UNPROVEN = "unproven"
+    """Nothing wrong was found, and something that the verdict promises could not be shown."""
     NOT_APPLICABLE = "not-applicable"
     NOT_RUN = "not-run"
 
@@ -25,7 +27,7 @@ class Status(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A validation of one model with one input; true when nothing failed."""
+    """A validation of one model with one input; true when everything was shown and nothing failed."""
 
     WHOLE: ClassVar = True
     status: Status
@@ -36,11 +38,13 @@ class Verdict:
     """Edges that perturbation tried."""
     seconds: float = 0.0
     """Wall time of the validation."""
+    unproven: tuple[Unproven, ...] = ()
+    """What could not be shown; with one of them a verdict without failures is `Status.UNPROVEN`."""
     settings: dict[str, str] = field(default_factory=dict)
     """Threads, default dtype, autocast, deterministic algorithms and the like, as they were when forward began."""
 
     def __bool__(self) -> bool:
-        """True when something was checked and nothing failed."""
+        """Return whether everything was shown: the status is ``passed`` or ``passed-with-tolerance``."""
         return self.status in (Status.PASSED, Status.PASSED_WITH_TOLERANCE)
 
     @property
@@ -61,7 +65,9 @@ class Verdict:
             return f"{self.status.value} ({self.tolerated} operation{'s' * (self.tolerated != 1)})"
         if self.status is Status.FAILED and failure is not None:
             return f"{self.status.value} ({': '.join(filter(None, (failure.operation, failure.message)))})"
-        reasons = dict.fromkeys(part.reason for part in self.parts if part.reason)
+        reasons = dict.fromkeys(one.words for one in self.unproven) or dict.fromkeys(
+            part.reason for part in self.parts if part.reason
+        )
         return f"{self.status.value} ({'; '.join(reasons)})" if not self and reasons else self.status.value
 
     def part(self, name: str) -> PartVerdict:
@@ -125,6 +131,31 @@ class Failure:
     advice: str = ""
     source_line: str = ""
     values: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unproven:
+    """One thing that a verdict promises and that could not be shown.
+
+    Attributes
+    ----------
+    message
+        What could not be shown, and why, in one sentence.
+    operation
+        Label of the operation; empty where it concerns the model.
+    source_line
+        ``file:line, in function`` of the model's code; empty where it is not known.
+    """
+
+    message: str
+    operation: str = ""
+    source_line: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return operation, message and line in one line."""
+        where = f" at {self.source_line}" if self.source_line else ""
+        return f"{self.operation}: {self.message}{where}" if self.operation else f"{self.message}{where}"
 
 
 class Severity(str, enum.Enum):

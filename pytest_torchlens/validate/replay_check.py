@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Collection
@@ -22,6 +23,7 @@ from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.causes import around_first_difference
 from pytest_torchlens.validate.causes import likely_cause
@@ -94,8 +96,18 @@ class Replay:
             if complete:
                 self._check.outputs(player, returned)
                 self._check.final_states(player)
-        found = [self._check.verdict()] if "replay" in self._parts else []
+        found = [self._with_unsettled(self._check.verdict())] if "replay" in self._parts else []
         return found if self._perturbation is None else [*found, self._perturbation.verdict(complete)]
+
+    def _with_unsettled(self, verdict: PartVerdict) -> PartVerdict:
+        """Return the verdict as unproven if a function that differed in the replay before does not differ now."""
+        unsettled = sorted(self._doubts - self._check.doubtful)
+        if not unsettled or not verdict.status.ok or self.out_of_time:
+            return verdict
+        reason = (
+            f"{', '.join(unsettled)} gave other values than recorded in one replay, and the recorded ones in another"
+        )
+        return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=reason)
 
     def _step(self, player: Player, number: int, call: Call) -> bool:
         """Replay one call; False if nothing after it can be replayed."""

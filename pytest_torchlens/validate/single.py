@@ -26,8 +26,6 @@ from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.unobtrusive import hooks_and_modes_disabled
 from pytest_torchlens.validate.validation import PARTS
 from pytest_torchlens.validate.validation import Validation
-from pytest_torchlens.validate.validation import as_not_applicable
-from pytest_torchlens.validate.validation import has_content
 from pytest_torchlens.validate.validation import verdict_on
 
 ONCE = "forward is called once, by the test"
@@ -68,11 +66,8 @@ def validate_once(history: ModelHistory, bounds: Bounds, parts: Collection[str] 
     with hooks_and_modes_disabled():
         returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         verdicts = list(_verdicts(history, returned, bounds, parts))
-    verdict = verdict_on(verdicts, time.perf_counter() - start, recording)
-    replay = next((part for part in verdict.parts if part.name == "replay"), None)
-    if verdict and replay is not None and replay.status in (Status.NOT_RUN, Status.NOT_APPLICABLE):
-        verdict = dataclasses.replace(verdict, status=replay.status)
-    return Validation(verdict if has_content(recording) else as_not_applicable(verdict), history)
+        verdict = verdict_on(verdicts, time.perf_counter() - start, history, frozenset([ONCE]))
+    return Validation(verdict, history)
 
 
 def _verdicts(

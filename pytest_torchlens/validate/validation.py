@@ -30,6 +30,7 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
+from pytest_torchlens.records import Unproven
 from pytest_torchlens.records import Verdict
 from pytest_torchlens.records import close
 from pytest_torchlens.validate.completeness import check_completeness
@@ -41,6 +42,7 @@ from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import ModelState
+from pytest_torchlens.validate.unproven import find_unproven
 
 _T = TypeVar("_T")
 PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
@@ -96,8 +98,7 @@ def validate(
         history, verdicts = run.validate(chosen)
     finally:
         run.restore()
-    verdict = verdict_on(verdicts, time.perf_counter() - start, history.recording)
-    return Validation(verdict if has_content(history.recording) else as_not_applicable(verdict), history)
+    return Validation(verdict_on(verdicts, time.perf_counter() - start, history), history)
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
@@ -127,13 +128,17 @@ def check_parts(parts: Collection[str] | None) -> tuple[str, ...]:
     return PARTS if parts is None else tuple(name for name in PARTS if name in parts)
 
 
-def verdict_on(parts: list[PartVerdict], seconds: float, recording: Recording) -> Verdict:
-    """Return the verdict on the whole validation from the verdicts on its parts."""
-    failed = any(part.status is Status.FAILED for part in parts)
+def verdict_on(
+    parts: list[PartVerdict], seconds: float, history: ModelHistory, unpromised: frozenset[str] = frozenset()
+) -> Verdict:
+    """Return the verdict on the whole validation from the verdicts on its parts; `unpromised` as in `find_unproven`."""
+    recording = history.recording
+    unproven = find_unproven(recording, history, parts, unpromised)
     counts = {part.name: part.checked for part in parts}
     return Verdict(
-        status=Status.FAILED if failed else _best(parts),
+        status=_status(parts, unproven),
         parts=tuple(parts),
+        unproven=unproven,
         operations_checked=counts.get("replay", 0),
         edges_checked=counts.get("perturbation", 0),
         seconds=seconds,
@@ -141,30 +146,18 @@ def verdict_on(parts: list[PartVerdict], seconds: float, recording: Recording) -
     )
 
 
-def _best(parts: list[PartVerdict]) -> Status:
+def _status(parts: list[PartVerdict], unproven: tuple[Unproven, ...]) -> Status:
     statuses = {part.status for part in parts}
-    order = (Status.PASSED_WITH_TOLERANCE, Status.PASSED, Status.NOT_APPLICABLE)
-    return next((status for status in order if status in statuses), Status.NOT_RUN)
+    if Status.FAILED in statuses:
+        return Status.FAILED
+    if unproven:
+        return Status.UNPROVEN
+    return Status.PASSED_WITH_TOLERANCE if Status.PASSED_WITH_TOLERANCE in statuses else Status.PASSED
 
 
 def _settings(recording: Recording) -> dict[str, str]:
     rows = recording.ambient.rows
     return ambient.in_words(rows[0] if rows else ambient.current())
-
-
-def has_content(recording: Recording) -> bool:
-    """Return whether anything was recorded."""
-    return bool(recording.calls or recording.outputs)
-
-
-def as_not_applicable(verdict: Verdict) -> Verdict:
-    """Return the verdict as not applicable, for a record without operations and outputs; a failure stays."""
-    if not verdict:
-        return verdict
-    reason = "there was nothing to check: no operation ran, and no tensor was returned"
-    status = Status.NOT_APPLICABLE
-    parts = [dataclasses.replace(part, status=status, reason=part.reason or reason) for part in verdict.parts]
-    return dataclasses.replace(verdict, status=status, parts=tuple(parts))
 
 
 class _Run:
@@ -194,16 +187,22 @@ class _Run:
 
         Completeness runs the model under a dispatch mode.  A few kernels take another path under it
         (`torch.linalg.svdvals` computes the vectors too).  So if another part fails, all parts but completeness run
-        again without the mode, and only what fails then is reported.
+        again without the mode.  If that passes and a second run under the mode fails again, the mode is to blame, and
+        the run without it counts.  In all other cases the first failure stays.
         """
-        history, verdicts = self._validate_once(parts)
+        first = self._validate_once(parts)
         unwatched = tuple(part for part in parts if part != "completeness")
-        if self._single_use or len(unwatched) == len(parts) or all(verdict.status.ok for verdict in verdicts[:-1]):
-            return history, verdicts
+        if self._single_use or len(unwatched) == len(parts) or _all_ok(first[1][:-1]):
+            return first
         self.restore()
-        history, again = self._validate_once(unwatched)
-        before = {verdict.name: verdict for verdict in verdicts}
-        return history, [*(_with_former_failure(verdict, before[verdict.name]) for verdict in again), verdicts[-1]]
+        history, plain = self._validate_once(unwatched)
+        former = {verdict.name: verdict for verdict in first[1]}
+        if not _all_ok(plain):
+            return history, [*(_worse(former[verdict.name], verdict) for verdict in plain), first[1][-1]]
+        self.restore()
+        if _all_ok(self._validate_once(parts)[1][:-1]):
+            return first[0], [_failed_once(verdict) for verdict in first[1]]
+        return history, [*(_with_former_failure(verdict, former[verdict.name]) for verdict in plain), first[1][-1]]
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         recording = self._record("completeness" in parts)
@@ -212,7 +211,7 @@ class _Run:
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts, doubted = _replay(recording, history, parts, returned)
         if doubted and not self._single_use:
-            verdicts = self._repeat_with_saved_values(parts, doubted)
+            verdicts = self._repeat_with_saved_values(parts, doubted, recording.silent_writes)
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
         if observed is not None:  # runs the model, so it comes last
@@ -232,12 +231,18 @@ class _Run:
         self.restore()
         return self._returned
 
-    def _repeat_with_saved_values(self, parts: tuple[str, ...], doubted: frozenset[str]) -> list[PartVerdict]:
-        """Record and replay again, saving the values of functions that differed, until no further function differs."""
+    def _repeat_with_saved_values(
+        self, parts: tuple[str, ...], doubted: frozenset[str], silent_writes: list[str]
+    ) -> list[PartVerdict]:
+        """Record and replay again, saving the values of functions that differed, until no further function differs.
+
+        `silent_writes` are those of the first recording: what could not be restored does not change again.
+        """
         doubts: frozenset[str] = frozenset()
         while not doubted <= doubts:
             doubts |= doubted
             recording = self._record_once(watch=False, keep=doubts)
+            recording.silent_writes = silent_writes = [*dict.fromkeys(silent_writes + recording.silent_writes)]
             returned = self._take_output(recording)
             verdicts, doubted = _replay(recording, ModelHistory(recording), parts, returned, doubts)
             self.restore()
@@ -279,6 +284,7 @@ class _Run:
         self.restore()
         recording = self._record_with_tensors_before(first.dispatched is not None)
         recording.unwatched = first.unwatched
+        recording.silent_writes = [*dict.fromkeys(first.silent_writes + recording.silent_writes)]
         if len(recording.calls) == len(first.calls):
             return recording
         self._returned = returned
@@ -347,6 +353,21 @@ def _replay(
         return [], doubts
     replay = Replay(recording, where, parts, doubts)
     return replay.verdicts(returned), replay.doubtful
+
+
+def _worse(former: PartVerdict, verdict: PartVerdict) -> PartVerdict:
+    return former if verdict.status.ok and not former.status.ok else verdict
+
+
+def _all_ok(verdicts: list[PartVerdict]) -> bool:
+    return all(verdict.status.ok for verdict in verdicts)
+
+
+def _failed_once(verdict: PartVerdict) -> PartVerdict:
+    """Return a verdict whose failures say that two further runs did not fail."""
+    cause = "it happened in the first of three runs only: the first call of the model differs from later ones"
+    failures = tuple(dataclasses.replace(failure, cause=cause) for failure in verdict.failures)
+    return dataclasses.replace(verdict, failures=failures)
 
 
 def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdict:

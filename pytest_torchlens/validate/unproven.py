@@ -1,0 +1,197 @@
+"""Finds what a verdict without failures could not show.
+
+Each function looks for one kind: a part that was not judged, no operation at all, activations without values, an
+output that depends on no input, and a constant that may hold an input's values by way of Python.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_torchlens.capture import Aliased
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.calls import Escape
+from pytest_torchlens.capture.leaves import children
+from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import Status
+from pytest_torchlens.records import Unproven
+from pytest_torchlens.validate.score import Where
+
+NOTHING_RAN = "no operation ran, so there was nothing to prove"
+_UNJUDGED = (Status.UNPROVEN, Status.NOT_APPLICABLE, Status.NOT_RUN)
+_TRUTH = frozenset(["__bool__", "is_nonzero", "equal", "allclose", "__contains__"])
+"""Escapes that hand over a truth value: they decide a branch, which the history records."""
+_COMMON = (0.0, 1.0, -1.0, 0.5, 2.0, math.inf, -math.inf)
+"""Numbers that say nothing about where they come from."""
+_FROM_NUMBERS = frozenset("tensor as_tensor asarray scalar_tensor new_tensor from_numpy frombuffer".split())
+"""Functions that make a tensor of Python's numbers or of an array."""
+
+
+def find_unproven(
+    recording: Recording, where: Where, parts: Iterable[PartVerdict], unpromised: frozenset[str] = frozenset()
+) -> tuple[Unproven, ...]:
+    """Return what the verdicts on a recording do not show, in the order of this module's docstring.
+
+    Parameters
+    ----------
+    recording
+        The recording that was validated.
+    where
+        Names its calls.
+    parts
+        The verdicts on the parts that were asked for.
+    unpromised
+        Reasons of parts that this kind of validation never runs; they count for nothing.
+    """
+    found = [*_unjudged_parts(parts, unpromised)]
+    if not recording.calls:
+        return (Unproven(message=NOTHING_RAN), *found)
+    from_inputs = _Reach(recording, _inputs(recording))
+    found += _without_values(recording, where)
+    found += _independent_outputs(recording, where, from_inputs)
+    found += _constants_from_python(recording, where, from_inputs)
+    return tuple(found)
+
+
+def _unjudged_parts(parts: Iterable[PartVerdict], unpromised: frozenset[str]) -> Iterator[Unproven]:
+    names: dict[str, list[str]] = {}
+    for part in parts:
+        if part.status in _UNJUDGED and part.reason not in unpromised:
+            names.setdefault(part.reason or "no reason was given", []).append(part.name)
+    return (Unproven(message=f"{' and '.join(parts)}: {reason}") for reason, parts in names.items())
+
+
+def _without_values(recording: Recording, where: Where) -> Iterator[Unproven]:
+    """Yield that some activations have no values to compare: meta tensors, and wrappers that nothing can read."""
+    made = [
+        (number, value)
+        for number, call in enumerate(recording.calls)
+        if not call.uninitialised
+        for value in call.outputs
+    ]
+    empty = [number for number, value in made if not value.digest or str(value.digest).startswith("meta:")]
+    if empty:
+        message = f"{len(empty)} of {len(made)} activations have no values that could be compared"
+        yield Unproven(message=message, operation=where.label(empty[0]), source_line=where.source_line(empty[0]))
+
+
+def _inputs(recording: Recording) -> list[Value]:
+    return [source.value for source in recording.sources if source.kind == "input"]
+
+
+class _Reach:
+    """The values that depend on some first values, by way of recorded calls."""
+
+    def __init__(self, recording: Recording, first: Iterable[Value]) -> None:
+        self._made_by: set[int] = set()
+        self._first = {id(value) for value in first}
+        for number, call in enumerate(recording.calls):
+            if any(self.has(read) for _, read in edges_in(call)):
+                self._made_by.add(number)
+
+    def has(self, read: Value | Aliased) -> bool:
+        """Return whether a value, or a write that shows in it, depends on one of the first."""
+        return any(value.call in self._made_by or id(value) in self._first for value in _values(read))
+
+
+def _values(read: Value | Aliased) -> tuple[Value, ...]:
+    return (read.value, *read.writes) if isinstance(read, Aliased) else (read,)
+
+
+def _used(recording: Recording) -> set[int]:
+    """Return the ids of the values that an output depends on."""
+    used = {id(value) for _, read in recording.outputs for value in _values(read)}
+    for call in reversed(recording.calls):
+        if any(id(value) in used for value in call.outputs):
+            used.update(id(value) for _, read in edges_in(call) for value in _values(read))
+    return used
+
+
+def _independent_outputs(recording: Recording, where: Where, from_inputs: _Reach) -> Iterator[Unproven]:
+    if not _inputs(recording):
+        return
+    for path, read in recording.outputs:
+        if not from_inputs.has(read):
+            number = value_of(read).call
+            name = f"output {path!r}" if path else "the output"
+            yield Unproven(
+                message=f"{name} depends on no input in the recorded graph",
+                operation=where.label(number) if number >= 0 else "",
+                source_line=where.source_line(number) if number >= 0 else "",
+            )
+
+
+def _constants_from_python(recording: Recording, where: Where, from_inputs: _Reach) -> Iterator[Unproven]:
+    """Yield the first constant that was made after each function that handed an input's values to Python.
+
+    Only a constant that an output depends on counts.
+    """
+    handed = [one for one in recording.escapes if one.name not in _TRUTH and _reads(one, from_inputs)]
+    if not handed:
+        return
+    used = _used(recording)
+    made = sorted(number for number, value in _constants(recording) if id(value) in used)
+    for escape in {one.name: one for one in reversed(handed)}.values():
+        if numbers := made[bisect.bisect_left(made, escape.call) :]:
+            yield _constant_from_python(escape, numbers[0], where, len(recording.calls))
+    yield from _numbers_from_python(recording, handed, where)
+
+
+def _numbers_from_python(recording: Recording, handed: list[Escape], where: Where) -> Iterator[Unproven]:
+    """Yield the first call that takes a float which an escape before it handed to Python: ``x * x.sum().item()``."""
+    results = {one.result: one for one in reversed(handed) if type(one.result) is float and one.result not in _COMMON}
+    for number, call in enumerate(recording.calls) if results else ():
+        for argument in _floats((call.args, call.kwargs)):
+            if argument in results and results[argument].call <= number:
+                message = f"it takes the number {argument!r}, which {results[argument].name} handed to Python"
+                yield Unproven(
+                    message=f"{message}: where it comes from is not in the graph",
+                    operation=where.label(number),
+                    source_line=where.source_line(number),
+                )
+                return
+
+
+def _floats(template: Any) -> Iterator[float]:
+    if type(template) is float:
+        yield template
+    elif isinstance(template, list | tuple | dict):
+        for _, item in children(template):
+            yield from _floats(item)
+
+
+def _reads(escape: Escape, from_inputs: _Reach) -> bool:
+    return any(from_inputs.has(value) for value in (escape.value, *escape.others) if value is not None)
+
+
+def _constants(recording: Recording) -> Iterator[tuple[int, Value]]:
+    """Yield the constants that were made during the pass, each with the call that makes it or reads it first."""
+    unknown = {id(source) for source in recording.strangers}
+    for source in recording.sources:
+        if source.kind == "constant" and (source.maker or id(source) in unknown):
+            yield source.since + 1, source.value
+    for number, call in enumerate(recording.calls):
+        if call.info.name in _FROM_NUMBERS and _is_of_numbers(call):
+            yield from ((number, value) for value in call.outputs)
+
+
+def _is_of_numbers(call: Call) -> bool:
+    """Return whether a call makes a tensor of its arguments' numbers: not ``torch.as_tensor(x)`` of a tensor."""
+    return call.info.name == "new_tensor" or next(edges_in(call), None) is None
+
+
+def _constant_from_python(escape: Escape, number: int, where: Where, num_calls: int) -> Unproven:
+    return Unproven(
+        message=f"it uses a constant made after {escape.name} handed an input's values to Python: "
+        "what the constant depends on is not in the graph",
+        operation=where.label(number) if number < num_calls else "output",
+        source_line=where.source_line(number) if number < num_calls else "",
+    )
