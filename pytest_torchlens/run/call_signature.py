@@ -224,14 +224,26 @@ class _Description:
         """Describe any other object by its class and its attributes."""
         kind = type(thing)
         slots = {name for base in kind.__mro__ for name in _slots(base)}
-        if not hasattr(thing, "__dict__") and not slots and kind.__flags__ & _HEAP_TYPE == 0:
-            raise UntellableError(kind)  # of C code: it may hold anything
+        if _has_state_in_c(thing):
+            raise UntellableError(kind)
         self._class(kind)
         attributes = {**getattr(thing, "__dict__", {}), **{name: getattr(thing, name, None) for name in slots}}
         self._mapping(attributes)
 
 
 _HEAP_TYPE = 1 << 9
+
+
+def _has_state_in_c(thing: Any) -> bool:
+    """Return whether an object may hold something that is in no attribute: a file, an iterator of a list."""
+    solid = next(base for base in type(thing).__mro__ if not base.__flags__ & _HEAP_TYPE)
+    if solid is not object:
+        return True
+    try:
+        getattr(object, "__getstate__", lambda _: None)(thing)  # Python's own, which looks at the size in memory
+    except TypeError:
+        return True
+    return False
 
 
 def _slots(kind: type) -> tuple[str, ...]:
