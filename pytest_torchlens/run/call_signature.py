@@ -8,6 +8,8 @@ holds something whose contents cannot be read has no signature; it is like no ot
 from __future__ import annotations
 
 import collections
+import datetime
+import decimal
 import enum
 import functools
 import hashlib
@@ -33,7 +35,8 @@ MOST_THINGS = 200_000
 _DEEPEST = 100
 _PLAIN = frozenset([bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented)])
 _BY_REPR = (enum.Enum, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range, slice)
-_BY_REPR = (*_BY_REPR, pathlib.PurePath, re.Pattern, np.dtype, np.generic)
+_BY_REPR = (*_BY_REPR, pathlib.PurePath, re.Pattern, np.dtype, np.generic, decimal.Decimal, datetime.date)
+_BY_REPR = (*_BY_REPR, datetime.time, datetime.timedelta)
 _BY_TYPE = (type(threading.Lock()), type(threading.RLock()), torch.Generator, threading.local)
 _SEQUENCES = (list, tuple, collections.deque)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -179,6 +182,14 @@ class _Description:
     def _builtin(self, function: Any) -> None:
         self._tokens.append(f"builtin {getattr(function, '__module__', '')} {function!r}".partition(" at 0x")[0])
 
+    def _cached(self, function: Any) -> None:
+        self._tokens.append("cached")
+        self.add(function.__wrapped__)
+
+    def _namespace(self, namespace: types.SimpleNamespace) -> None:
+        self._class(type(namespace))
+        self._mapping(vars(namespace))
+
     def _partial(self, one: functools.partial[Any]) -> None:
         self._sequence((one.func, one.args, one.keywords))
 
@@ -274,6 +285,8 @@ _DESCRIBERS: tuple[tuple[Any, Callable[[_Description, Any], None]], ...] = (
     ((types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType), _Description._builtin),
     ((types.MethodWrapperType, np.ufunc, torch._ops.OpOverload, torch._ops.OpOverloadPacket), _Description._builtin),
     (functools.partial, _Description._partial),
+    (functools._lru_cache_wrapper, _Description._cached),
+    (types.SimpleNamespace, _Description._namespace),
     (type, _Description._class),
     ((types.ModuleType, logging.Logger), _Description._named),
     (_BY_TYPE, _Description._type_only),
