@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from itertools import groupby
+from itertools import zip_longest
 
+from pytest_torchlens.baseline.snapshot import Answer
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.records import Change
@@ -18,6 +20,7 @@ from pytest_torchlens.records.alignment import common_places
 
 _SHOWN = 3
 _PAIR = 2
+_NOT_ASKED = "never asked"
 _COMMUTATIVE = frozenset(
     "add mul eq ne maximum minimum fmax fmin hypot logaddexp logicaland logicalor logicalxor bitwiseand bitwiseor "
     "bitwisexor and or xor".split()
@@ -133,7 +136,7 @@ class Aligned:
                 change=Change.STRUCTURE,
                 operation=steps[0].id,
                 message=f"renamed: {where}; {count}",
-                source_line=steps[0].source_line,
+                source_place=steps[0].source_place,
             )
 
     def outside_steps(self) -> Iterator[Finding]:
@@ -171,16 +174,13 @@ def _returned(old: dict[str, str], new: dict[str, str]) -> Iterator[Finding]:
         yield Finding(change=Change.STRUCTURE, message=message)
 
 
-def _answered(old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[Finding]:
+def _answered(old: tuple[Answer, ...], new: tuple[Answer, ...]) -> Iterator[Finding]:
     """Yield the first answer to Python about a tensor's value that differs."""
-    different = next((pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]), None)
-    if different is None and len(old) != len(new):
-        rest = max(old, new, key=len)[min(len(old), len(new))]
-        different = (rest, "never asked") if len(old) > len(new) else ("never asked", rest)
-    if different is not None:
-        was, now = different
-        operation = now.partition(" ")[0] if was.partition(" ")[0] == now.partition(" ")[0] else ""
-        yield Finding(change=Change.STRUCTURE, operation=operation, message=f"other branch taken: {was} → {now}")
+    was, now = next((pair for pair in zip_longest(old, new) if pair[0] != pair[1]), (None, None))
+    if was is not None or now is not None:
+        operation = now.operation if was and now and was.operation == now.operation else ""
+        message = f"other branch taken: {was or _NOT_ASKED} → {now or _NOT_ASKED}"
+        yield Finding(change=Change.STRUCTURE, operation=operation, message=message)
 
 
 def _unread(snapshot: Snapshot) -> dict[str, object]:
@@ -354,7 +354,7 @@ def _stretch(old: list[Step], new: list[Step], moved: set[str]) -> Iterator[Find
 
 
 def _finding(step: Step, message: str) -> Finding:
-    return Finding(change=Change.STRUCTURE, operation=step.id, message=message, source_line=step.source_line)
+    return Finding(change=Change.STRUCTURE, operation=step.id, message=message, source_place=step.source_place)
 
 
 def _listed(steps: list[Step]) -> str:

@@ -107,9 +107,10 @@ def _comparable(before: Snapshot, after: Snapshot) -> tuple[Measured, Measured] 
     for name in sorted(after.measured):
         if name in before.measured:
             return before.measured[name], after.measured[name]
-    for name in sorted(after.measured):
-        if (nearest := nearest_class(name, before.measured)) is not None:
-            return before.measured[nearest], after.measured[name]
+    known = {name: block.environment for name, block in before.measured.items()}
+    for _, block in sorted(after.measured.items()):
+        if (nearest := nearest_class(block.environment, known)) is not None:
+            return before.measured[nearest], block
     return None
 
 

@@ -85,7 +85,7 @@ class Judgement:
             change=self.change,
             operation=step.id,
             message=self.message,
-            source_line=step.source_line,
+            source_place=step.source_place,
             error=error.largest if error else None,
             nrms=error.nrms if error else None,
             limit=self.limit,

@@ -5,17 +5,20 @@ A snapshot holds enough to say, later and on another machine, what changed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from dataclasses import field
 
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.records import Status
 
 BUCKETS = 31
 """Buckets of the sign sketch: a prime, for widths of tensors are no multiples of one."""
 SAMPLES = 16
+_ANSWER = re.compile(r"(?P<operation>.+?) (?P<function>\S+) (?P<value>True|False|)(?: (?P<branch>.*))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +50,8 @@ class Step:
         Whether it overwrote that argument.
     index
         Which of the tensors that one call returned; None where it returned one.
-    source_line
-        Known in the run itself, not stored.
+    source_place
+        The model's line; known in the run itself, not stored.
     """
 
     id: str
@@ -65,7 +68,7 @@ class Step:
     alias: str = ""
     in_place: bool = False
     index: int | None = None
-    source_line: str = field(default="", compare=False)
+    source_place: SourcePlace | None = field(default=None, compare=False)
 
     @property
     def is_view(self) -> bool:
@@ -181,6 +184,40 @@ class Measured:
     proof: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What Python was told of a tensor's value, and did; its text is ``"gate/gt __bool__ True body"``.
+
+    Attributes
+    ----------
+    operation
+        Id of the step that made the tensor; ``"?"`` where none did.
+    function
+        As `EscapeRecord.function`.
+    value
+        What a truth test gave; None for all else.
+    branch
+        As `EscapeRecord.branch`.
+    """
+
+    operation: str
+    function: str
+    value: bool | None = None
+    branch: str = ""
+
+    @classmethod
+    def of_text(cls, text: str) -> Answer | None:
+        """Return the answer that `str` of it gave; for baselines of older versions, which have the text alone."""
+        found = _ANSWER.fullmatch(text)
+        value = {"True": True, "False": False}.get(found["value"]) if found else None
+        return cls(found["operation"], found["function"], value, found["branch"] or "") if found else None
+
+    def __str__(self) -> str:
+        """Return the answer in words."""
+        value = "" if self.value is None else self.value
+        return f"{self.operation} {self.function} {value} {self.branch}".strip()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """One forward pass of one model.
@@ -198,7 +235,7 @@ class Snapshot:
     steps
         In execution order.
     answers
-        What Python was told of tensors' values, and did: ``"gate/gt is True: body"``.
+        What Python was told of tensors' values, and did.
     output
         What was returned: kind by path of each tensor and of each container around one, ``{"": "tuple of 2", ...}``.
     measured
@@ -210,7 +247,7 @@ class Snapshot:
     calls: dict[str, ModuleCalled] = field(default_factory=dict)
     state: dict[str, Weight] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
-    answers: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
     output: dict[str, str] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
 

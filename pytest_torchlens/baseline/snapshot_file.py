@@ -20,6 +20,7 @@ from typing import TypeVar
 from pytest_torchlens.baseline.snapshot import BUCKETS
 from pytest_torchlens.baseline.snapshot import SAMPLES
 from pytest_torchlens.baseline.snapshot import STATUSES
+from pytest_torchlens.baseline.snapshot import Answer
 from pytest_torchlens.baseline.snapshot import Measured
 from pytest_torchlens.baseline.snapshot import ModuleCalled
 from pytest_torchlens.baseline.snapshot import Numbers
@@ -55,7 +56,7 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield f'"version": {VERSION},'
     yield f'"model": {_json(snapshot.model)},'
     yield f'"totals": {_json(dict(sorted(snapshot.totals.items())))},'
-    yield from _table("answers", [_json(answer) for answer in snapshot.answers], "[]")
+    yield from _table("answers", [_json([a.operation, a.function, a.value, a.branch]) for a in snapshot.answers], "[]")
     yield f'"output": {_json(snapshot.output)},'
     yield from _table("calls", [f"{_json(name)}:{_json([c.parent, c.kind])}" for name, c in snapshot.calls.items()])
     state = sorted(snapshot.state.items())
@@ -211,7 +212,7 @@ def parsed(text: str) -> Snapshot:
         state={name: _weight(row, name) for name, row in _dict(raw["state"], "state").items()},
         steps=steps,
         output={path: _text(kind, "output") for path, kind in _dict(raw["output"], "output").items()},
-        answers=tuple(_text(answer, "answers") for answer in _list(raw["answers"], "answers")),
+        answers=tuple(map(_answer, _list(raw["answers"], "answers"))),
         measured={name: _parse_measured(block, known) for name, block in _dict(raw["measured"], "measured").items()},
     )
 
@@ -270,6 +271,17 @@ def _row(value: Any, where: str, *counts: int) -> list[Any]:
     if len(_list(value, where)) not in counts:
         raise ValueError(f"{where!r:.80}: a row of {len(value)} entries")
     return list(value)
+
+
+def _answer(row: Any) -> Answer:
+    if isinstance(row, str):  # of an older version
+        answer = Answer.of_text(_text(row, "answers"))
+        if answer is None:
+            raise ValueError(f"'answers': expected an operation, a function, a value and a branch, got {row!r:.80}")
+        return answer
+    operation, function, value, branch = _row(row, "answers", 4)
+    value = None if value is None else _expect(value, bool, "answers")
+    return Answer(_text(operation, "answers"), _text(function, "answers"), value, _text(branch, "answers"))
 
 
 def _call(value: Any, where: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from pytest_torchlens.baseline.environments import class_of
 from pytest_torchlens.baseline.sketch import numbers_of
+from pytest_torchlens.baseline.snapshot import Answer
 from pytest_torchlens.baseline.snapshot import Measured
 from pytest_torchlens.baseline.snapshot import ModuleCalled
 from pytest_torchlens.baseline.snapshot import Numbers
@@ -204,7 +205,7 @@ class _Taking:
             alias=readable(alias),
             in_place=operation.function_is_inplace,
             index=operation.iterable_output_index,
-            source_line=operation.source_line,
+            source_place=operation.source_place,
         )
 
     def _parents(self, node: Node) -> Iterator[Edge]:
@@ -219,13 +220,12 @@ class _Taking:
                 if source is not None:
                     yield Edge(readable(source.name), readable(argument))
 
-    def _answers(self) -> Iterator[str]:
+    def _answers(self) -> Iterator[Answer]:
         ids = {op.label: self._ids[id(node)] for node, op in zip(self._nodes, self._operations, strict=True)}
         for escape in self._history.escapes:
-            told = escape.value if isinstance(escape.value, bool) else ""
-            if told != "" or escape.branch:
-                answer = f"{ids.get(escape.operation, '?')} {escape.function} {told} {escape.branch}"
-                yield readable(answer.strip())
+            value = escape.value if isinstance(escape.value, bool) else None
+            if value is not None or escape.branch:
+                yield Answer(ids.get(escape.operation, "?"), readable(escape.function), value, escape.branch)
 
 
 def _ids(nodes: list[Node]) -> Iterator[str]:

@@ -116,11 +116,10 @@ def represent_text(error: ErrorRecord, place: Path) -> ExceptionRepr:
     from _pytest._code.code import ReprFileLocation
     from _pytest._code.code import ReprTraceback
 
-    from pytest_torchlens.report.summary import Frame
-    from pytest_torchlens.report.summary import last_frame
+    from pytest_torchlens.records import SourcePlace
 
     text = f"{error.traceback}{_where(error)}\n"
-    frame = last_frame(error.traceback) or Frame(str(place), 1, None)
+    frame = error.source_place or SourcePlace(str(place), 1)
     crash = ReprFileLocation(frame.file, frame.line, f"{error.type}: {error.message}".removesuffix(": "))
     return ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), crash)
 

@@ -37,6 +37,7 @@ from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import EscapeRecord
 from pytest_torchlens.records.operation import LoopRecord
 from pytest_torchlens.records.operation import Operation
+from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.records.report import SCHEMA
 from pytest_torchlens.records.report import Environment
 from pytest_torchlens.records.report import ErrorRecord
@@ -89,6 +90,7 @@ __all__ = [
     "RunReport",
     "SCHEMA",
     "Severity",
+    "SourcePlace",
     "Stage",
     "Status",
     "TracedCall",

@@ -6,6 +6,9 @@ import enum
 from dataclasses import dataclass
 from dataclasses import field
 
+from pytest_torchlens.records.operation import SourcePlace
+from pytest_torchlens.records.operation import WithSourcePlace
+
 
 class Change(str, enum.Enum):
     """Words for a model, or one of its operations, against its baseline."""
@@ -90,7 +93,7 @@ class Alone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(WithSourcePlace):
     """One thing that differs, where it began.
 
     Attributes
@@ -103,6 +106,8 @@ class Finding:
         What was and what is.
     source_line
         ``file:line, in function`` of the model's code, where this run knows it.
+    source_place
+        That line as file, line and function.
     error
         Largest difference relative to the largest value; None where it was not measured.
     nrms
@@ -118,6 +123,7 @@ class Finding:
     operation: str = ""
     message: str = ""
     source_line: str = ""
+    source_place: SourcePlace | None = field(default=None, compare=False)
     error: float | None = None
     nrms: float | None = None
     limit: float | None = None

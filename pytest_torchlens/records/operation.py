@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from dataclasses import field
 
 TRUTH_TESTS = ("__bool__", "is_nonzero")
 """Functions that ask a tensor whether it is true."""
 
+_PLACE = re.compile(r"(?P<file>.+):(?P<line>\d+)(?:, in (?P<function>.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class SourcePlace:
+    """A line of code; its text is ``file:line, in function``."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    @classmethod
+    def of_text(cls, text: str) -> SourcePlace | None:
+        """Return the place that `str` of it gave; for records of older versions, which have the text alone."""
+        found = _PLACE.fullmatch(text)
+        return cls(found["file"], int(found["line"]), found["function"] or "") if found else None
+
+    def __str__(self) -> str:
+        """Return ``file:line, in function``."""
+        return f"{self.file}:{self.line}" + (f", in {self.function}" if self.function else "")
+
+
+class WithSourcePlace:
+    """A record with ``source_place`` and its text ``source_line``; whoever makes one gives the place."""
+
+    source_line: str
+    source_place: SourcePlace | None
+
+    def __post_init__(self) -> None:
+        """Fill in the text, or the place where a record of an older version has the text alone."""
+        if self.source_place is None:
+            object.__setattr__(self, "source_place", SourcePlace.of_text(self.source_line))
+        elif not self.source_line:
+            object.__setattr__(self, "source_line", str(self.source_place))
+
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class Operation(WithSourcePlace):
     """The metadata of one operation, under the names of the paper's Supplementary Table 1.
 
     Labels (``parent_layers`` and the like) are ``layer_label_w_pass`` where the layer has several passes,
@@ -79,6 +116,8 @@ class Operation:
     """Dotted names of the Python functions that were expanded to reach this call, outermost first."""
     source_line: str = ""
     """``file:line, in function`` of the innermost frame that is not PyTorch's own."""
+    source_place: SourcePlace | None = field(default=None, compare=False)
+    """That line as file, line and function; None where it is not known."""
 
     # parameters
     computed_with_params: bool = False
@@ -184,7 +223,7 @@ class Edge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EscapeRecord:
+class EscapeRecord(WithSourcePlace):
     """A value handed over to Python: a truth test, ``item()``, ``numpy()``.
 
     Attributes
@@ -199,6 +238,8 @@ class EscapeRecord:
         Number of the next function call, which tells when it happened.
     source_line
         ``file:line, in function`` of the model's line.
+    source_place
+        That line as file, line and function.
     statement
         What asked: ``"if"``, ``"while"``, ``"assert"``, ``"conditional expression"``, ``"comprehension filter"``,
         ``"match"``, ``"case"``, ``"and"``, ``"or"``, ``"not"``; ``"expression"`` where nothing of the kind is found.  A
@@ -221,6 +262,7 @@ class EscapeRecord:
     value: bool | int | float | None = None
     before_call: int = 0
     source_line: str = ""
+    source_place: SourcePlace | None = field(default=None, compare=False)
     statement: str = "expression"
     condition: str = ""
     branch: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import fields
@@ -14,6 +15,7 @@ from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.history import ActivationStatistics
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.measurements import Measurements
+from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.records.verdict import AuditFinding
 from pytest_torchlens.records.verdict import Verdict
 
@@ -51,6 +53,21 @@ class ErrorRecord:
     type: str
     message: str
     traceback: str = ""
+    source_place: SourcePlace | None = field(default=None, compare=False)
+    """Where its traceback ends; null without one."""
+
+    def __post_init__(self) -> None:
+        """Fill in the place, where a record of an older version has the traceback alone."""
+        if self.source_place is None:
+            object.__setattr__(self, "source_place", _last_place(self.traceback))
+
+
+_FRAME = re.compile(r'^ *File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$', re.MULTILINE)
+
+
+def _last_place(traceback: str) -> SourcePlace | None:
+    frames = list(_FRAME.finditer(traceback))
+    return SourcePlace(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["function"] or "") if frames else None
 
 
 @dataclass(frozen=True, kw_only=True)

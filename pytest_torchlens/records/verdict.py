@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from dataclasses import field
 from typing import ClassVar
 
+from pytest_torchlens.records.operation import SourcePlace
+from pytest_torchlens.records.operation import WithSourcePlace
+
 
 class Status(str, enum.Enum):
     """Words for a validation, or one part of it."""
@@ -100,7 +103,7 @@ class PartVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class Failure(WithSourcePlace):
     """One thing that did not hold.
 
     Attributes
@@ -115,6 +118,8 @@ class Failure:
         What to do about it.
     source_line
         ``file:line, in function`` of the model's code.
+    source_place
+        That line as file, line and function.
     values
         Both values around the first element that differs, where they could be had.
     """
@@ -124,6 +129,7 @@ class Failure:
     cause: str = ""
     advice: str = ""
     source_line: str = ""
+    source_place: SourcePlace | None = field(default=None, compare=False)
     values: str = ""
 
 

@@ -63,7 +63,7 @@ class Pages:
             lstrip_blocks=True,
         )
         self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shorten}
-        self.jinja.filters |= {"mark": _mark, "tail": short_place, "duration": duration, "magnitude": magnitude}
+        self.jinja.filters |= {"mark": _mark, "place": short_place, "duration": duration, "magnitude": magnitude}
         self.jinja.globals |= {"counted": count_text, "status": summary.status, "failed_at": summary.failed_at}
         self.jinja.globals["failed_how"] = summary.failed_how
         self.jinja.globals |= assets()

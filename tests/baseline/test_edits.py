@@ -246,7 +246,8 @@ def test_weights_that_follow_a_new_name_are_said_to():
 def test_the_headline_says_how_many_differ():
     clean = snapshot_of(filled(Small()), X)
     (block,) = clean.measured.values()
-    elsewhere = replace(clean, measured={"cuda 1 thread": block})
+    on_a_gpu = replace(block, environment=replace(block.environment, device="cuda"))
+    elsewhere = replace(clean, measured={"cuda 1 thread": on_a_gpu})
     renamed = nn.Sequential(filled(Small()))
     for before, after, said in (
         (clean, clean, "identical; all 11 operations compute the same"),

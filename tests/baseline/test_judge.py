@@ -175,7 +175,9 @@ def test_on_another_machine_small_differences_are_drift_and_the_axis_is_named():
 def test_without_numbers_of_such_a_device_the_structure_is_compared():
     model = filled(Small())
     before = snapshot_of(model, X)
-    elsewhere = dataclasses.replace(before, measured={"cuda 1 thread": next(iter(before.measured.values()))})
+    (block,) = before.measured.values()
+    on_a_gpu = dataclasses.replace(block, environment=dataclasses.replace(block.environment, device="cuda"))
+    elsewhere = dataclasses.replace(before, measured={"cuda 1 thread": on_a_gpu})
     found = compare(elsewhere, before)
     assert found.verdict is Change.ENVIRONMENT
     assert "numbers were not compared" in found.notes[0]
