@@ -20,11 +20,11 @@ _ORDER = list(Severity)
 
 def audit(subject: Subject) -> tuple[AuditFinding, ...]:
     """Return what a model does not keep of the rules, what matters most first."""
-    found = [finding for rule in RULES if (finding := _guarded(rule, subject))]
+    found = [finding for rule in RULES if (finding := _judge_rule(rule, subject))]
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
 
 
-def _guarded(rule: AuditRule, subject: Subject) -> AuditFinding | None:
+def _judge_rule(rule: AuditRule, subject: Subject) -> AuditFinding | None:
     """Return a finding; a rule that fails on a model of a kind it never met is one too, and no error of the model's."""
     try:
         return _finding(rule, subject)

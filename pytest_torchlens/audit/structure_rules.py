@@ -57,7 +57,7 @@ def random(subject: Subject) -> Iterator[AuditPlace]:
             yield place(op, "draws random numbers that reach an output")
 
 
-def unordered(subject: Subject) -> Iterator[AuditPlace]:
+def nondeterministic_kernels(subject: Subject) -> Iterator[AuditPlace]:
     """Find operations whose result on a GPU depends on the order that its threads come in."""
     for op in subject.calls:
         if op.layer_type in _NO_ORDER and op.tensor_device.startswith("cuda") and op.is_output_ancestor:
@@ -206,7 +206,7 @@ _CUTS = ("detach", "data")
 """Kinds of operation that no gradient goes through."""
 
 
-def frozen(subject: Subject) -> Iterator[AuditPlace]:
+def frozen_parameters(subject: Subject) -> Iterator[AuditPlace]:
     """Find parameters that are not trained, where others of the model are: one place a module."""
     facts = subject.facts
     if facts is None or not facts.trainable:
@@ -220,7 +220,7 @@ def frozen(subject: Subject) -> Iterator[AuditPlace]:
         yield AuditPlace(module=owner, source_line=facts.line_around(owner), detail=detail)
 
 
-def unreached(subject: Subject) -> Iterator[AuditPlace]:
+def unreached_parameters(subject: Subject) -> Iterator[AuditPlace]:
     """Find where trainable parameters are first read, and no gradient can come from the outputs."""
     left = set(subject.facts.trainable if subject.facts else ())
     reached = _reached(subject)

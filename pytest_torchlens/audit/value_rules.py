@@ -26,7 +26,7 @@ def doubles(subject: Subject) -> Iterator[AuditPlace]:
             yield place(op, " and ".join(_dtypes(subject.parents(op))) or "made here")
 
 
-def mixed(subject: Subject) -> Iterator[AuditPlace]:
+def mixed_types(subject: Subject) -> Iterator[AuditPlace]:
     """Find operations on tensors of different floating-point types, which convert one of them each time."""
     for op in subject.calls:
         kinds = _dtypes([parent for parent in subject.parents(op) if is_floating(parent) and parent.tensor_shape])
@@ -87,7 +87,7 @@ def dead_relu(subject: Subject) -> Iterator[AuditPlace]:
             yield place(op, f"{numbers.zeros:.1%} of {num_elements(op):,} elements are zero")
 
 
-def large(subject: Subject) -> Iterator[AuditPlace]:
+def large_activations(subject: Subject) -> Iterator[AuditPlace]:
     """Find where activations become far larger than the rest, and than float16 can hold."""
     peaks = {
         op.label: subject.numbers[op.label].magnitude

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Mapping
 
-from pytest_torchlens.baseline.align import Aligned
+from pytest_torchlens.baseline.align import StepAlignment
 from pytest_torchlens.baseline.conditions import Conditions
-from pytest_torchlens.baseline.costs import grown
+from pytest_torchlens.baseline.costs import cost_findings
 from pytest_torchlens.baseline.environments import axes
 from pytest_torchlens.baseline.environments import nearest_class
-from pytest_torchlens.baseline.judge import Judged
 from pytest_torchlens.baseline.judge import Judgement
+from pytest_torchlens.baseline.judge import Judgements
 from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.judge import judge
 from pytest_torchlens.baseline.snapshot import STATUSES
-from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import function_of
 from pytest_torchlens.records import Alone
@@ -80,9 +80,9 @@ def compare(
     """
     conditions = conditions or Conditions()
     blocks = _comparable(before, after)
-    aligned = Aligned(before, after)
+    aligned = StepAlignment(before, after)
     judged = judge(aligned, blocks, conditions, repeat)
-    costs = grown(before, after, conditions, seconds)
+    costs = cost_findings(before, after, conditions, seconds)
     findings = sorted(
         [*_differences(aligned, judged), *costs.values(), *(_less_proved(*blocks) if blocks else ())],
         key=lambda finding: SERIOUS.index(finding.change),
@@ -102,7 +102,7 @@ def compare(
     )
 
 
-def _comparable(before: Snapshot, after: Snapshot) -> tuple[Measured, Measured] | None:
+def _comparable(before: Snapshot, after: Snapshot) -> tuple[EnvironmentNumbers, EnvironmentNumbers] | None:
     """Return the numbers to compare: those of one class of environment, else those of the nearest classes."""
     for name in sorted(after.measured):
         if name in before.measured:
@@ -114,16 +114,16 @@ def _comparable(before: Snapshot, after: Snapshot) -> tuple[Measured, Measured] 
     return None
 
 
-def _differences(aligned: Aligned, judged: Judged) -> Iterator[Finding]:
-    yield from aligned.replaced()
-    yield from aligned.renamed()
+def _differences(aligned: StepAlignment, judged: Judgements) -> Iterator[Finding]:
+    yield from aligned.replacements()
+    yield from aligned.renames()
     for both, judgement in zip(aligned.steps, judged.judgements, strict=True):
         if judgement.message:
             yield judgement.finding(both.step)
     yield from aligned.outside_steps()
 
 
-def _less_proved(before: Measured, after: Measured) -> Iterator[Finding]:
+def _less_proved(before: EnvironmentNumbers, after: EnvironmentNumbers) -> Iterator[Finding]:
     """Yield the parts of the validation that passed better in the baseline, of those that both ran."""
     for part, old in before.proof.items():
         new = after.proof.get(part, old)
@@ -131,7 +131,7 @@ def _less_proved(before: Measured, after: Measured) -> Iterator[Finding]:
             yield Finding(change=Change.UNSTABLE, message=f"less could be proved: {part} {old} → {new}")
 
 
-def _verdict(findings: list[Finding], judged: Judged, has_numbers: bool) -> Change:
+def _verdict(findings: list[Finding], judged: Judgements, has_numbers: bool) -> Change:
     verdict = findings[0].change if findings else Change.IDENTICAL
     if verdict is Change.IDENTICAL and any(not judgement.same for judgement in judged.judgements):
         return Change.DRIFT
@@ -144,14 +144,14 @@ def _word(judgement: Judgement, has_numbers: bool) -> str:
     return (Change.ENVIRONMENT if unknown else judgement.change).value
 
 
-def _fails(aligned: Aligned, findings: list[Finding], verdict: Change, conditions: Conditions) -> bool:
+def _fails(aligned: StepAlignment, findings: list[Finding], verdict: Change, conditions: Conditions) -> bool:
     steps = {step.id: step for side in (aligned.before, aligned.after) for step in side.steps}
     if any(conditions.fails(finding.change, steps.get(finding.operation)) for finding in findings):
         return True
     return not findings and conditions.fails(verdict)
 
 
-def _growth(aligned: Aligned, judgements: list[Judgement], findings: list[Finding]) -> Iterator[Growth]:
+def _growth(aligned: StepAlignment, judgements: list[Judgement], findings: list[Finding]) -> Iterator[Growth]:
     """Yield the first difference in numbers and some of the steps that it reaches, in order, with the last one."""
     first = next((finding for finding in findings if finding.error is not None), None)
     if first is None:
@@ -166,7 +166,7 @@ def _growth(aligned: Aligned, judgements: list[Judgement], findings: list[Findin
             yield Growth(operation=aligned.steps[place].step.id, error=error.largest, nrms=error.nrms)
 
 
-def _reached(aligned: Aligned, judgements: list[Judgement], start: int) -> list[int]:
+def _reached(aligned: StepAlignment, judgements: list[Judgement], start: int) -> list[int]:
     reached = {start}
     for place, both in enumerate(aligned.steps):
         if reached & set(both.parents) and not judgements[place].same:

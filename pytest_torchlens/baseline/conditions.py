@@ -55,7 +55,7 @@ class Condition:
 class Conditions:
     """Conditions together; of two that speak of the same, the later wins."""
 
-    given: tuple[Condition, ...] = ()
+    items: tuple[Condition, ...] = ()
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Conditions:
@@ -71,19 +71,19 @@ class Conditions:
 
     def fails(self, change: Change, step: Step | None = None) -> bool:
         """Whether a class of change at an operation, or in the model (None), fails it."""
-        words = [condition for condition in self.given if condition.name == "none" or _is_class(condition.name)]
+        words = [condition for condition in self.items if condition.name == "none" or _is_class(condition.name)]
         if not words:
             return change in DEFAULT
         return any(condition.name == change.value and condition.fits(step) for condition in words)
 
     def limit(self, name: str, step: Step) -> float | None:
         """Return the limit ``own``, ``graph`` or ``output`` of an operation; None where none was given."""
-        found = [condition.value for condition in self.given if condition.name == name and condition.fits(step)]
+        found = [condition.value for condition in self.items if condition.name == name and condition.fits(step)]
         return found[-1] if found else None
 
     def cost(self, name: str) -> float | None:
         """Return by how much a cost may grow, relative; None where that was not said: then more fails nothing."""
-        found = [condition.value for condition in self.given if condition.name == name]
+        found = [condition.value for condition in self.items if condition.name == name]
         return found[-1] if found else None
 
 

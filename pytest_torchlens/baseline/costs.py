@@ -51,7 +51,7 @@ class StoredTimes:
         same = machine == self.machine
         return StoredTimes(machine=machine, baseline=self.baseline if same else seconds, last=seconds)
 
-    def accepted(self) -> StoredTimes:
+    def as_baseline(self) -> StoredTimes:
         """Return them as they are when what the last run obtained becomes the baseline."""
         return replace(self, baseline=self.last)
 
@@ -73,7 +73,7 @@ _TOTALS = {"flops": "flops", "operations": "operations", "parameters": "paramete
 """Names of costs in conditions, and of the totals that are compared exactly."""
 
 
-def grown(
+def cost_findings(
     before: Snapshot, after: Snapshot, conditions: Conditions, seconds: tuple[float, float] | None
 ) -> dict[str, Finding]:
     """Return what a model costs more than it may, by the cost's name in conditions.

@@ -20,7 +20,7 @@ _PARTS = {"complex128": "float64", "complex64": "float32", "complex32": "float16
 _OWN = {"float64": 4096.0, "float32": 64.0, "float16": 2.0, "bfloat16": 2.0}
 _GRAPH = {"float64": 1e-11, "float32": 1e-4, "float16": 2e-2, "bfloat16": 0.15}
 _OUTPUT = {"float64": 1e-11, "float32": 2e-5, "float16": 5e-3, "bfloat16": 2e-2}
-_LONG = 256
+_LONG_REDUCTION = 256
 """Terms of a sum from which on its rounding error is let grow."""
 _MACHINE, _TF32 = 2.0, 10.0
 
@@ -49,17 +49,17 @@ class Tolerance:
         """Return what an operation on equal inputs may differ by; `terms` is the length of the sums in it."""
         dtype = _real(step.dtype)
         default = _OWN.get(dtype, 0.0) * _EPS.get(dtype, 0.0) * self._factor
-        return self._given("own", step, default * math.sqrt(max(1.0, terms / _LONG)))
+        return self._limit("own", step, default * math.sqrt(max(1.0, terms / _LONG_REDUCTION)))
 
     def graph(self, step: Step) -> float:
         """Return what may have grown out of small differences up to an operation."""
-        return self._given("graph", step, _GRAPH.get(_real(step.dtype), 0.0) * self._factor)
+        return self._limit("graph", step, _GRAPH.get(_real(step.dtype), 0.0) * self._factor)
 
     def output(self, step: Step) -> float:
         """Return what an output of the model may differ by."""
-        return self._given("output", step, _OUTPUT.get(_real(step.dtype), 0.0) * self._factor)
+        return self._limit("output", step, _OUTPUT.get(_real(step.dtype), 0.0) * self._factor)
 
-    def _given(self, name: str, step: Step, default: float) -> float:
+    def _limit(self, name: str, step: Step, default: float) -> float:
         given = self._conditions.limit(name, step)
         return default if given is None else given
 
@@ -83,7 +83,7 @@ def terms_of(step: Step, parents: list[Step], state: dict[str, Weight]) -> int:
     return max([1, *shrunk, *inner])
 
 
-_ALONE = 0.9
+_ONE_ELEMENT = 0.9
 """Share of a difference in one bucket from which on it is taken for that of one element."""
 
 
@@ -120,7 +120,7 @@ def error_between(before: Numbers, after: Numbers, size: int, scale: float = 0.0
     square = math.fsum(step * step for step in steps)
     seen = [abs(new - old) for old, new in zip(before.samples, after.samples, strict=True) if _finite(new, old)]
     bucket = max(map(abs, steps))
-    alone = bucket if bucket * bucket > _ALONE * square else 0.0
+    alone = bucket if bucket * bucket > _ONE_ELEMENT * square else 0.0
     rms = math.sqrt(square / size)
     largest = max([*seen, abs(after.low - before.low), abs(after.high - before.high), alone, rms])
     return Error(_ratio(largest, max(before.largest, after.largest, scale)), _ratio(rms, max(before.rms, scale)))

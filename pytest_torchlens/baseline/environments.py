@@ -28,10 +28,10 @@ def class_of(environment: Environment) -> str:
 def nearest_class(wanted: Environment, known: Mapping[str, Environment]) -> str | None:
     """Return the known class most like that of `wanted`; None if no known class has its device."""
     same_device = [name for name, environment in known.items() if environment.device == wanted.device]
-    return max(sorted(same_device), key=lambda name: _likeness(wanted, known[name]), default=None)
+    return max(sorted(same_device), key=lambda name: _common_facts(wanted, known[name]), default=None)
 
 
-def _likeness(one: Environment, other: Environment) -> tuple[bool, bool]:
+def _common_facts(one: Environment, other: Environment) -> tuple[bool, bool]:
     return one.cpu_capability == other.cpu_capability, one.num_threads == other.num_threads
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 
-from pytest_torchlens.baseline.align import Aligned
-from pytest_torchlens.baseline.align import Both
+from pytest_torchlens.baseline.align import StepAlignment
+from pytest_torchlens.baseline.align import StepPair
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.distance import NONE
 from pytest_torchlens.baseline.distance import Error
@@ -17,7 +17,7 @@ from pytest_torchlens.baseline.distance import error_between
 from pytest_torchlens.baseline.distance import is_exact
 from pytest_torchlens.baseline.distance import terms_of
 from pytest_torchlens.baseline.environments import machine_axes
-from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
@@ -37,7 +37,7 @@ _DECISIONS = frozenset(
 _SUMS = frozenset("add sub mean sum diff lerp addmm addcmul baddbmm".split())
 """Functions whose terms may cancel: what is left is to be related to the terms."""
 _CANCELLED = 1e-3
-_JUMP = 10.0
+_GROWTH_RATIO = 10.0
 """Growth from the worst parent that no sound operation shows on small differences."""
 _OWN = "from equal inputs it computes other values"
 _UNSTEADY = "on the baseline's inputs it gives other values each time"
@@ -154,7 +154,7 @@ Repeat = Callable[[Suspects], Mapping[str, Alone]]
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judgements:
     """The judgements of all steps.
 
     Attributes
@@ -170,8 +170,11 @@ class Judged:
 
 
 def judge(
-    aligned: Aligned, blocks: tuple[Measured, Measured] | None, conditions: Conditions, repeat: Repeat | None = None
-) -> Judged:
+    aligned: StepAlignment,
+    blocks: tuple[EnvironmentNumbers, EnvironmentNumbers] | None,
+    conditions: Conditions,
+    repeat: Repeat | None = None,
+) -> Judgements:
     """Judge aligned steps.
 
     Parameters
@@ -192,9 +195,9 @@ def judge(
     steps = _Judge((aligned.before, aligned.after), numbers, tolerance, machines_differ)
     judgements = steps.judge(aligned)
     if repeat is None or not steps.suspects or numbers is None:
-        return Judged(judgements, {})
+        return Judgements(judgements, {})
     alone = repeat(Suspects(steps.suspects, aligned.partners, numbers[0]))
-    return Judged(steps.judge(aligned, alone), alone)
+    return Judgements(steps.judge(aligned, alone), alone)
 
 
 class _Judge:
@@ -231,19 +234,19 @@ class _Judge:
         self._numbers = numbers or ({}, {})
         self._tolerance = tolerance
         self._machines_differ = machines_differ
-        self._steps: list[Both] = []
+        self._steps: list[StepPair] = []
         self._steps_by_id: dict[str, Step] = {}
-        self._found: list[Judgement] = []
+        self._judgements: list[Judgement] = []
 
-    def judge(self, aligned: Aligned, alone: Mapping[str, Alone] | None = None) -> list[Judgement]:
+    def judge(self, aligned: StepAlignment, alone: Mapping[str, Alone] | None = None) -> list[Judgement]:
         """Return a judgement for each step, in order; `alone` has what suspects gave on the baseline's inputs."""
-        self._steps, self._found, self._alone = aligned.steps, [], alone or {}
+        self._steps, self._judgements, self._alone = aligned.steps, [], alone or {}
         self._steps_by_id = {both.after.id: both.after for both in aligned.steps if both.after is not None}
         for both in aligned.steps:
-            self._found.append(self._judge(both))
-        return self._found
+            self._judgements.append(self._judge(both))
+        return self._judgements
 
-    def _judge(self, both: Both) -> Judgement:
+    def _judge(self, both: StepPair) -> Judgement:
         if both.before is None or both.after is None:
             return Judgement(Change.STRUCTURE, same=False, tainted=True, shifted=True, error=None)
         case = self._case(both, both.before, both.after)
@@ -251,14 +254,14 @@ class _Judge:
         if both.structure:
             return Judgement(Change.STRUCTURE, case.same, not case.same, shifted, case.error, "; ".join(both.structure))
         if shifted:
-            return self._shifted(both, case)
+            return self._judge_layout(both, case)
         if case.same and case.weights:  # other weights that this input does not show
             return Judgement(Change.INPUTS_DIFFER, message=self._of_weights(case))
-        return Judgement() if case.same else self._told_apart(both, case)
+        return Judgement() if case.same else self._judge_difference(both, case)
 
-    def _told_apart(self, both: Both, case: _Case) -> Judgement:
+    def _judge_difference(self, both: StepPair, case: _Case) -> Judgement:
         """Judge by what the step gives on the baseline's inputs, where it was run on them, else by what it inherits."""
-        found, step = self._other_values(case), case.after
+        found, step = self._judge_values(case), case.after
         if found.change in (Change.INPUTS_DIFFER, Change.UNSTABLE) or case.rewired or step.is_view:
             return found
         if step.function != "output" and case.old.digest and case.new.digest:
@@ -268,9 +271,9 @@ class _Judge:
             return found
         if not alone.steady:
             return replace(found, change=Change.UNSTABLE, tainted=True, message=_UNSTEADY, limit=None, alone=alone)
-        return self._innocent(case, found, alone) if alone.same else self._guilty(case, alone)
+        return self._judge_same_alone(case, found, alone) if alone.same else self._judge_other_alone(case, alone)
 
-    def _innocent(self, case: _Case, found: Judgement, alone: Alone) -> Judgement:
+    def _judge_same_alone(self, case: _Case, found: Judgement, alone: Alone) -> Judgement:
         """Judge a step that gives on the baseline's inputs what it gave then."""
         if not (case.inherits or case.tainted):
             return replace(found, change=Change.UNSTABLE, tainted=True, message=_ONCE, limit=None, alone=alone)
@@ -279,12 +282,14 @@ class _Judge:
         message = f"{found.message}; on the baseline's it gives what it gave" if found.message else ""
         return replace(found, message=message, alone=alone)
 
-    def _guilty(self, case: _Case, alone: Alone) -> Judgement:
+    def _judge_other_alone(self, case: _Case, alone: Alone) -> Judgement:
         """Judge a step that gives something else on the baseline's inputs: that is its own."""
         if alone.holes:
             message = f"on the baseline's inputs: {_of_holes(case.old, case.new)}"
             return Judgement(Change.NAN_CHANGE, False, True, error=case.error, message=message, alone=alone)
-        found = self._own(case, Error(alone.error, alone.nrms), "on the baseline's inputs it computes other values")
+        found = self._judge_own(
+            case, Error(alone.error, alone.nrms), "on the baseline's inputs it computes other values"
+        )
         better = alone.exactness is Exactness.MORE and alone.after is not None and alone.after <= (found.limit or 0) / 2
         if found.change is Change.REGRESSION and better:
             message = f"{found.message}, beyond tolerance, for it is more exact now"
@@ -292,9 +297,9 @@ class _Judge:
         in_graph = case.error if case.inherits or case.tainted else found.error
         return replace(found, tainted=found.tainted or case.tainted, error=in_graph, alone=alone)
 
-    def _case(self, both: Both, before: Step, after: Step) -> _Case:
+    def _case(self, both: StepPair, before: Step, after: Step) -> _Case:
         old, new = (side.get(step.id, Numbers()) for side, step in zip(self._numbers, (before, after), strict=True))
-        parents = [self._found[place] for place in both.parents]
+        parents = [self._judgements[place] for place in both.parents]
         case = _Case(before, after, old, new, parents, self._weights(before, after), both.rewired)
         if not case.same and before.shape == after.shape:
             case.error = error_between(old, new, after.size, self._scale(both))
@@ -305,7 +310,7 @@ class _Judge:
         new = {edge.argument: (edge.parent, self._states[1].get(edge.parent)) for edge in after.reads}
         return [name for argument, (name, weight) in new.items() if argument in old and old[argument] != weight]
 
-    def _scale(self, both: Both) -> float:
+    def _scale(self, both: StepPair) -> float:
         """Return the least value to relate an error to: of a sum, a part of its largest term."""
         if both.step.function not in _SUMS:
             return 0.0
@@ -314,7 +319,7 @@ class _Judge:
             (_CANCELLED * self._numbers[1][name].largest for name in steps if name in self._numbers[1]), default=0
         )
 
-    def _shifted(self, both: Both, case: _Case) -> Judgement:
+    def _judge_layout(self, both: StepPair, case: _Case) -> Judgement:
         tainted = not case.same
         message = "; ".join(both.meta)
         if case.after.function in SOURCES:
@@ -330,7 +335,7 @@ class _Judge:
         why = " (a new name, and a zoo's random weights follow the names)" if renamed == case.weights else ""
         return f"other weights: {', '.join(case.weights)}{why}"
 
-    def _other_values(self, case: _Case) -> Judgement:
+    def _judge_values(self, case: _Case) -> Judgement:
         if case.after.function in SOURCES:
             return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message="other values")
         if case.weights:
@@ -341,9 +346,9 @@ class _Judge:
             return Judgement(Change.UNSTABLE, False, True, error=case.error, message="each run gives other values")
         if _holes(case.old) != _holes(case.new):
             return Judgement(Change.NAN_CHANGE, False, True, error=case.error, message=_of_holes(case.old, case.new))
-        return self._inherited(case) if case.inherits else self._own(case, case.error, _OWN)
+        return self._judge_inherited(case) if case.inherits else self._judge_own(case, case.error, _OWN)
 
-    def _own(self, case: _Case, error: Error | None, message: str) -> Judgement:
+    def _judge_own(self, case: _Case, error: Error | None, message: str) -> Judgement:
         """Judge a step by what differs from equal inputs: that is all its own."""
         step = case.after
         if is_exact(step) and self._machines_differ and step.function in _DECISIONS:
@@ -355,7 +360,7 @@ class _Judge:
         change = Change.DRIFT if self._machines_differ else Change.LOCAL_CHANGE
         return Judgement(change, False, error=error, message=message, limit=limit)
 
-    def _inherited(self, case: _Case) -> Judgement:
+    def _judge_inherited(self, case: _Case) -> Judgement:
         """Judge a step whose inputs differ within tolerance."""
         step, error = case.after, case.error or case.inherited
         if step.function == "output":
@@ -366,7 +371,7 @@ class _Judge:
         if step.function in _DECISIONS or is_exact(step):
             message = "inputs that differ within tolerance lead to another choice"
             return Judgement(Change.DECISION_FLIP, False, True, error=error, message=message)
-        if error.nrms > _JUMP * case.inherited.nrms:
+        if error.nrms > _GROWTH_RATIO * case.inherited.nrms:
             grown = (
                 f"{error.nrms / case.inherited.nrms:.0f} times" if case.inherited.nrms else "from nothing measurable"
             )

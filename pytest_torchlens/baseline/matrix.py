@@ -62,7 +62,7 @@ class Matrix:
         """
         first, *others = [Store(folder, folder) for folder in folders]
         rows = {
-            key: tuple(_compared(key, first, other, conditions) for other in others)
+            key: tuple(_compare(key, first, other, conditions) for other in others)
             for key in sorted({key for store in (first, *others) for key in store.models()})
         }
         names = [folder.name.removeprefix("@") for folder in folders]
@@ -108,7 +108,7 @@ class Matrix:
         return _PAGE.format(table=self.table("html"), environments=environments, details=html.escape(self.details()))
 
 
-def _compared(key: str, first: Store, other: Store, conditions: Conditions) -> Comparison | None:
+def _compare(key: str, first: Store, other: Store, conditions: Conditions) -> Comparison | None:
     before, after = first.load(key), other.load(key)
     return compare(before, after, conditions, baseline=key) if before is not None and after is not None else None
 

@@ -15,7 +15,7 @@ from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
 from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import Store
-from pytest_torchlens.baseline.store import ignored_by_git
+from pytest_torchlens.baseline.store import ignore_in_git
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 UPDATES = ("new", "changed", "unused", "all")
 KEEPS = ("activations",)
-UNKEPT = "activations were not kept"
+NOT_SAVED = "activations were not kept"
 """Said before the reason."""
 
 
@@ -103,16 +103,16 @@ class Policy:
             If the stored file cannot be used.
         """
         seconds = self._seconds(key, timed) if timed is not None and not self.against else None
-        found = self._compared(key, snapshot, self.conditions(fail_on), history, seconds)
+        found = self._compare(key, snapshot, self.conditions(fail_on), history, seconds)
         if not self.keep or history is None:
             return found
         try:
-            self._keep_activations(key, history, snapshot)
+            self._save_activations(key, history, snapshot)
         except (OSError, ValueError) as error:
-            return replace(found, unsaved=str(error), notes=(*found.notes, f"{UNKEPT}: {error}"))
+            return replace(found, unsaved=str(error), notes=(*found.notes, f"{NOT_SAVED}: {error}"))
         return found
 
-    def _compared(
+    def _compare(
         self,
         key: str,
         snapshot: Snapshot,
@@ -129,7 +129,7 @@ class Policy:
         if stored is None:
             new = Comparison(verdict=Change.NEW, fails=self.strict or conditions.fails(Change.NEW))
             return self._settle(key, snapshot, new, "new")
-        name = self.against or self._told(self.store.path(key))
+        name = self.against or self._relative(self.store.path(key))
         repeat = self._repeat(key, snapshot, history)
         found = compare(stored, snapshot, conditions, baseline=name, repeat=repeat, seconds=seconds)
         if seconds is None and conditions.cost("time") is not None:
@@ -157,16 +157,16 @@ class Policy:
 
         return Repeater(folder, history, snapshot)
 
-    def _keep_activations(self, key: str, history: ModelHistory, snapshot: Snapshot) -> None:
+    def _save_activations(self, key: str, history: ModelHistory, snapshot: Snapshot) -> None:
         """Keep them, and those of the stored baseline, whose place they may take."""
         from pytest_torchlens.baseline.saved_activations import folder_name
-        from pytest_torchlens.baseline.saved_activations import keep
+        from pytest_torchlens.baseline.saved_activations import save_activations
         from pytest_torchlens.baseline.saved_activations import tidy
 
         folder = self.store.activations_of(key)
         assert folder is not None  # noqa: S101 - a policy has one
-        ignored_by_git(folder.parent)
-        keep(folder, history, snapshot)
+        ignore_in_git(folder.parent)
+        save_activations(folder, history, snapshot)
         stored = self.store.load(key)
         tidy(folder, {folder_name(b.numbers) for side in (stored, snapshot) if side for b in side.measured.values()})
 
@@ -176,7 +176,7 @@ class Policy:
             return found
         if kind in self.update:
             self.store.accept(key, snapshot)
-            stored = self._told(self.store.path(key))
+            stored = self._relative(self.store.path(key))
             return replace(found, fails=False, stored=stored, notes=(*found.notes, f"stored: {stored}"))
         try:
             self.store.keep(key, snapshot)
@@ -184,5 +184,5 @@ class Policy:
             return replace(found, notes=(*found.notes, f"it cannot wait to be accepted: {error}"))
         return found
 
-    def _told(self, path: Path) -> str:
+    def _relative(self, path: Path) -> str:
         return os.path.relpath(path, self.root) if self.root else str(path)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from pytest_torchlens.baseline.judge import Suspects
-from pytest_torchlens.baseline.saved_activations import Kept
-from pytest_torchlens.baseline.saved_activations import KeptError
+from pytest_torchlens.baseline.saved_activations import SavedActivations
+from pytest_torchlens.baseline.saved_activations import SavedActivationsError
 from pytest_torchlens.baseline.saved_activations import argument_name
-from pytest_torchlens.baseline.saved_activations import copied
+from pytest_torchlens.baseline.saved_activations import copy_with_layout
 from pytest_torchlens.baseline.saved_activations import folder_name
 from pytest_torchlens.baseline.saved_activations import names_of
 from pytest_torchlens.baseline.snapshot import Snapshot
@@ -55,24 +55,26 @@ class Repeater:
         if not folder.is_dir():
             return {}
         try:
-            kept = Kept(folder)
-        except KeptError as error:
+            saved = SavedActivations(folder)
+        except SavedActivationsError as error:
             return dict.fromkeys(suspects.scales, Alone(reason=str(error)))
         found: dict[str, Alone] = {}
         with Player(self._recording) as player:
             for call in self._recording.calls:
                 if any(self._names.get(id(value)) in suspects.scales for value in call.outputs):
-                    found.update(_Repetition(player, call, kept, self._names, suspects).found())
+                    found.update(_Repetition(player, call, saved, self._names, suspects).results())
         return found
 
 
 class _Repetition:
     """One call, run on what was kept."""
 
-    def __init__(self, player: Player, call: Call, kept: Kept, names: dict[int, str], suspects: Suspects) -> None:
+    def __init__(
+        self, player: Player, call: Call, saved: SavedActivations, names: dict[int, str], suspects: Suspects
+    ) -> None:
         self._player = player
         self._call = call
-        self._kept = kept
+        self._saved = saved
         self._suspects = suspects
         self._names = names
         self._wanted = {
@@ -81,16 +83,16 @@ class _Repetition:
             if (name := names.get(id(value), "")) in suspects.scales
         }
 
-    def found(self) -> dict[str, Alone]:
+    def results(self) -> dict[str, Alone]:
         """Return what each of the call's suspects gives, or why it was not run."""
         try:
             if self._call.info.opaque:
-                raise KeptError("what is compiled or scripted is not run alone")
+                raise SavedActivationsError("what is compiled or scripted is not run alone")
             inputs = self._inputs()
             results = self._run(inputs)
-            return {name: self._compared(name, place, inputs, results) for place, name in self._wanted.items()}
+            return {name: self._compare(name, place, inputs, results) for place, name in self._wanted.items()}
         except Exception as error:  # noqa: BLE001 - a function may raise anything, the second time too
-            reason = str(error) if isinstance(error, KeptError) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, SavedActivationsError) else f"{type(error).__name__}: {error}"
             return dict.fromkeys(self._wanted.values(), Alone(reason=reason.partition("\n")[0]))
 
     def _inputs(self) -> dict[int, torch.Tensor]:
@@ -98,29 +100,29 @@ class _Repetition:
         found = {}
         for path, read in edges_in(self._call):
             value = value_of(read)
-            name = self._kept_as(value, path)
+            name = self._saved_name(value, path)
             if name is None:
                 found[value.slot] = self._player.at(value.slot)
                 continue
-            tensor = self._kept.tensor(name, value.device)
+            tensor = self._saved.tensor(name, value.device)
             found[value.slot] = tensor.requires_grad_(value.requires_grad and value.slot not in self._call.writes)
         return found
 
-    def _kept_as(self, value: Value, path: str) -> str | None:
+    def _saved_name(self, value: Value, path: str) -> str | None:
         """Return what an argument was kept as; None of a parameter or buffer."""
         first = next(name for output in self._call.outputs if (name := self._names.get(id(output))))
-        written = argument_name(self._then(first), path)
-        if written in self._kept:
+        written = argument_name(self._name_in_baseline(first), path)
+        if written in self._saved:
             return written
         if name := self._names.get(id(value)):
-            return self._then(name)
+            return self._name_in_baseline(name)
         if value.call >= 0:
-            raise KeptError("an input is no step of the graph")
+            raise SavedActivationsError("an input is no step of the graph")
         return None
 
-    def _then(self, name: str) -> str:
+    def _name_in_baseline(self, name: str) -> str:
         if name not in self._suspects.partners:
-            raise KeptError(f"the baseline has no {name}")
+            raise SavedActivationsError(f"the baseline has no {name}")
         return self._suspects.partners[name]
 
     def _run(
@@ -129,25 +131,25 @@ class _Repetition:
         """Run the call; what it overwrites are copies that lie in memory as their originals do."""
         written: dict[int, torch.Tensor] = {}
 
-        def given(value: Value) -> torch.Tensor:
+        def tensor_of(value: Value) -> torch.Tensor:
             if value.slot not in self._call.writes:
                 return inputs[value.slot]
             if value.slot not in written:
-                written[value.slot] = copied(inputs[value.slot])
+                written[value.slot] = copy_with_layout(inputs[value.slot])
             return written[value.slot]
 
-        args, kwargs = self._player.arguments(self._call, given)
+        args, kwargs = self._player.arguments(self._call, tensor_of)
         if exactly is not None:
             args, kwargs = substitute(args, exactly), substitute(kwargs, exactly)
         returned = self._player.run(self._call, (args, kwargs))
         return returned if self._call.returned else tuple([written[value.slot] for value in self._call.outputs])
 
-    def _compared(
+    def _compare(
         self, name: str, place: int, inputs: dict[int, torch.Tensor], results: tuple[torch.Tensor, ...]
     ) -> Alone:
         try:
-            old = self._kept.tensor(self._then(name), results[place].device)
-        except KeptError as error:
+            old = self._saved.tensor(self._name_in_baseline(name), results[place].device)
+        except SavedActivationsError as error:
             return Alone(reason=str(error))
         new = results[place].detach()
         if (old.dtype, old.shape) != (new.dtype, new.shape):

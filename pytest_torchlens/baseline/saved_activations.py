@@ -34,12 +34,12 @@ _ALIGNMENT = 64
 """Bytes: kernels may compute otherwise on memory that is aligned otherwise."""
 
 
-class KeptError(ValueError):
+class SavedActivationsError(ValueError):
     """Activations that cannot be read, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lying:
+class StoredTensor:
     """One tensor: its name in the files, which is its digest, and how it lay in memory.
 
     Attributes
@@ -56,7 +56,7 @@ class Lying:
 
 @dataclass(frozen=True, kw_only=True)
 class _Index:
-    tensors: dict[str, Lying] = field(default_factory=dict)
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
 
 
 def folder_name(numbers: dict[str, Numbers]) -> str:
@@ -77,7 +77,7 @@ def argument_name(step_id: str, path: str) -> str:
     return f"{step_id} < {path}"
 
 
-def keep(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
+def save_activations(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
     """Replay a pass, and write all its activations, each content once.
 
     Parameters
@@ -99,7 +99,7 @@ def keep(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
     part = folder / f"{os.getpid()}.part"
     shutil.rmtree(part, ignore_errors=True)
     try:
-        _Keeping(part, names_of(history, snapshot)).keep(history)
+        _ActivationWriter(part, names_of(history, snapshot)).write(history)
         part.rename(whole)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -112,13 +112,13 @@ def tidy(folder: Path, wanted: Collection[str]) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-class _Keeping:
+class _ActivationWriter:
     def __init__(self, folder: Path, names: dict[int, str]) -> None:
         self._writer = TensorWriter(folder)
         self._names = names
-        self._index: dict[str, Lying] = {}
+        self._index: dict[str, StoredTensor] = {}
 
-    def keep(self, history: ModelHistory) -> None:
+    def write(self, history: ModelHistory) -> None:
         recording = history.recording
         with Player(recording) as player:
             for source in recording.sources:
@@ -146,12 +146,12 @@ class _Keeping:
         stored = f"{digest} {tensor.dtype}"
         if stored not in self._writer.names:
             self._writer.write(stored, tensor.detach().reshape(-1))
-        self._index[name] = Lying(
+        self._index[name] = StoredTensor(
             name=stored, shape=tuple(tensor.shape), stride=tensor.stride(), offset=tensor.data_ptr() % _ALIGNMENT
         )
 
 
-class Kept:
+class SavedActivations:
     """The activations that were kept of one pass.
 
     Parameters
@@ -170,7 +170,7 @@ class Kept:
             self._index = from_json((folder / _INDEX).read_text(encoding="utf-8"), _Index).tensors
             self._reader = TensorReader(folder)
         except (OSError, ValueError) as error:
-            raise KeptError(f"the activations in {folder} cannot be used: {error}") from None
+            raise SavedActivationsError(f"the activations in {folder} cannot be used: {error}") from None
 
     def __contains__(self, name: str) -> bool:
         return name in self._index
@@ -183,19 +183,19 @@ class Kept:
         KeptError
             If it was not kept, or is not what was kept.
         """
-        lying = self._index.get(name)
-        if lying is None:
-            raise KeptError(f"{name} was not kept")
+        stored = self._index.get(name)
+        if stored is None:
+            raise SavedActivationsError(f"{name} was not kept")
         try:
-            contents = self._reader.read(lying.name)
-            if f"{fingerprint(contents)} {contents.dtype}" != lying.name:
-                raise KeptError(f"{name} is damaged: it is not what was kept")
-            return laid_out(contents.to(device).reshape(lying.shape), lying.stride, lying.offset)
+            contents = self._reader.read(stored.name)
+            if f"{fingerprint(contents)} {contents.dtype}" != stored.name:
+                raise SavedActivationsError(f"{name} is damaged: it is not what was kept")
+            return with_layout(contents.to(device).reshape(stored.shape), stored.stride, stored.offset)
         except (RuntimeError, ValueError) as error:
-            raise KeptError(f"{name} cannot be read: {error}") from None
+            raise SavedActivationsError(f"{name} cannot be read: {error}") from None
 
 
-def laid_out(contents: torch.Tensor, stride: tuple[int, ...], offset: int) -> torch.Tensor:
+def with_layout(contents: torch.Tensor, stride: tuple[int, ...], offset: int) -> torch.Tensor:
     """Return a copy with these strides that begins so many bytes behind a multiple of 64."""
     start = offset // contents.itemsize
     like = torch.empty(0, dtype=contents.dtype, device="meta").as_strided(contents.shape, stride)
@@ -205,9 +205,9 @@ def laid_out(contents: torch.Tensor, stride: tuple[int, ...], offset: int) -> to
     return tensor
 
 
-def copied(tensor: torch.Tensor) -> torch.Tensor:
+def copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:
     """Return a detached copy that lies in memory as the tensor does."""
     tensor = tensor.detach()
     if why_not_storable(tensor):
         return tensor.clone()
-    return laid_out(tensor, tensor.stride(), tensor.data_ptr() % _ALIGNMENT)
+    return with_layout(tensor, tensor.stride(), tensor.data_ptr() % _ALIGNMENT)

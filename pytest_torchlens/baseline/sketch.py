@@ -27,7 +27,7 @@ def numbers_of(tensor: torch.Tensor, digest: str, *, unstable: bool = False) -> 
         return Numbers(digest=digest, unstable=unstable)
     return Numbers(
         digest=digest,
-        **_summed(values),
+        **_statistics(values),
         samples=tuple(float(value) for value in values[_places(values.size)]),
         unstable=unstable,
     )
@@ -59,7 +59,7 @@ def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _summed(values: npt.NDArray[Any]) -> dict[str, Any]:
+def _statistics(values: npt.NDArray[Any]) -> dict[str, Any]:
     """Return statistics and sketch; what is not finite counts as zero in both, and is counted."""
     total = square = 0.0
     low, high = np.inf, -np.inf
@@ -105,18 +105,18 @@ def _bins(start: int, size: int) -> npt.NDArray[Any]:
     global _pattern  # noqa: PLW0603 - the same for every tensor: made once
     if _pattern.size < min(start + size, _PERIOD):
         more = np.arange(_pattern.size, min(max(start + size, 2 * _pattern.size), _PERIOD), dtype=np.uint64)
-        _pattern = np.concatenate([_pattern, (_mixed(more) % np.uint64(2 * BUCKETS)).astype(np.uint8)])
+        _pattern = np.concatenate([_pattern, (_hashes(more) % np.uint64(2 * BUCKETS)).astype(np.uint8)])
     begin = start % _PERIOD
     found = _pattern[begin : begin + size]
     return found if found.size == size else np.concatenate([found, _pattern[: size - found.size]])
 
 
 def _places(size: int) -> npt.NDArray[Any]:
-    hashed: npt.NDArray[Any] = _mixed(np.arange(SAMPLES, dtype=np.uint64) + np.uint64(2**40)) % np.uint64(size)
+    hashed: npt.NDArray[Any] = _hashes(np.arange(SAMPLES, dtype=np.uint64) + np.uint64(2**40)) % np.uint64(size)
     return hashed
 
 
-def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _hashes(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return 64-bit hashes (the finalizer of SplitMix64)."""
     mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -118,7 +118,7 @@ class Weight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModuleCalled:
+class ModuleCallRecord:
     """A module call: the call that it was made in (``""`` for the model's own), and the module's class."""
 
     parent: str
@@ -166,7 +166,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class EnvironmentNumbers:
     """What was found in one environment.
 
     Attributes
@@ -244,12 +244,12 @@ class Snapshot:
 
     model: str
     totals: dict[str, int] = field(default_factory=dict)
-    calls: dict[str, ModuleCalled] = field(default_factory=dict)
+    calls: dict[str, ModuleCallRecord] = field(default_factory=dict)
     state: dict[str, Weight] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     answers: tuple[Answer, ...] = ()
     output: dict[str, str] = field(default_factory=dict)
-    measured: dict[str, Measured] = field(default_factory=dict)
+    measured: dict[str, EnvironmentNumbers] = field(default_factory=dict)
 
 
 STATUSES = (Status.PASSED.value, Status.PASSED_WITH_TOLERANCE.value, Status.NOT_APPLICABLE.value)

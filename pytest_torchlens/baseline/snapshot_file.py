@@ -21,8 +21,8 @@ from pytest_torchlens.baseline.snapshot import BUCKETS
 from pytest_torchlens.baseline.snapshot import SAMPLES
 from pytest_torchlens.baseline.snapshot import STATUSES
 from pytest_torchlens.baseline.snapshot import Answer
-from pytest_torchlens.baseline.snapshot import Measured
-from pytest_torchlens.baseline.snapshot import ModuleCalled
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
+from pytest_torchlens.baseline.snapshot import ModuleCallRecord
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
@@ -46,7 +46,7 @@ def readable(text: str) -> str:
 
 
 def to_text(snapshot: Snapshot) -> str:
-    """Return a snapshot as JSON text, which `parsed` reads."""
+    """Return a snapshot as JSON text, which `parse_snapshot` reads."""
     return "\n".join(_lines(snapshot)) + "\n"
 
 
@@ -124,7 +124,7 @@ def _read(edge: Edge, module: str) -> str:
     return f"{edge.argument}={'.' + short if short != edge.parent else edge.parent}"
 
 
-def _measured(block: Measured) -> str:
+def _measured(block: EnvironmentNumbers) -> str:
     numbers = [f"{_json(name)}:{_json(_numbers(found))}" for name, found in block.numbers.items()]
     facts = [f'"environment": {to_json(block.environment)},']
     facts += [f'"proof": {_json(block.proof)},'] if block.proof else []
@@ -135,14 +135,14 @@ def _numbers(numbers: Numbers) -> list[Any]:
     found: list[Any] = [numbers.digest]
     if numbers.sketch:
         statistics = [f"{numbers.mean:.5g}", f"{numbers.rms:.5g}", f"{numbers.low:.9g}", f"{numbers.high:.9g}"]
-        found += [" ".join(statistics), _packed([*numbers.sketch, *numbers.samples])]
+        found += [" ".join(statistics), _pack([*numbers.sketch, *numbers.samples])]
     odd = {"nan": numbers.nan, "inf": numbers.inf, "holes": numbers.holes, "unstable": numbers.unstable}
     if any(odd.values()):
         found.append({key: value for key, value in odd.items() if value})
     return found
 
 
-def _packed(values: list[float]) -> str:
+def _pack(values: list[float]) -> str:
     """Return numbers as base64 of float32, of float64 where these would not hold them."""
     try:
         packed = struct.pack(f"<{len(values)}f", *values)
@@ -178,14 +178,14 @@ def read(path: Path) -> Snapshot:
     try:
         if path.stat().st_size > LARGEST:
             raise BaselineError(f"{path} has more than {LARGEST >> 20} MiB: it is no baseline of ours")
-        return parsed(path.read_text(encoding="utf-8"))
+        return parse_snapshot(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BaselineError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise BaselineError(f"{path} is no baseline that can be used: {error}") from None
 
 
-def parsed(text: str) -> Snapshot:
+def parse_snapshot(text: str) -> Snapshot:
     """Return the snapshot that a text holds.
 
     Raises
@@ -194,7 +194,7 @@ def parsed(text: str) -> Snapshot:
         If anything in it is not as `to_text` writes it.
     """
     try:
-        raw = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+        raw = json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     _fields(raw, "the file", _FILE)
@@ -202,7 +202,7 @@ def parsed(text: str) -> Snapshot:
         raise ValueError(f"its format is {raw['format']!r:.80}, not {FORMAT!r}")
     if raw["version"] != VERSION:
         raise ValueError(f"it has version {raw['version']!r:.20}, this program reads {VERSION}; store it anew")
-    calls = {name: ModuleCalled(**_call(row, name)) for name, row in _dict(raw["calls"], "calls").items()}
+    calls = {name: ModuleCallRecord(**_call(row, name)) for name, row in _dict(raw["calls"], "calls").items()}
     steps = tuple(_steps(_list(raw["steps"], "steps"), calls))
     known = {step.id for step in steps}
     return Snapshot(
@@ -217,14 +217,14 @@ def parsed(text: str) -> Snapshot:
     )
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = {_text(name, "a name"): value for name, value in pairs}
     if len(found) < len(pairs):
         raise ValueError("a name stands twice in one table")
     return found
 
 
-def _refused(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number")
 
 
@@ -309,7 +309,7 @@ def _digest(value: Any, where: str) -> str:
     return str(value)
 
 
-def _steps(rows: list[Any], calls: dict[str, ModuleCalled]) -> Iterator[Step]:
+def _steps(rows: list[Any], calls: dict[str, ModuleCallRecord]) -> Iterator[Step]:
     before = ""
     known: set[str] = set()
     for row in rows:
@@ -323,7 +323,7 @@ def _steps(rows: list[Any], calls: dict[str, ModuleCalled]) -> Iterator[Step]:
         yield step
 
 
-def _parse_step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]) -> Step:
+def _parse_step(row: dict[str, Any], before: str, calls: dict[str, ModuleCallRecord]) -> Step:
     identity = _text(row.get("id"), "id")
     if unknown := set(row) - set(_STEP):
         raise ValueError(f"{identity!r:.80} has an unknown {min(unknown)!r:.80}")
@@ -348,7 +348,7 @@ def _parse_step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]
     )
 
 
-def _chain(call: str, calls: dict[str, ModuleCalled]) -> tuple[str, ...]:
+def _chain(call: str, calls: dict[str, ModuleCallRecord]) -> tuple[str, ...]:
     """Return a module call and those around it, outermost first."""
     chain: list[str] = []
     while call:
@@ -359,7 +359,7 @@ def _chain(call: str, calls: dict[str, ModuleCalled]) -> tuple[str, ...]:
     return tuple(reversed(chain))
 
 
-def _halves(text: str) -> tuple[str, str]:
+def _split_argument(text: str) -> tuple[str, str]:
     argument, equals, name = text.partition("=")
     if not equals:
         raise ValueError(f"{text!r:.80} is no argument=NAME")
@@ -367,16 +367,16 @@ def _halves(text: str) -> tuple[str, str]:
 
 
 def _parse_parent(text: str, before: str) -> Edge:
-    argument, name = _halves(text)
+    argument, name = _split_argument(text)
     return Edge(before if name == BEFORE else name, argument.removesuffix("*"), argument.endswith("*"))
 
 
 def _parse(text: str, module: str) -> Edge:
-    argument, name = _halves(text)
+    argument, name = _split_argument(text)
     return Edge(module + name if name.startswith(".") else name, argument)
 
 
-def _parse_measured(value: Any, known: set[str]) -> Measured:
+def _parse_measured(value: Any, known: set[str]) -> EnvironmentNumbers:
     _fields(value, "measured", ("environment", "numbers"), more=("proof",))
     numbers = {name: _parse_numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
     if strangers := set(numbers) - known:
@@ -384,7 +384,7 @@ def _parse_measured(value: Any, known: set[str]) -> Measured:
     environment = from_json(json.dumps(value["environment"]), Environment)
     _ = list(_texts(value["environment"]))
     proof = {part: _status(status, part) for part, status in _dict(value.get("proof", {}), "proof").items()}
-    return Measured(environment=environment, numbers=numbers, proof=proof)
+    return EnvironmentNumbers(environment=environment, numbers=numbers, proof=proof)
 
 
 def _status(value: Any, where: str) -> str:
@@ -407,7 +407,7 @@ def _parse_numbers(value: Any, where: str) -> Numbers:
     statistics, packed = _row(rest, where, 2)
     try:
         mean, rms, low, high = (float(number) for number in _text(statistics, where).split())
-        values = _unpacked(base64.b64decode(_text(packed, where), validate=True))
+        values = _unpack(base64.b64decode(_text(packed, where), validate=True))
     except (ValueError, binascii.Error):
         raise ValueError(f"{where!r:.80}: its statistics cannot be read") from None
     return Numbers(
@@ -422,7 +422,7 @@ def _parse_numbers(value: Any, where: str) -> Numbers:
     )
 
 
-def _unpacked(packed: bytes) -> tuple[float, ...]:
+def _unpack(packed: bytes) -> tuple[float, ...]:
     kind = {4 * _VALUES: "f", 8 * _VALUES: "d"}.get(len(packed))
     if kind is None:
         raise ValueError

@@ -91,7 +91,7 @@ class Store:
 
     def keep(self, key: str, snapshot: Snapshot) -> None:
         """Let what a run obtained wait for being accepted."""
-        ignored_by_git(self.pending)
+        ignore_in_git(self.pending)
         write_atomically(self.pending_path(key), to_text(snapshot))
 
     def forget(self, key: str) -> None:
@@ -100,10 +100,10 @@ class Store:
 
     def accept(self, key: str, snapshot: Snapshot) -> None:
         """Store a snapshot as the baseline, with the numbers of other environments where they are of the same steps."""
-        write_atomically(self.path(key), to_text(merged(self._usable(key), snapshot)))
+        write_atomically(self.path(key), to_text(merge_snapshots(self._usable(key), snapshot)))
         self.forget(key)
         if (times := self.times_of(key)) is not None:
-            self._keep_times(key, times.accepted())
+            self._keep_times(key, times.as_baseline())
 
     def times_of(self, key: str) -> StoredTimes | None:
         """Return how long a model took; None where that is not known."""
@@ -117,7 +117,7 @@ class Store:
 
     def _keep_times(self, key: str, times: StoredTimes) -> None:
         if path := self._times_path(key):
-            ignored_by_git(path.parent)
+            ignore_in_git(path.parent)
             write_atomically(path, times_text(times))
 
     def _times_path(self, key: str) -> Path | None:
@@ -150,7 +150,7 @@ class Store:
         return sorted(key for key in _keys(self.pending) if fnmatchcase(key, glob))
 
 
-def merged(old: Snapshot | None, new: Snapshot) -> Snapshot:
+def merge_snapshots(old: Snapshot | None, new: Snapshot) -> Snapshot:
     """Return `new` with the numbers that `old` has of other environments, if both ran the same steps."""
     if old is None or (old.steps, old.state) != (new.steps, new.state):
         return new
@@ -164,7 +164,7 @@ def _keys(folder: Path) -> Iterator[str]:
             yield key
 
 
-def ignored_by_git(folder: Path) -> None:
+def ignore_in_git(folder: Path) -> None:
     """Put a ``.gitignore`` inside the local folder; the user's own is none of our business."""
     local = next(parent for parent in (folder, *folder.parents) if parent.name in (LOCAL, ""))
     local.mkdir(parents=True, exist_ok=True)

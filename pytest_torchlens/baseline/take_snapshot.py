@@ -13,8 +13,8 @@ from torch import nn
 from pytest_torchlens.baseline.environments import class_of
 from pytest_torchlens.baseline.sketch import numbers_of
 from pytest_torchlens.baseline.snapshot import Answer
-from pytest_torchlens.baseline.snapshot import Measured
-from pytest_torchlens.baseline.snapshot import ModuleCalled
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
+from pytest_torchlens.baseline.snapshot import ModuleCallRecord
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
@@ -143,10 +143,10 @@ def take(
     model = history.recording.model()
     if model is None:
         raise ReferenceError(f"{history.model_name} is gone: hold the model until its snapshot is taken")
-    return _Taking(history, model).snapshot(environment, {} if flops is None else {"flops": flops}, proof or {})
+    return _SnapshotMaker(history, model).snapshot(environment, {} if flops is None else {"flops": flops}, proof or {})
 
 
-class _Taking:
+class _SnapshotMaker:
     def __init__(self, history: ModelHistory, model: nn.Module) -> None:
         self._history = history
         self._nodes = [node for node in history.nodes if node.kind != "buffer"]
@@ -176,13 +176,16 @@ class _Taking:
             state=self._state,
             steps=steps,
             answers=tuple(self._answers()),
-            output={_scrubbed(path): readable(kind) for path, kind in self._history.recording.output_kinds.items()},
-            measured={class_of(environment): Measured(environment=environment, numbers=numbers, proof=proof)},
+            output={
+                _without_memory_addresses(path): readable(kind)
+                for path, kind in self._history.recording.output_kinds.items()
+            },
+            measured={class_of(environment): EnvironmentNumbers(environment=environment, numbers=numbers, proof=proof)},
         )
 
-    def _calls(self) -> dict[str, ModuleCalled]:
+    def _calls(self) -> dict[str, ModuleCallRecord]:
         calls = [call for call in self._history.recording.module_calls if call.parent is not None]
-        return {_name(call): ModuleCalled(parent=_outer(call), kind=readable(call.module_type)) for call in calls}
+        return {_name(call): ModuleCallRecord(parent=_outer(call), kind=readable(call.module_type)) for call in calls}
 
     def _parameters(self) -> list[nn.Parameter]:
         model = self._history.recording.model()
@@ -197,7 +200,7 @@ class _Taking:
             module=_module(node),
             parents=tuple(self._parents(node)),
             reads=tuple(self._reads(node)),
-            arguments=tuple(_scrubbed(text) for text in _arguments(operation)),
+            arguments=tuple(_without_memory_addresses(text) for text in _arguments(operation)),
             shape=operation.tensor_shape,
             dtype=operation.tensor_dtype.removeprefix("torch."),
             device=operation.tensor_device,
@@ -258,7 +261,7 @@ def _arguments(operation: Operation) -> Iterator[str]:
     yield from operation.func_keyword_args_non_tensor
 
 
-def _scrubbed(text: str) -> str:
+def _without_memory_addresses(text: str) -> str:
     """Return an argument's text without what is another in each process: where an object lies in memory."""
     return readable(re.sub(r" at 0x[0-9a-fA-F]+", "", text))
 

@@ -17,7 +17,7 @@ _SHOWN = 4
 _LARGEST_GROUPS = 8
 
 
-def told(comparison: Comparison, name: str, key: str = "", options: str = "") -> str:
+def comparison_text(comparison: Comparison, name: str, key: str = "", options: str = "") -> str:
     """Return what differs in a few lines: where it began, how much, how it grows, what to do.
 
     Parameters

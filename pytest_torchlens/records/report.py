@@ -139,12 +139,12 @@ class ModelReport:
             history=history and replace(history, **_without_lists(history)),
             measurements=cost and replace(cost, **_without_lists(cost) | {"modules": cost.modules[:1]}),
             statistics=None,
-            findings=tuple(replace(finding, **_TOLD_BY_PAGE) for finding in self.findings),
+            findings=tuple(replace(finding, **_ON_PAGES_ONLY) for finding in self.findings),
             code={},
         )
 
 
-_TOLD_BY_PAGE: dict[str, Any] = {"meaning": "", "advice": "", "places": ()}
+_ON_PAGES_ONLY: dict[str, Any] = {"meaning": "", "advice": "", "places": ()}
 
 
 def _without_lists(record: HistoryRecord | Measurements) -> dict[str, Any]:

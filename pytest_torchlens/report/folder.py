@@ -144,7 +144,7 @@ class RunFolder:
     """Its models are brief: without operations and modules."""
     sources: dict[str, Path]
     """By path of a model's page: the folder that its record is in."""
-    replaced: tuple[str, ...] = ()
+    replacements: tuple[str, ...] = ()
     """A line for each model that is in several runs."""
 
     @classmethod
@@ -166,19 +166,21 @@ class RunFolder:
         return cls(file.parent, run, dict.fromkeys(map(_key, run.models), file.parent))
 
     @classmethod
-    def joined(cls, folders: Sequence[RunFolder]) -> RunFolder:
+    def join(cls, folders: Sequence[RunFolder]) -> RunFolder:
         """Merge several runs; of a model in several runs, the last report is kept."""
         models: dict[str, ModelReport] = {}
         sources: dict[str, Path] = {}
-        replaced: list[str] = []
+        replacements: list[str] = []
         for folder in folders:
             for model in folder.run.models:
                 if (key := _key(model)) in sources:
-                    replaced.append(f"{model.zoo}:{model.name} is in {sources[key]} too; that of {folder.path} is kept")
+                    replacements.append(
+                        f"{model.zoo}:{model.name} is in {sources[key]} too; that of {folder.path} is kept"
+                    )
                 models[key], sources[key] = model, folder.sources[key]
         parts = tuple(part for folder in folders for part in _parts(folder.run))
         run = replace(folders[0].run, models=tuple(models.values()), parts=parts if len(parts) > 1 else ())
-        return cls(folders[0].path, run, sources, tuple(replaced))
+        return cls(folders[0].path, run, sources, tuple(replacements))
 
     def write_site(self, folder: Path) -> tuple[Path, list[str]]:
         """Write pages, records and drawings into a folder.

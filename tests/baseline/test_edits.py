@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_torchlens.baseline.compare import compare
-from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.wording import headline
 from pytest_torchlens.records import Change
@@ -138,7 +138,7 @@ def test_another_object_around_the_same_tensors_is_structure(before, after, said
     found = compare(first, second)
     assert (found.verdict, found.fails) == (Change.STRUCTURE, True)
     assert [finding.message for finding in found.findings] == [said]
-    assert compare(parsed(to_text(second)), again).verdict is Change.IDENTICAL
+    assert compare(parse_snapshot(to_text(second)), again).verdict is Change.IDENTICAL
 
 
 class DeadUnit(nn.Module):

@@ -11,7 +11,7 @@ from torch import nn
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
-from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import Change
 from tests.baseline.samples import Small
@@ -159,7 +159,7 @@ def _elsewhere(snapshot, **facts):
     (block,) = snapshot.measured.values()
     environment = dataclasses.replace(block.environment, **facts)
     return dataclasses.replace(
-        snapshot, measured={"cpu other": Measured(environment=environment, numbers=block.numbers)}
+        snapshot, measured={"cpu other": EnvironmentNumbers(environment=environment, numbers=block.numbers)}
     )
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import BaselineError
-from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import Change
@@ -37,7 +37,7 @@ class Odd(nn.Module):
 
 def test_a_snapshot_comes_back_from_its_text(snapshot):
     text = to_text(snapshot)
-    back = parsed(text)
+    back = parse_snapshot(text)
     assert back.steps == snapshot.steps
     assert (back.state, back.calls, back.totals, back.answers) == (
         snapshot.state,
@@ -50,7 +50,7 @@ def test_a_snapshot_comes_back_from_its_text(snapshot):
 
 def test_what_is_odd_comes_back_too():
     text = to_text(snapshot_of(Odd(), an_input(4, 4)))
-    assert to_text(parsed(text)) == text
+    assert to_text(parse_snapshot(text)) == text
 
 
 @pytest.mark.parametrize(("odd", "escaped"), [("a\ud800", "a\\ud800"), ("a\x1b[31m", "a\\x1b[31m"), ("a\nb", "a\\nb")])

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from pytest_torchlens.baseline.align import Aligned
+from pytest_torchlens.baseline.align import StepAlignment
 from pytest_torchlens.baseline.environments import nearest_class
 from pytest_torchlens.baseline.snapshot import Answer
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.wording import summary
 from pytest_torchlens.draw.text import short_place
@@ -144,17 +144,17 @@ ANSWERS = (
 def test_what_python_was_told():
     snapshot = Snapshot(model="M", answers=ANSWERS)
     text = to_text(snapshot)
-    assert parsed(text) == snapshot
+    assert parse_snapshot(text) == snapshot
     raw = json.loads(text)
     raw["answers"] = [str(answer) for answer in ANSWERS]  # as in a baseline of an older version
     assert raw["answers"][:2] == ["gate/gt __bool__ True body", "odd name/gt __bool__ False goes on"]
-    assert parsed(json.dumps(raw)) == snapshot
-    (finding,) = Aligned(
+    assert parse_snapshot(json.dumps(raw)) == snapshot
+    (finding,) = StepAlignment(
         snapshot, Snapshot(model="M", answers=(ANSWERS[0], Answer("odd name/gt", "__bool__", True)))
     ).outside_steps()
     assert finding.operation == "odd name/gt"
     assert finding.message == "other branch taken: odd name/gt __bool__ False goes on → odd name/gt __bool__ True"
-    (finding,) = Aligned(snapshot, Snapshot(model="M", answers=ANSWERS[:-1])).outside_steps()
+    (finding,) = StepAlignment(snapshot, Snapshot(model="M", answers=ANSWERS[:-1])).outside_steps()
     assert (finding.operation, finding.message) == ("", "other branch taken: /sum item  undecided → never asked")
 
 
@@ -163,7 +163,7 @@ def test_an_answer_that_is_none_is_refused(row):
     raw = json.loads(to_text(Snapshot(model="M", answers=ANSWERS)))
     raw["answers"].append(row)
     with pytest.raises(ValueError, match="answers"):
-        parsed(json.dumps(raw))
+        parse_snapshot(json.dumps(raw))
 
 
 def test_the_nearest_environment():
