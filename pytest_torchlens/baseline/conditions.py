@@ -95,17 +95,19 @@ def _condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
     names = (*(change.value for change in _FAILING), *LIMITS, *COSTS, "none")
     if found is not None and found["name"] == Change.SLOWER.value:
-        raise ConditionError(f"{text!r}: say by how much a pass may be slower, as in time:+20%")
+        raise ConditionError(f"expected by how much a pass may be slower, as in time:+20%, got {text!r}")
     if found is None or found["name"] not in names:
         word = found["name"] if found else text
-        raise ConditionError(f"no condition {text!r}: {close(word, names) or 'there are ' + ', '.join(names)}")
+        raise ConditionError(
+            f"expected a condition, got {text!r}; {close(word, names) or 'there are ' + ', '.join(names)}"
+        )
     name, value, glob = found["name"], found["value"], found["glob"] or "*"
     if name in COSTS and found["glob"]:
-        raise ConditionError(f"{text!r}: {name!r} is the whole model's, without {'@' + glob!r}")
+        raise ConditionError(f"expected {name!r} without {'@' + glob!r}, as it is the whole model's, got {text!r}")
     if name in LIMITS + COSTS:
         return Condition(name, _number(text, name, value or ""), glob)
     if value is not None:
-        raise ConditionError(f"{text!r}: {name!r} takes no value")
+        raise ConditionError(f"expected {name!r} without a value, got {text!r}")
     return Condition(name, glob=glob)
 
 
@@ -116,5 +118,5 @@ def _number(text: str, name: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise ConditionError(f"{text!r}: {name!r} takes a number from 0, as in {example}")
+        raise ConditionError(f"expected a number from 0, as in {example}, got {text!r}")
     return number

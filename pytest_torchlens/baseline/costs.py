@@ -18,9 +18,9 @@ from pytest_torchlens.records import Finding
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 
-UNTIMED = "times were not compared: none of this machine had been kept; now this run's are"
+UNTIMED = "times not compared: no earlier time from this machine; this run's time was stored"
 """Said where a condition asks for a comparison that cannot be made yet."""
-UNTIMED_AGAINST = "times were not compared: of another interpreter's run none is taken"
+UNTIMED_AGAINST = "times not compared: the other interpreter's run is not timed"
 """Said where it is never made."""
 
 
@@ -44,7 +44,7 @@ class StoredTimes:
 
     def __post_init__(self) -> None:
         if not all(0 < seconds < math.inf for seconds in (self.baseline, self.last)):
-            raise ValueError(f"no time of a pass: {self}")
+            raise ValueError(f"expected seconds above 0, got {self}")
 
     def after(self, machine: str, seconds: float) -> StoredTimes:
         """Return them after another run; those of another machine are dropped."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 UPDATES = ("new", "changed", "unused", "all")
 KEEPS = ("activations",)
-NOT_SAVED = "activations were not kept"
+NOT_SAVED = "activations not saved"
 """Said before the reason."""
 
 

@@ -185,11 +185,11 @@ class SavedActivations:
         """
         stored = self._index.get(name)
         if stored is None:
-            raise SavedActivationsError(f"{name} was not kept")
+            raise SavedActivationsError(f"{name} was not saved")
         try:
             contents = self._reader.read(stored.name)
             if f"{fingerprint(contents)} {contents.dtype}" != stored.name:
-                raise SavedActivationsError(f"{name} is damaged: it is not what was kept")
+                raise SavedActivationsError(f"{name} is damaged: its digest differs from the stored one")
             return with_layout(contents.to(device).reshape(stored.shape), stored.stride, stored.offset)
         except (RuntimeError, ValueError) as error:
             raise SavedActivationsError(f"{name} cannot be read: {error}") from None

@@ -177,12 +177,12 @@ def read(path: Path) -> Snapshot:
     """
     try:
         if path.stat().st_size > LARGEST:
-            raise BaselineError(f"{path} has more than {LARGEST >> 20} MiB: it is no baseline of ours")
+            raise BaselineError(f"{path}: expected a baseline of at most {LARGEST >> 20} MiB, got a larger file")
         return parse_snapshot(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BaselineError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise BaselineError(f"{path} is no baseline that can be used: {error}") from None
+        raise BaselineError(f"{path} is not a usable baseline: {error}") from None
 
 
 def parse_snapshot(text: str) -> Snapshot:
@@ -199,9 +199,9 @@ def parse_snapshot(text: str) -> Snapshot:
         raise ValueError("it is nested too deeply") from None
     _fields(raw, "the file", _FILE)
     if raw["format"] != FORMAT:
-        raise ValueError(f"its format is {raw['format']!r:.80}, not {FORMAT!r}")
+        raise ValueError(f"expected the format {FORMAT!r}, got {raw['format']!r:.80}")
     if raw["version"] != VERSION:
-        raise ValueError(f"it has version {raw['version']!r:.20}, this program reads {VERSION}; store it anew")
+        raise ValueError(f"expected version {VERSION}, got {raw['version']!r:.20}; store it anew")
     calls = {name: ModuleCallRecord(**_call(row, name)) for name, row in _dict(raw["calls"], "calls").items()}
     steps = tuple(_steps(_list(raw["steps"], "steps"), calls))
     known = {step.id for step in steps}
@@ -220,12 +220,12 @@ def parse_snapshot(text: str) -> Snapshot:
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = {_text(name, "a name"): value for name, value in pairs}
     if len(found) < len(pairs):
-        raise ValueError("a name stands twice in one table")
+        raise ValueError("expected each name once in a table, got one twice")
     return found
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"expected a finite number, got {name}")
 
 
 def _fields(raw: Any, where: str, names: tuple[str, ...], more: tuple[str, ...] = ()) -> None:
@@ -237,7 +237,7 @@ def _fields(raw: Any, where: str, names: tuple[str, ...], more: tuple[str, ...] 
 
 def _expect(value: Any, kind: type[T], where: str) -> T:
     if type(value) is not kind:
-        raise ValueError(f"{where!r:.80}: expected {kind.__name__}, found {type(value).__name__}")
+        raise ValueError(f"{where!r:.80}: expected {kind.__name__}, got {type(value).__name__}")
     return value
 
 
@@ -251,25 +251,25 @@ def _list(value: Any, where: str) -> list[Any]:
 
 def _text(value: Any, where: str) -> str:
     if UNREADABLE.search(_expect(value, str, where)):
-        raise ValueError(f"{where!r:.80}: {value!r:.80} has a character that no name of ours has")
+        raise ValueError(f"{where!r:.80}: {value!r:.80} has a character that is not allowed")
     return str(value)
 
 
 def _size(value: Any, where: str) -> int:
     if not -_LONGEST_SIZE < _expect(value, int, where) < _LONGEST_SIZE:
-        raise ValueError(f"{where!r:.80}: {value} is out of range")
+        raise ValueError(f"{where!r:.80}: expected a 62-bit number, got {value}")
     return int(value)
 
 
 def _count(value: Any, where: str) -> int:
     if _size(value, where) < 0:
-        raise ValueError(f"{where!r:.80}: {value} is less than nothing")
+        raise ValueError(f"{where!r:.80}: expected 0 or more, got {value}")
     return int(value)
 
 
 def _row(value: Any, where: str, *counts: int) -> list[Any]:
     if len(_list(value, where)) not in counts:
-        raise ValueError(f"{where!r:.80}: a row of {len(value)} entries")
+        raise ValueError(f"{where!r:.80}: expected a row of {' or '.join(map(str, counts))} entries, got {len(value)}")
     return list(value)
 
 
@@ -298,14 +298,14 @@ def _weight(value: Any, where: str) -> Weight:
 def _parse_out(value: Any, where: str) -> tuple[str, tuple[int, ...]]:
     found = _OUT.fullmatch(_text(value, where))
     if found is None:
-        raise ValueError(f"{where!r:.80}: {value!r:.80} is no dtype and shape")
+        raise ValueError(f"{where!r:.80}: expected a dtype and shape, got {value!r:.80}")
     sizes = found[2].split(",") if found[2] else []
     return found[1], tuple(_count(int(size), where) for size in sizes)
 
 
 def _digest(value: Any, where: str) -> str:
     if not _DIGEST.fullmatch(_text(value, where)):
-        raise ValueError(f"{where!r:.80}: {value!r:.80} is no digest")
+        raise ValueError(f"{where!r:.80}: expected a digest, got {value!r:.80}")
     return str(value)
 
 
@@ -318,7 +318,7 @@ def _steps(rows: list[Any], calls: dict[str, ModuleCallRecord]) -> Iterator[Step
         if before in known:
             raise ValueError(f"two steps have the same id {before!r:.80}")
         if strangers := {edge.parent for edge in step.parents} - known:
-            raise ValueError(f"{before!r:.80} has the parent {min(strangers)!r:.80}, which is no earlier step")
+            raise ValueError(f"{before!r:.80} has the parent {min(strangers)!r:.80}, which is not an earlier step")
         known.add(before)
         yield step
 
@@ -353,7 +353,7 @@ def _chain(call: str, calls: dict[str, ModuleCallRecord]) -> tuple[str, ...]:
     chain: list[str] = []
     while call:
         if call not in calls or len(chain) > _DEEPEST:
-            raise ValueError(f"{call!r:.80} is no module call, or is inside itself")
+            raise ValueError(f"{call!r:.80} is not a module call, or is inside itself")
         chain.append(call)
         call = calls[call].parent
     return tuple(reversed(chain))
@@ -362,7 +362,7 @@ def _chain(call: str, calls: dict[str, ModuleCallRecord]) -> tuple[str, ...]:
 def _split_argument(text: str) -> tuple[str, str]:
     argument, equals, name = text.partition("=")
     if not equals:
-        raise ValueError(f"{text!r:.80} is no argument=NAME")
+        raise ValueError(f"expected ARGUMENT=NAME, got {text!r:.80}")
     return argument, name
 
 
@@ -380,7 +380,7 @@ def _parse_measured(value: Any, known: set[str]) -> EnvironmentNumbers:
     _fields(value, "measured", ("environment", "numbers"), more=("proof",))
     numbers = {name: _parse_numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
     if strangers := set(numbers) - known:
-        raise ValueError(f"numbers of {min(strangers)!r:.80}, which is no step")
+        raise ValueError(f"numbers of {min(strangers)!r:.80}, which is not a step")
     environment = from_json(json.dumps(value["environment"]), Environment)
     _ = list(_texts(value["environment"]))
     proof = {part: _status(status, part) for part, status in _dict(value.get("proof", {}), "proof").items()}
@@ -389,7 +389,7 @@ def _parse_measured(value: Any, known: set[str]) -> EnvironmentNumbers:
 
 def _status(value: Any, where: str) -> str:
     if value not in STATUSES:
-        raise ValueError(f"{where!r:.80}: {value!r:.80} is none of {', '.join(STATUSES)}")
+        raise ValueError(f"{where!r:.80}: expected one of {', '.join(STATUSES)}, got {value!r:.80}")
     return str(value)
 
 

@@ -236,8 +236,10 @@ def _gradient_norms(operations: tuple[Operation, ...]) -> dict[str, float]:
 
 
 NO_FLOPS = (
-    "color_by is 'flops', and they were not measured: "
+    "color_by: expected measured FLOPs for 'flops', got none: "
     "call measure_forward_pass(model, x, history=history) before history.draw(color_by='flops')"
 )
-FLOPS_UNCOUNTED = "color_by is 'flops', and they could not be counted"
-NO_GRADIENT = "no gradient was saved: record with save_gradients=True and run a backward pass before drawing"
+FLOPS_UNCOUNTED = "color_by: expected counted FLOPs for 'flops', got none"
+NO_GRADIENT = (
+    "expected saved gradients, got none: record with save_gradients=True and run a backward pass before drawing"
+)

@@ -386,7 +386,7 @@ def _pairs(settings: Iterable[str]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in map(_pair, settings):
         if name in found:
-            raise OptionError(f"{name} is given twice")
+            raise OptionError(f"{name}: expected one value, got two")
         found[name] = value
     return found
 
@@ -398,5 +398,5 @@ def _pair(setting: str) -> tuple[str, object]:
     if not equals:
         raise OptionError(f"expected NAME=VALUE such as vis_opt=rolled, got {setting.strip()!r}")
     if name not in _SETTINGS:
-        raise OptionError(f"unknown drawing setting {name!r}; {nearest(name, _SETTINGS)}")
+        raise OptionError(f"expected a drawing setting, got {name!r}; {nearest(name, _SETTINGS)}")
     return name, _SETTINGS[name](value)

@@ -237,18 +237,22 @@ def _read(file: Path, kind: type[T]) -> T:
             _check_run(file, json.loads(text))
         return from_json(text, kind)
     except FileNotFoundError:
-        raise RunFolderError(f"{file} is not there; name a folder that pytest --lens-report=DIR has written") from None
+        raise RunFolderError(
+            f"expected a folder that pytest --lens-report=DIR has written, but {file} does not exist"
+        ) from None
     except OSError as error:
         raise RunFolderError(f"{file} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{file} is no record of a run, or is damaged ({error}); write the report anew") from None
+        raise RunFolderError(
+            f"expected the record of a run, got {file}, which is damaged or something else ({error}); write it anew"
+        ) from None
 
 
 def _check_run(file: Path, content: object) -> None:
     schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         raise RunFolderError(
-            f"{file} has schema {schema}, and this version reads {SCHEMA}: install a newer pytest-torchlens"
+            f"expected schema {SCHEMA} or earlier, got {schema} in {file}: install a newer pytest-torchlens"
         )
     if isinstance(content, dict) and "models" not in content:
-        raise ValueError("it has no 'models'")
+        raise ValueError("expected the field 'models', got none")

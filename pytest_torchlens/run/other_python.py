@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
+from pytest_torchlens.baseline.policy import NOT_SAVED
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import key_of

@@ -100,11 +100,11 @@ def test_what_fails_is_what_was_asked_for():
     ("text", "said"),
     [
         ("structur", "structure"),
-        ("own", "takes a number from 0, as in own:1e-5"),
+        ("own", "expected a number from 0, as in own:1e-5, got 'own'"),
         ("own:x", "own:1e-5"),
         ("own:-1", "own:1e-5"),
         ("peak:fast", r"peak:\+10%"),
-        ("structure:1", "takes no value"),
+        ("structure:1", "expected 'structure' without a value, got 'structure:1'"),
         ("", ""),
     ],
 )
