@@ -1,4 +1,4 @@
-"""Two snapshots side by side: which step is which, and what differs in them apart from numbers."""
+"""Aligns the steps of two snapshots, and finds what differs in them apart from numbers."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class StepPair:
     Attributes
     ----------
     before, after
-        The step in each; None in the one that has none like it.
+        The step in each snapshot; None where that snapshot has no such step.
     parents
-        Places of the steps that the later one reads.
+        Places of the steps that the step in `after` reads.
     structure
-        What differs of the call: function, arguments, what it reads.
+        Differences of the call: its function, its arguments, what it reads.
     meta
-        What differs of the tensor: shape, dtype, strides, memory.
+        Differences of the tensor: shape, dtype, strides, memory.
     rewired
-        Whether an argument comes from another step, or from one that is in one of the two alone.
+        Whether an argument comes from another step, or from a step that only one snapshot has.
     """
 
     before: Step | None
@@ -54,9 +54,9 @@ class StepPair:
 
     @property
     def step(self) -> Step:
-        """The step, as it is now where there are two."""
+        """The step in `after`, or in `before` where `after` has none."""
         found = self.after or self.before
-        assert found is not None  # noqa: S101 - one is there at least
+        assert found is not None  # noqa: S101 - a pair has at least one
         return found
 
 
@@ -66,7 +66,7 @@ class StepAlignment:
     Attributes
     ----------
     steps
-        In the order of the later one; what the earlier alone has stands where it ran.
+        In the order of `after`; a step that only `before` has stands where it ran.
     """
 
     def __init__(self, before: Snapshot, after: Snapshot) -> None:
@@ -84,7 +84,7 @@ class StepAlignment:
                 self._rewire(both, both.before, both.after)
 
     def _rewire(self, both: StepPair, before: Step, after: Step) -> None:
-        """Note which arguments come from elsewhere; that is a difference of its own where both makers are known."""
+        """Set `rewired`; where both snapshots have the steps that make an argument, note the difference too."""
         old, new = _sources(before), _sources(after)
         arguments = dict.fromkeys([*old, *new])
         pairs = {argument: (old.get(argument, []), new.get(argument, [])) for argument in arguments}
@@ -104,11 +104,11 @@ class StepAlignment:
 
     @property
     def partners(self) -> dict[str, str]:
-        """What each step that both have is called in the earlier, by its id in the later one."""
+        """For each step that both have: its id in `before`, by its id in `after`."""
         return {now: then for then, now in self._now.items()}
 
     def replacements(self) -> Iterator[Finding]:
-        """Yield what was added, removed, replaced or moved, one for each stretch in one module call."""
+        """Yield the steps that were added, removed, replaced or moved; consecutive ones are one finding."""
         stretches = [list(run) for alone, run in groupby(self.steps, _is_alone) if alone]
         gone = [[both.before for both in run if both.before is not None] for run in stretches]
         new = [[both.after for both in run if both.after is not None] for run in stretches]
@@ -118,7 +118,7 @@ class StepAlignment:
 
     @functools.cached_property
     def other_names(self) -> dict[tuple[str, str], list[Step]]:
-        """Addresses of modules before and after where these differ, with the steps in them."""
+        """Addresses of renamed modules before and after, with the steps in them."""
         names: dict[tuple[str, str], list[Step]] = defaultdict(list)
         for both in self.steps:
             if both.before is not None and both.after is not None:
@@ -128,7 +128,7 @@ class StepAlignment:
         return dict(names)
 
     def renames(self) -> Iterator[Finding]:
-        """Yield module calls that have another address, with all in them matched."""
+        """Yield the modules that have another address now."""
         for (old, new), steps in self.other_names.items():
             count = f"{len(steps)} operation{'s' * (len(steps) != 1)} in it matched"
             where = f"module {old or '(the model)'} is now {new or '(the model)'}"
@@ -140,13 +140,13 @@ class StepAlignment:
             )
 
     def outside_steps(self) -> Iterator[Finding]:
-        """Yield what differs in the returned object, in answers to Python and in parameters that no step reads."""
+        """Yield differences in the returned object, in answers to Python, and in parameters that no step reads."""
         yield from _output_differences(self.before.output, self.after.output)
         yield from _answer_differences(self.before.answers, self.after.answers)
         yield from self._unread_differences()
 
     def _unread_differences(self) -> Iterator[Finding]:
-        """Yield the parameters and buffers that no step reads and that were added, removed or changed."""
+        """Yield the parameters and buffers that were added, removed or changed, and that no step reads."""
         old = {self._current_name(name): weight for name, weight in _unread_weights(self.before).items()}
         new = _unread_weights(self.after)
         came = set(new) - {self._current_name(name) for name in self.before.state}
@@ -198,7 +198,7 @@ def _is_alone(both: StepPair) -> bool:
 
 
 def _step_pairs(before: Snapshot, after: Snapshot) -> Iterator[StepPair]:
-    """Yield steps in one order: matched from the model's call down, then what is left between, wherever it runs."""
+    """Yield the steps in one order: `align` matches module by module, then `_match_stretch` matches the rest."""
     alignment = align(
         [step.operation(before.state) for step in before.steps],
         [step.operation(after.state) for step in after.steps],
@@ -233,7 +233,7 @@ def _content(step: Step) -> tuple[object, ...]:
 
 
 def _swapped_operands(arguments: dict[str, tuple[list[str], list[str]]], step: Step) -> list[str]:
-    """Return that two operands stand for one another, where that is all."""
+    """Return one line if two operands were swapped, and nothing else."""
     pairs = [*arguments.values()]
     if len(pairs) != _PAIR or pairs[0] != pairs[1][::-1]:
         return []
@@ -264,7 +264,7 @@ def _calls(before: Step, after: Step) -> Iterator[str]:
 
 
 def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iterator[str]:
-    """Yield which parameters and buffers come or go, or have another shape; that of a renamed module is the same."""
+    """Yield the parameters and buffers that come, go or change shape; a module's new name is not a difference."""
     old = {edge.argument: edge.parent for edge in before.reads}
     new = {edge.argument: edge.parent for edge in after.reads}
     for argument in dict.fromkeys([*old, *new]):
@@ -281,7 +281,7 @@ def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iter
 
 
 def _relative(name: str, step: Step) -> str:
-    """Return a parameter's name inside the module that reads it, its whole address where that is another's."""
+    """Return a parameter's name relative to the module that reads it; its address if another module owns it."""
     return name.removeprefix(f"{_address(step)}.")
 
 
@@ -312,7 +312,7 @@ def _names(ids: list[str]) -> str:
 
 
 def _roots(old: str, new: str) -> tuple[str, str]:
-    """Return two addresses without the names at the end that they share."""
+    """Return two addresses without the names that both end in."""
     first, second = old.split("."), new.split(".")
     while first and second and first[-1] == second[-1]:
         first.pop()
@@ -328,7 +328,7 @@ def _what(step: Step) -> _What:
 
 
 def _moved_ids(gone: list[list[Step]], new: list[list[Step]]) -> set[str]:
-    """Return the ids of steps that run elsewhere now: the same function with the same arguments, gone and come."""
+    """Return the ids of steps that moved: the same function with the same arguments is in both lists."""
     by_what: dict[_What, list[Step]] = defaultdict(list)
     for step in (step for steps in gone for step in steps):
         by_what[_what(step)].append(step)

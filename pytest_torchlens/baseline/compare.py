@@ -1,4 +1,4 @@
-"""Compares one model with its baseline in a straight line: align, judge, then put in order; needs no torch."""
+"""Compares one model with its baseline: aligns, judges and sorts; needs no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_torchlens.baseline.snapshot import STATUSES
 from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import function_of
-from pytest_torchlens.records import Alone
+from pytest_torchlens.records import IsolatedResult
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
@@ -40,7 +40,7 @@ SERIOUS = (
     Change.ENVIRONMENT,
     Change.IDENTICAL,
 )
-"""Classes, the most serious first."""
+"""Classes of change, the most serious first."""
 _MOST = 20
 """Findings that a comparison lists; its counts cover all."""
 _GROWTH = 6
@@ -69,7 +69,7 @@ def compare(
         Name of the baseline in messages.
     repeat
         Runs operations alone on the baseline's inputs, which separates an operation's own error from the error that it
-        inherits.  Without it, only operations with equal inputs are known to err by themselves.
+        inherits.  Without it, an operation's own error is known only where its inputs are equal.
     seconds
         Time of the fastest pass then and now; None if the two were not measured on one machine.
 
@@ -124,7 +124,7 @@ def _differences(aligned: StepAlignment, judged: Judgements) -> Iterator[Finding
 
 
 def _less_proved(before: EnvironmentNumbers, after: EnvironmentNumbers) -> Iterator[Finding]:
-    """Yield the parts of the validation that passed better in the baseline, of those that both ran."""
+    """Yield the parts of the validation that both ran, and that passed better in the baseline."""
     for part, old in before.proof.items():
         new = after.proof.get(part, old)
         if STATUSES.index(new) > STATUSES.index(old):
@@ -152,7 +152,7 @@ def _fails(aligned: StepAlignment, findings: list[Finding], verdict: Change, con
 
 
 def _growth(aligned: StepAlignment, judgements: list[Judgement], findings: list[Finding]) -> Iterator[Growth]:
-    """Yield the first difference in numbers and some of the steps that it reaches, in order, with the last one."""
+    """Yield the first difference in numbers, some of the steps that it reaches in order, and the last of them."""
     first = next((finding for finding in findings if finding.error is not None), None)
     if first is None:
         return
@@ -174,7 +174,7 @@ def _reached(aligned: StepAlignment, judgements: list[Judgement], start: int) ->
     return sorted(reached)
 
 
-def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, Alone]) -> Iterator[str]:
+def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, IsolatedResult]) -> Iterator[str]:
     if without_numbers is not None:
         known = ", ".join(sorted(without_numbers.measured)) or "no environment"
         yield f"numbers were not compared: the baseline has those of {known}"
@@ -183,7 +183,7 @@ def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, Alo
     yield from _of_repeated(alone)
 
 
-def _of_repeated(alone: Mapping[str, Alone]) -> Iterator[str]:
+def _of_repeated(alone: Mapping[str, IsolatedResult]) -> Iterator[str]:
     """Yield how many operations were run alone, how many results differ, and why other operations were not run."""
     ran = {name: result for name, result in alone.items() if not result.reason}
     if ran:

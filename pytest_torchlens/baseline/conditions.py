@@ -1,4 +1,4 @@
-"""What may differ, and what fails a model: one grammar for options, markers, zoo files and the command."""
+"""Reads what may differ, and what fails a model: one grammar for options, markers, zoo files and commands."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pytest_torchlens.records import close
 
 LIMITS = ("own", "graph", "output")
 COSTS = ("peak", "flops", "operations", "parameters", "time")
-"""What a model costs: sizes, which are compared exactly, and time, which is where it is named alone."""
+"""Costs of a model: sizes are always compared, exactly; time only where a condition names it."""
 DEFAULT = (Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
-"""Classes that fail a model where no others are asked for."""
+"""Classes of change that fail a model unless conditions name others."""
 _FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED, Change.SLOWER))
 _CONDITION = re.compile(r"(?P<name>[a-z-]+)(?::(?P<value>[^@]*))?(?:@(?P<glob>.+))?")
 
 
 class ConditionError(ValueError):
-    """A condition that is none; the message says what there is."""
+    """A text that is not a condition; the message lists what is."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Condition:
     value
         The limit, relative; NaN for a class.
     glob
-        Module paths, functions or ids that it is about.
+        Matches the module calls, functions or ids that the condition is about.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Condition:
     glob: str = "*"
 
     def fits(self, step: Step | None) -> bool:
-        """Whether it speaks of an operation; of the model (None) all do that speak of everything."""
+        """Whether it is about an operation; about the model (None) if it has no glob."""
         if self.glob == "*" or step is None:
             return self.glob == "*"
         return any(fnmatchcase(name, self.glob) for name in (step.id, module_of(step.id), step.function, step.applied))
@@ -53,7 +53,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions together; of two that speak of the same, the later wins."""
+    """Several conditions; of two about the same, the later one wins."""
 
     items: tuple[Condition, ...] = ()
 
@@ -64,25 +64,25 @@ class Conditions:
         Raises
         ------
         ConditionError
-            If one is none.
+            If a text is not a condition.
         """
         parts = [part.strip() for text in texts for part in text.split(",")]
         return cls(tuple(_condition(part) for part in parts if part))
 
     def fails(self, change: Change, step: Step | None = None) -> bool:
-        """Whether a class of change at an operation, or in the model (None), fails it."""
+        """Whether a class of change at an operation, or in the model (None), fails the model."""
         words = [condition for condition in self.items if condition.name == "none" or _is_class(condition.name)]
         if not words:
             return change in DEFAULT
         return any(condition.name == change.value and condition.fits(step) for condition in words)
 
     def limit(self, name: str, step: Step) -> float | None:
-        """Return the limit ``own``, ``graph`` or ``output`` of an operation; None where none was given."""
+        """Return the limit ``own``, ``graph`` or ``output`` of an operation; None if no condition sets it."""
         found = [condition.value for condition in self.items if condition.name == name and condition.fits(step)]
         return found[-1] if found else None
 
     def cost(self, name: str) -> float | None:
-        """Return by how much a cost may grow, relative; None where that was not said: then more fails nothing."""
+        """Return by how much a cost may grow, relative; None if no condition limits it."""
         found = [condition.value for condition in self.items if condition.name == name]
         return found[-1] if found else None
 

@@ -21,7 +21,7 @@ from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
-from pytest_torchlens.records import Alone
+from pytest_torchlens.records import IsolatedResult
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Exactness
@@ -33,12 +33,12 @@ _DECISIONS = frozenset(
     "uniqueconsecutive nonzero bucketize searchsorted multinomial nms round floor ceil trunc sign heaviside gt lt ge "
     "le eq ne greater less where gridsample gridsampler interpolate onehot quantize roialign".split()
 )
-"""Functions that choose: a small difference before can be a large one after."""
+"""Functions that choose: a small difference in their inputs can make a large one in their results."""
 _SUMS = frozenset("add sub mean sum diff lerp addmm addcmul baddbmm".split())
-"""Functions whose terms may cancel: what is left is to be related to the terms."""
+"""Functions whose terms may cancel: their error is measured relative to the terms."""
 _CANCELLED = 1e-3
 _GROWTH_RATIO = 10.0
-"""Growth from the worst parent that no sound operation shows on small differences."""
+"""If a small difference grows by more than this ratio, the operation itself is at fault."""
 _OWN = "from equal inputs it computes other values"
 _UNSTEADY = "on the baseline's inputs it gives other values each time"
 _ONCE = "from equal inputs it gave other values in the pass, and the baseline's when it was run again"
@@ -46,26 +46,27 @@ _ONCE = "from equal inputs it gave other values in the pass, and the baseline's 
 
 @dataclass
 class Judgement:
-    """What is found at one step.
+    """The judgement of one step.
 
     Attributes
     ----------
     change
-        Its class.
+        The class of change.
     same
-        Whether its values are those of the baseline, bit for bit.
+        Whether the values are those of the baseline, bit for bit.
     tainted
-        Whether something beyond tolerance, or another computation, is behind its values: they are not judged.
+        Whether the values follow from a difference beyond tolerance, or from another computation.  Later steps that
+        read them are then not judged.
     shifted
-        Whether its tensor has another shape, dtype or layout.
+        Whether the tensor has another shape, dtype or layout.
     error
-        Its difference; None where it could not be told.
+        The difference; None if it is not known.
     message
-        What it is about, where the difference begins here.
+        What differs, if the difference begins here.
     limit
-        What the error may be.
+        How large the error may be.
     alone
-        What it gives by itself on the baseline's inputs, where that was tried.
+        The result of the step run alone on the baseline's inputs; None if it was not run.
     """
 
     change: Change = Change.IDENTICAL
@@ -75,7 +76,7 @@ class Judgement:
     error: Error | None = NONE
     message: str = ""
     limit: float | None = None
-    alone: Alone | None = None
+    alone: IsolatedResult | None = None
 
     def finding(self, step: Step) -> Finding:
         """Return it as a finding at a step."""
@@ -95,7 +96,7 @@ class Judgement:
 
 @dataclass
 class _Case:
-    """A step of both snapshots with what its judgement hangs on."""
+    """A step of both snapshots, and all that its judgement depends on."""
 
     before: Step
     after: Step
@@ -103,7 +104,7 @@ class _Case:
     new: Numbers
     parents: list[Judgement]
     weights: list[str]
-    """Parameters and buffers that it reads and that differ."""
+    """Parameters and buffers that the step reads and that differ."""
     rewired: bool
     error: Error | None = None
 
@@ -123,7 +124,7 @@ class _Case:
 
     @property
     def same(self) -> bool:
-        """Whether the values are equal; where no digest tells, whether those of the parents are."""
+        """Whether the values are equal; without digests, whether those of the parents are."""
         if (self.before.shape, self.before.dtype) != (self.after.shape, self.after.dtype):
             return False
         if not (self.old.digest or self.new.digest):
@@ -150,7 +151,7 @@ class Suspects:
     numbers: dict[str, Numbers]
 
 
-Repeat = Callable[[Suspects], Mapping[str, Alone]]
+Repeat = Callable[[Suspects], Mapping[str, IsolatedResult]]
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class Judgements:
     """
 
     judgements: list[Judgement]
-    alone: Mapping[str, Alone]
+    alone: Mapping[str, IsolatedResult]
 
 
 def judge(
@@ -201,24 +202,24 @@ def judge(
 
 
 class _Judge:
-    """Goes through aligned steps in order.
+    """Judges aligned steps in order.
 
     Parameters
     ----------
     snapshots
         Before and after.
     numbers
-        Their numbers; None where there are none to compare.
+        Their numbers; None if they have none to compare.
     tolerance
-        How far these may differ.
+        How much the numbers may differ.
     machines_differ
-        Whether they are of different CPUs or settings: then every kernel may differ.
+        Whether they come from different CPUs or settings: every kernel may then differ.
 
     Attributes
     ----------
     suspects
-        Steps whose own error is to be told from what they inherit, by their ids now; of each the least value to relate
-        an error to.
+        Steps whose own error must be separated from the inherited one, by id in `after`; for each the least value to
+        divide an error by.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class _Judge:
         machines_differ: bool,
     ) -> None:
         self.suspects: dict[str, float] = {}
-        self._alone: Mapping[str, Alone] = {}
+        self._alone: Mapping[str, IsolatedResult] = {}
         self._states = snapshots[0].state, snapshots[1].state
         self._numbers = numbers or ({}, {})
         self._tolerance = tolerance
@@ -238,8 +239,8 @@ class _Judge:
         self._steps_by_id: dict[str, Step] = {}
         self._judgements: list[Judgement] = []
 
-    def judge(self, aligned: StepAlignment, alone: Mapping[str, Alone] | None = None) -> list[Judgement]:
-        """Return a judgement for each step, in order; `alone` has what suspects gave on the baseline's inputs."""
+    def judge(self, aligned: StepAlignment, alone: Mapping[str, IsolatedResult] | None = None) -> list[Judgement]:
+        """Return a judgement for each step, in order; `alone` has the suspects' results on the baseline's inputs."""
         self._steps, self._judgements, self._alone = aligned.steps, [], alone or {}
         self._steps_by_id = {both.after.id: both.after for both in aligned.steps if both.after is not None}
         for both in aligned.steps:
@@ -255,12 +256,12 @@ class _Judge:
             return Judgement(Change.STRUCTURE, case.same, not case.same, shifted, case.error, "; ".join(both.structure))
         if shifted:
             return self._judge_layout(both, case)
-        if case.same and case.weights:  # other weights that this input does not show
+        if case.same and case.weights:  # other weights, which this input does not show
             return Judgement(Change.INPUTS_DIFFER, message=self._of_weights(case))
         return Judgement() if case.same else self._judge_difference(both, case)
 
     def _judge_difference(self, both: StepPair, case: _Case) -> Judgement:
-        """Judge by what the step gives on the baseline's inputs, where it was run on them, else by what it inherits."""
+        """Judge a step with other values: by its result on the baseline's inputs if there is one, else by what it reads."""
         found, step = self._judge_values(case), case.after
         if found.change in (Change.INPUTS_DIFFER, Change.UNSTABLE) or case.rewired or step.is_view:
             return found
@@ -273,8 +274,8 @@ class _Judge:
             return replace(found, change=Change.UNSTABLE, tainted=True, message=_UNSTEADY, limit=None, alone=alone)
         return self._judge_same_alone(case, found, alone) if alone.same else self._judge_other_alone(case, alone)
 
-    def _judge_same_alone(self, case: _Case, found: Judgement, alone: Alone) -> Judgement:
-        """Judge a step that gives on the baseline's inputs what it gave then."""
+    def _judge_same_alone(self, case: _Case, found: Judgement, alone: IsolatedResult) -> Judgement:
+        """Judge a step that has the baseline's result on the baseline's inputs."""
         if not (case.inherits or case.tainted):
             return replace(found, change=Change.UNSTABLE, tainted=True, message=_ONCE, limit=None, alone=alone)
         if found.change is Change.REGRESSION:
@@ -282,8 +283,8 @@ class _Judge:
         message = f"{found.message}; on the baseline's it gives what it gave" if found.message else ""
         return replace(found, message=message, alone=alone)
 
-    def _judge_other_alone(self, case: _Case, alone: Alone) -> Judgement:
-        """Judge a step that gives something else on the baseline's inputs: that is its own."""
+    def _judge_other_alone(self, case: _Case, alone: IsolatedResult) -> Judgement:
+        """Judge a step that has another result on the baseline's inputs: the error is its own."""
         if alone.holes:
             message = f"on the baseline's inputs: {_of_holes(case.old, case.new)}"
             return Judgement(Change.NAN_CHANGE, False, True, error=case.error, message=message, alone=alone)
@@ -311,7 +312,7 @@ class _Judge:
         return [name for argument, (name, weight) in new.items() if argument in old and old[argument] != weight]
 
     def _scale(self, both: StepPair) -> float:
-        """Return the least value to relate an error to: of a sum, a part of its largest term."""
+        """Return the least value to divide an error by: for a sum, a part of its largest term."""
         if both.step.function not in _SUMS:
             return 0.0
         steps = [self._steps[place].step.id for place in both.parents]
@@ -340,7 +341,7 @@ class _Judge:
             return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message="other values")
         if case.weights:
             return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message=self._of_weights(case))
-        if case.tainted or any(parent.shifted and parent.same for parent in case.parents):  # laid out otherwise
+        if case.tainted or any(parent.shifted and parent.same for parent in case.parents):  # another layout
             return Judgement(Change.PROPAGATED, False, True, error=case.error)
         if case.old.unstable or case.new.unstable:
             return Judgement(Change.UNSTABLE, False, True, error=case.error, message="each run gives other values")
@@ -349,7 +350,7 @@ class _Judge:
         return self._judge_inherited(case) if case.inherits else self._judge_own(case, case.error, _OWN)
 
     def _judge_own(self, case: _Case, error: Error | None, message: str) -> Judgement:
-        """Judge a step by what differs from equal inputs: that is all its own."""
+        """Judge a step whose inputs are equal: the error is its own."""
         step = case.after
         if is_exact(step) and self._machines_differ and step.function in _DECISIONS:
             return Judgement(Change.DECISION_FLIP, False, True, error=error, message="another choice")

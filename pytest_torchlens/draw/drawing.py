@@ -99,7 +99,7 @@ def draw_difference(
     path = check_path(path)
     if options.gradients:
         raise OptionError(
-            "gradients: expected False for a difference, got True; draw each pass by itself: history.draw(gradients=True)"
+            "gradients: expected False for a difference, got True; draw each pass: history.draw(gradients=True)"
         )
     scene = difference(live_record(before, "before"), live_record(after, "after"))
     write_drawing(scene_source(scene, options, warns=True), path)

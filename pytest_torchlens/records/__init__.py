@@ -6,7 +6,7 @@ from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
 from pytest_torchlens.records.alignment import align
-from pytest_torchlens.records.comparison import Alone
+from pytest_torchlens.records.comparison import IsolatedResult
 from pytest_torchlens.records.comparison import Change
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Exactness
@@ -60,7 +60,7 @@ __all__ = [
     "ActivationStatistics",
     "AlignedEdge",
     "Alignment",
-    "Alone",
+    "IsolatedResult",
     "AuditFinding",
     "AuditPlace",
     "Change",

@@ -55,7 +55,7 @@ class Exactness(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone:
+class IsolatedResult:
     """An operation that was run again by itself, on the baseline's inputs: what differs then is its own.
 
     Attributes
@@ -127,7 +127,7 @@ class Finding(WithSourcePlace):
     error: float | None = None
     nrms: float | None = None
     limit: float | None = None
-    alone: Alone | None = None
+    alone: IsolatedResult | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

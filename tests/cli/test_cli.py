@@ -115,8 +115,8 @@ def test_drawings_that_are_gone_are_made_anew(tmp_path):
     [
         (None, r"expected a folder that pytest --lens-report=DIR has written, but .*report.json does not exist"),
         ("{", r"report.json, which is damaged or something else \(.*\); write it anew"),
-        ("[]", r"damaged \(RunReport: expected dict, got list\)"),
-        ('{"models": 3}', r"damaged \(RunReport.models: expected list, got int\)"),
+        ("[]", r"\(RunReport: expected dict, got list\)"),
+        ('{"models": 3}', r"\(RunReport.models: expected list, got int\)"),
         ('{"schema": 1}', r"damaged or something else \(expected the field 'models', got none\)"),
         ("[" * 100_000, "which is damaged or something else"),
         (json.dumps({"schema": 99, "new": 1}), r"expected schema 1 or earlier, got 99 in .*: install a newer"),

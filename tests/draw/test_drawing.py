@@ -88,7 +88,7 @@ def test_gradients_that_are_not_there_are_asked_for(tmp_path):
 
 def test_a_difference_of_gradients_is_refused(history, tmp_path):
     with pytest.raises(
-        tl.OptionError, match="gradients: expected False for a difference, got True; draw each pass by itself"
+        tl.OptionError, match="gradients: expected False for a difference, got True; draw each pass: history"
     ):
         history.draw_difference(history, tmp_path / "net.svg", gradients=True)
 
