@@ -19,11 +19,11 @@ from pytest_torchlens.baseline.snapshot import STATUSES
 from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import function_of
-from pytest_torchlens.records import IsolatedResult
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
 from pytest_torchlens.records import Growth
+from pytest_torchlens.records import IsolatedResult
 
 SERIOUS = (
     Change.STRUCTURE,

@@ -61,7 +61,7 @@ def version_axes(before: Environment, after: Environment) -> tuple[str, ...]:
 
 
 def _in_both(before: dict[str, str], after: dict[str, str], names: Iterable[str]) -> dict[str, tuple[object, object]]:
-    """Return the facts that both sides have; a fact that only a later version of ours records has not changed."""
+    """Return the facts that both sides have; a fact that only one version of pytest-torchlens records does not count."""
     return {name: (before[name], after[name]) for name in names if name in before and name in after}
 
 

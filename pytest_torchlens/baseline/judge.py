@@ -21,11 +21,11 @@ from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
-from pytest_torchlens.records import IsolatedResult
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Exactness
 from pytest_torchlens.records import Finding
+from pytest_torchlens.records import IsolatedResult
 
 SOURCES = ("input", "constant")
 _DECISIONS = frozenset(
@@ -261,7 +261,7 @@ class _Judge:
         return Judgement() if case.same else self._judge_difference(both, case)
 
     def _judge_difference(self, both: StepPair, case: _Case) -> Judgement:
-        """Judge a step with other values: by its result on the baseline's inputs if there is one, else by what it reads."""
+        """Judge a step with other values: by its result on the baseline's inputs if known, else by what it reads."""
         found, step = self._judge_values(case), case.after
         if found.change in (Change.INPUTS_DIFFER, Change.UNSTABLE) or case.rewired or step.is_view:
             return found

@@ -1,4 +1,4 @@
-"""Runs operations again by themselves on a baseline's inputs: what differs then is their own, and not inherited."""
+"""Runs single operations again on a baseline's inputs: a difference is then their own, and not inherited."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.records import IsolatedResult
 from pytest_torchlens.records import Exactness
+from pytest_torchlens.records import IsolatedResult
 from pytest_torchlens.replay import Player
 
 _CLEARLY = 1.1
-"""How many times as far from float64 a result must be to be called less exact."""
+"""A result is called less exact if it is so many times as far from float64."""
 _EXACT = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 _EXACT |= dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
 
 
 class Repeater:
-    """Runs suspects on the activations that were kept of a baseline.
+    """Runs suspects on the saved activations of a baseline.
 
     Parameters
     ----------
     folder
-        Where the activations of the model are.
+        The folder with the model's activations.
     history, snapshot
-        The pass that is compared; the model must hold the values that it had before it.
+        The pass to compare; the model must hold the values that it had before the pass.
     """
 
     def __init__(self, folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
@@ -50,7 +50,7 @@ class Repeater:
         self._names = names_of(history, snapshot)
 
     def __call__(self, suspects: Suspects) -> dict[str, IsolatedResult]:
-        """Return what each suspect gives; nothing where no activations were kept of this baseline."""
+        """Return the result of each suspect; nothing if no activations of this baseline are saved."""
         folder = self._folder / folder_name(suspects.numbers)
         if not folder.is_dir():
             return {}
@@ -67,7 +67,7 @@ class Repeater:
 
 
 class _Repetition:
-    """One call, run on what was kept."""
+    """One call, run on saved activations."""
 
     def __init__(
         self, player: Player, call: Call, saved: SavedActivations, names: dict[int, str], suspects: Suspects
@@ -84,10 +84,10 @@ class _Repetition:
         }
 
     def results(self) -> dict[str, IsolatedResult]:
-        """Return what each of the call's suspects gives, or why it was not run."""
+        """Return the result of each of the call's suspects, or why it was not run."""
         try:
             if self._call.info.opaque:
-                raise SavedActivationsError("what is compiled or scripted is not run alone")
+                raise SavedActivationsError("compiled and scripted calls are not run alone")
             inputs = self._inputs()
             results = self._run(inputs)
             return {name: self._compare(name, place, inputs, results) for place, name in self._wanted.items()}
@@ -96,7 +96,7 @@ class _Repetition:
             return dict.fromkeys(self._wanted.values(), IsolatedResult(reason=reason.partition("\n")[0]))
 
     def _inputs(self) -> dict[int, torch.Tensor]:
-        """Return the baseline's tensors by slot; of parameters and buffers the model's own, for they are equal."""
+        """Return the baseline's tensors by slot; parameters and buffers are the model's own, which are equal."""
         found = {}
         for path, read in edges_in(self._call):
             value = value_of(read)
@@ -109,7 +109,7 @@ class _Repetition:
         return found
 
     def _saved_name(self, value: Value, path: str) -> str | None:
-        """Return what an argument was kept as; None of a parameter or buffer."""
+        """Return the name under which an argument is saved; None for a parameter or buffer."""
         first = next(name for output in self._call.outputs if (name := self._names.get(id(output))))
         written = argument_name(self._name_in_baseline(first), path)
         if written in self._saved:
@@ -117,7 +117,7 @@ class _Repetition:
         if name := self._names.get(id(value)):
             return self._name_in_baseline(name)
         if value.call >= 0:
-            raise SavedActivationsError("an input is no step of the graph")
+            raise SavedActivationsError("an input is not a step of the graph")
         return None
 
     def _name_in_baseline(self, name: str) -> str:
@@ -128,7 +128,7 @@ class _Repetition:
     def _run(
         self, inputs: dict[int, torch.Tensor], exactly: Callable[[Any], Any] | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Run the call; what it overwrites are copies that lie in memory as their originals do."""
+        """Run the call; it overwrites copies, which have the memory layout of their originals."""
         written: dict[int, torch.Tensor] = {}
 
         def tensor_of(value: Value) -> torch.Tensor:
@@ -174,12 +174,12 @@ class _Repetition:
     def _exactness(
         self, place: int, inputs: dict[int, torch.Tensor], results: tuple[torch.Tensor, torch.Tensor], scale: float
     ) -> tuple[float | None, float | None]:
-        """Return how far both results are from the operation in float64; None where it cannot be had."""
+        """Return how far both results are from the result in float64; None if the operation does not run in float64."""
         if self._call.random is not None or not results[0].dtype.is_floating_point:
             return None, None
         try:
             exact = self._run({slot: _in_float64(tensor) for slot, tensor in inputs.items()}, _in_float64)[place]
-        except Exception:  # noqa: BLE001 - functions that know no float64
+        except Exception:  # noqa: BLE001 - functions without float64
             return None, None
         if exact.dtype is not torch.float64:
             return None, None
@@ -188,14 +188,14 @@ class _Repetition:
 
 
 def distance(old: torch.Tensor, new: torch.Tensor, scale: float = 0.0) -> tuple[float, float]:
-    """Return the largest difference of finite values relative to the largest of them, and the same of their RMS.
+    """Return the largest difference relative to the largest value, and the RMS relative to the RMS, of finite values.
 
     Parameters
     ----------
     old, new
         Of one shape; differences are taken in float64.
     scale
-        A largest value to relate it to at least.
+        The least value to divide by.
     """
     one, other = _plain(old), _plain(new)
     finite = one.isfinite() & other.isfinite()
@@ -218,7 +218,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _in_float64(leaf: Any) -> Any:
-    """Return a tensor in float64, and that dtype in place of another of its kind; all else as it is."""
+    """Return a tensor in float64, and float64 for a floating dtype; anything else unchanged."""
     if isinstance(leaf, torch.Tensor):
         return leaf.detach().to(_EXACT.get(leaf.dtype, leaf.dtype))
     return _EXACT.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf

@@ -1,4 +1,4 @@
-"""All activations of a forward pass in local files, for operations to be run again on them, elsewhere or later."""
+"""Saves all activations of a forward pass in local files, so that operations can run again on them later."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from pytest_torchlens.replay import Player
 
 _INDEX = "index.json"
 _ALIGNMENT = 64
-"""Bytes: kernels may compute otherwise on memory that is aligned otherwise."""
+"""Bytes: a kernel may compute differently on memory with another alignment."""
 
 
 class SavedActivationsError(ValueError):
-    """Activations that cannot be read, with the reason."""
+    """Activations cannot be read; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTensor:
-    """One tensor: its name in the files, which is its digest, and how it lay in memory.
+    """One tensor: its name in the files, which is its digest, and its memory layout.
 
     Attributes
     ----------
@@ -60,32 +60,34 @@ class _Index:
 
 
 def folder_name(numbers: dict[str, Numbers]) -> str:
-    """Return what the activations are called that these numbers are of: a digest of all their digests."""
+    """Return the name of the folder of the activations that have these numbers: a digest of their digests."""
     lines = sorted(f"{name} {found.digest}\n" for name, found in numbers.items())
     return str(xxhash.xxh3_64_hexdigest("".join(lines).encode()))
 
 
 def names_of(history: ModelHistory, snapshot: Snapshot) -> dict[int, str]:
-    """Return the ids of the snapshot's steps, by the ``id()`` of the recorded value that each is about."""
+    """Return the ids of the snapshot's steps, by the ``id()`` of each step's recorded value."""
     nodes = [node for node in history.nodes if node.kind != "buffer"]
     pairs = list(zip(nodes, snapshot.steps, strict=True))
-    return {id(node.value): step.id for node, step in reversed(pairs)}  # an output is named as what made it
+    return {
+        id(node.value): step.id for node, step in reversed(pairs)
+    }  # an output has the name of the step that made it
 
 
 def argument_name(step_id: str, path: str) -> str:
-    """Return what an argument is kept as that was written to, through other memory, since it was made."""
+    """Return the name of a saved argument that was written to through an alias after it was made."""
     return f"{step_id} < {path}"
 
 
 def save_activations(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
-    """Replay a pass, and write all its activations, each content once.
+    """Replay a pass and save all its activations; equal tensors are stored once.
 
     Parameters
     ----------
     folder
-        Of the model.
+        The model's folder.
     history, snapshot
-        The pass; the model and its inputs must hold the values that they had before it.
+        The pass; the model and its inputs must hold the values that they had before the pass.
 
     Raises
     ------
@@ -106,7 +108,7 @@ def save_activations(folder: Path, history: ModelHistory, snapshot: Snapshot) ->
 
 
 def tidy(folder: Path, wanted: Collection[str]) -> None:
-    """Delete all activations of a model but those of these names."""
+    """Delete all activations of a model except those with these names."""
     for old in folder.iterdir() if folder.is_dir() else ():
         if old.name not in wanted:
             shutil.rmtree(old, ignore_errors=True)
@@ -152,7 +154,7 @@ class _ActivationWriter:
 
 
 class SavedActivations:
-    """The activations that were kept of one pass.
+    """The saved activations of one pass.
 
     Parameters
     ----------
@@ -176,12 +178,12 @@ class SavedActivations:
         return name in self._index
 
     def tensor(self, name: str, device: torch.device) -> torch.Tensor:
-        """Return an activation, laid out in memory as it was.
+        """Return an activation in its original memory layout.
 
         Raises
         ------
         KeptError
-            If it was not kept, or is not what was kept.
+            If it was not saved, or is damaged.
         """
         stored = self._index.get(name)
         if stored is None:
@@ -196,7 +198,7 @@ class SavedActivations:
 
 
 def with_layout(contents: torch.Tensor, stride: tuple[int, ...], offset: int) -> torch.Tensor:
-    """Return a copy with these strides that begins so many bytes behind a multiple of 64."""
+    """Return a copy with these strides that begins `offset` bytes after a multiple of 64."""
     start = offset // contents.itemsize
     like = torch.empty(0, dtype=contents.dtype, device="meta").as_strided(contents.shape, stride)
     memory = torch.empty(start + reach(like), dtype=contents.dtype, device=contents.device)
@@ -206,7 +208,7 @@ def with_layout(contents: torch.Tensor, stride: tuple[int, ...], offset: int) ->
 
 
 def copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a detached copy that lies in memory as the tensor does."""
+    """Return a detached copy with the memory layout of the tensor."""
     tensor = tensor.detach()
     if why_not_storable(tensor):
         return tensor.clone()

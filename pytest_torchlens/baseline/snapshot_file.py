@@ -1,7 +1,7 @@
 """Writes snapshots as text and reads them back.
 
-The text suits git: it is sorted, has one operation a line, and holds nothing that differs between machines.  Anybody
-may have edited a file, so it is read strictly, and nothing in it is executed.
+The text suits git: it is sorted, has one line for each operation, and holds nothing that differs between machines.
+Anybody may have edited a file, so the reader checks everything, and executes nothing.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from pytest_torchlens.records import to_json
 FORMAT = "pytest-torchlens baseline"
 VERSION = 1
 UNREADABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
-"""Control characters, what turns lines around, and halves of characters, which UTF-8 cannot write."""
+"""Control characters, marks of writing direction, and lone surrogates, which UTF-8 cannot write."""
 BEFORE = "^"
-"""Stands for the step on the line before."""
+"""Means the step on the line before."""
 
 
 def readable(text: str) -> str:
-    r"""Return a text with escapes (``\x1b``) in place of characters that terminals obey or files cannot hold."""
+    r"""Return a text with escapes (``\x1b``) for characters that terminals interpret or files cannot hold."""
     return UNREADABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def to_text(snapshot: Snapshot) -> str:
-    """Return a snapshot as JSON text, which `parse_snapshot` reads."""
+    """Return a snapshot as JSON text for `parse_snapshot`."""
     return "\n".join(_lines(snapshot)) + "\n"
 
 
@@ -143,7 +143,7 @@ def _numbers(numbers: Numbers) -> list[Any]:
 
 
 def _pack(values: list[float]) -> str:
-    """Return numbers as base64 of float32, of float64 where these would not hold them."""
+    """Return numbers as base64 of float32, or of float64 if they exceed float32."""
     try:
         packed = struct.pack(f"<{len(values)}f", *values)
     except OverflowError:
@@ -164,7 +164,7 @@ _STEP = ("id", "function", "applied", "in", "reads", "args", "out", "stride", "d
 
 
 class BaselineError(ValueError):
-    """A baseline file that cannot be used: which, why, and what to do."""
+    """A baseline file cannot be used; the message names it, the reason and the fix."""
 
 
 def read(path: Path) -> Snapshot:
@@ -173,7 +173,7 @@ def read(path: Path) -> Snapshot:
     Raises
     ------
     BaselineError
-        If it cannot be read, is too large, or is no baseline.
+        If it cannot be read, is too large, or is not a baseline.
     """
     try:
         if path.stat().st_size > LARGEST:
@@ -186,12 +186,12 @@ def read(path: Path) -> Snapshot:
 
 
 def parse_snapshot(text: str) -> Snapshot:
-    """Return the snapshot that a text holds.
+    """Return the snapshot that a JSON text holds.
 
     Raises
     ------
     ValueError
-        If anything in it is not as `to_text` writes it.
+        If the text is not one that `to_text` writes.
     """
     try:
         raw = json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_constant)
@@ -317,8 +317,8 @@ def _steps(rows: list[Any], calls: dict[str, ModuleCallRecord]) -> Iterator[Step
         before = step.id
         if before in known:
             raise ValueError(f"two steps have the same id {before!r:.80}")
-        if strangers := {edge.parent for edge in step.parents} - known:
-            raise ValueError(f"{before!r:.80} has the parent {min(strangers)!r:.80}, which is not an earlier step")
+        if unknown := {edge.parent for edge in step.parents} - known:
+            raise ValueError(f"{before!r:.80} has the parent {min(unknown)!r:.80}, which is not an earlier step")
         known.add(before)
         yield step
 
@@ -379,8 +379,8 @@ def _parse(text: str, module: str) -> Edge:
 def _parse_measured(value: Any, known: set[str]) -> EnvironmentNumbers:
     _fields(value, "measured", ("environment", "numbers"), more=("proof",))
     numbers = {name: _parse_numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
-    if strangers := set(numbers) - known:
-        raise ValueError(f"numbers of {min(strangers)!r:.80}, which is not a step")
+    if unknown := set(numbers) - known:
+        raise ValueError(f"numbers of {min(unknown)!r:.80}, which is not a step")
     environment = from_json(json.dumps(value["environment"]), Environment)
     _ = list(_texts(value["environment"]))
     proof = {part: _status(status, part) for part, status in _dict(value.get("proof", {}), "proof").items()}
@@ -394,7 +394,7 @@ def _status(value: Any, where: str) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in what is read elsewhere."""
+    """Yield the checked texts of an environment, which `from_json` reads."""
     for item in value.values() if isinstance(value, dict) else ():
         yield from [_text(item, "environment")] if isinstance(item, str) else _texts(item)
 

@@ -1,4 +1,4 @@
-"""Makes the snapshot of a forward pass from its history; one replay gives the numbers of every value."""
+"""Makes the snapshot of a forward pass from its history; one replay measures the numbers of every value."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from pytest_torchlens.replay import Player
 
 
 class Rerun:
-    """Replays a pass and looks at each value when it is made.
+    """Replays a pass and measures each value when it is made.
 
     Attributes
     ----------
     peak_bytes
-        Most bytes that the values of the pass held at one time, parameters and inputs not counted.
+        The most bytes that the values of the pass held at one time, without parameters and inputs.
     """
 
     def __init__(self, history: ModelHistory) -> None:
@@ -62,15 +62,15 @@ class Rerun:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that values held at one time."""
+        """The most bytes that values held at one time."""
         return self._memory.peak
 
     def numbers_of(self, node: Node) -> Numbers:
-        """Return the numbers of a node's value; its digest alone where it was not replayed."""
+        """Return the numbers of a node's value; only its digest if it was not replayed."""
         return self._numbers.get(id(node.value)) or Numbers(digest=node.value.fingerprint)
 
     def alias_of(self, node: Node) -> str:
-        """Return the argument whose memory a node's value shares; ``""`` where it has its own."""
+        """Return the argument whose memory a node's value shares; ``""`` if it has its own."""
         return self._aliases.get(id(node.value), "") if node.call is not None else ""
 
     def _play(self, player: Player, number: int, call: Call) -> None:
@@ -88,7 +88,7 @@ class Rerun:
         player.store(number, call, returned)
 
     def _look(self, call: Call, value: Value, output: torch.Tensor | None) -> Numbers:
-        """Return the numbers of a value; the digest alone of a view, nothing of memory that nobody wrote to yet."""
+        """Return the numbers of a value; only the digest of a view, nothing of uninitialised memory."""
         if id(value) in self._blank:
             return Numbers()
         if output is None:
@@ -98,7 +98,7 @@ class Rerun:
 
 
 class _Memory:
-    """Counts the bytes under tensors for as long as they live."""
+    """Counts the bytes of tensors as long as they live."""
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
@@ -119,26 +119,26 @@ def take(
     flops: int | None = None,
     proof: dict[str, str] | None = None,
 ) -> Snapshot:
-    """Return what is kept of a forward pass.
+    """Return the snapshot of a forward pass.
 
-    The pass is replayed once, for the numbers: no activation need be saved, and no more memory is held than in a plain
+    The pass is replayed once for the numbers, so no activation needs to be saved, and memory use is that of a plain
     pass.
 
     Parameters
     ----------
     history
-        Just made; the model and its inputs must hold the values that they had before the pass.
+        The pass; the model and its inputs must hold the values that they had before it.
     environment
-        Where this process runs.
+        The environment of this process.
     flops
-        Floating-point operations of the pass; None where they were not counted.
+        Floating-point operations of the pass; None if they were not counted.
     proof
         Status of each part of the validation that was run; None without any.
 
     Raises
     ------
     ReferenceError
-        If the model is gone.
+        If the model no longer exists.
     """
     model = history.recording.model()
     if model is None:
@@ -241,7 +241,7 @@ def _ids(nodes: list[Node]) -> Iterator[str]:
 
 
 def _module(node: Node) -> tuple[str, ...]:
-    """Return the module calls around a node, outermost first, the first call of a module by its address alone."""
+    """Return the module calls around a node, outermost first; a module's first call goes by the address alone."""
     if node.call is None or node.call.module is None:
         return ()
     inside_out = [_name(call) for call in node.call.module.stack() if call.parent is not None]
@@ -262,7 +262,7 @@ def _arguments(operation: Operation) -> Iterator[str]:
 
 
 def _without_memory_addresses(text: str) -> str:
-    """Return an argument's text without what is another in each process: where an object lies in memory."""
+    """Return an argument's text without memory addresses, which differ in each process."""
     return readable(re.sub(r" at 0x[0-9a-fA-F]+", "", text))
 
 

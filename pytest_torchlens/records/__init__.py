@@ -6,12 +6,12 @@ from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
 from pytest_torchlens.records.alignment import align
-from pytest_torchlens.records.comparison import IsolatedResult
 from pytest_torchlens.records.comparison import Change
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Exactness
 from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
+from pytest_torchlens.records.comparison import IsolatedResult
 from pytest_torchlens.records.files import file_name
 from pytest_torchlens.records.files import replacing
 from pytest_torchlens.records.files import write_atomically
