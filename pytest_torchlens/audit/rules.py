@@ -1,4 +1,4 @@
-"""All rules, with what each finding means and what to do about it."""
+"""Lists all rules, with what a finding means and what to do about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AuditRule:
     meaning: str
     advice: str
     find: Callable[[Subject], Iterable[AuditPlace]]
-    """Yields the places where it is not kept."""
+    """Yields the places that break the rule."""
 
 
 RULES = (

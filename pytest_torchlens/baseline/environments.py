@@ -61,7 +61,7 @@ def version_axes(before: Environment, after: Environment) -> tuple[str, ...]:
 
 
 def _in_both(before: dict[str, str], after: dict[str, str], names: Iterable[str]) -> dict[str, tuple[object, object]]:
-    """Return the facts that both sides have; a fact that only one version of pytest-torchlens records does not count."""
+    """Return the facts that both sides have: a fact that only a later pytest-torchlens records has not changed."""
     return {name: (before[name], after[name]) for name in names if name in before and name in after}
 
 

@@ -1,4 +1,4 @@
-"""Plain data: what the engine found, as frozen records that go to JSON and back without torch."""
+"""Frozen records of plain data, which go to JSON and back without torch."""
 
 from __future__ import annotations
 
