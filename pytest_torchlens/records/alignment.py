@@ -271,7 +271,7 @@ def in_step(
 ) -> list[Places]:
     """Return the places of both sequences in one order, with equal items of the same pass paired.
 
-    The first item of both separates the passes of a loop: its occurrences are paired one by one, then the items between.
+    The first item of both separates the passes of a loop: its occurrences are paired one by one, then what is between.
 
     Parameters
     ----------

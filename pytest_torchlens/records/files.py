@@ -18,7 +18,7 @@ _RESERVED_ON_WINDOWS = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*
 
 
 def file_name(name: str) -> str:
-    """Return a name that every file system accepts: a plain name unchanged, any other as its readable part and a digest."""
+    """Return a name that every file system accepts: a plain name unchanged, else its readable part and a digest."""
     taken = _DIGESTED.fullmatch(name) or _RESERVED_ON_WINDOWS.fullmatch(name)
     if _SAFE.fullmatch(name) and not taken:
         return name

@@ -19,8 +19,8 @@ _NO_NUMBERS = ("nan", "inf", "-inf")
 def to_json(record: Any, *, indent: int | None = None) -> str:
     """Return a record as JSON text.
 
-    Fields that hold their default are left out, so that a report of 1,500 operations stays small, except in classes that
-    have ``WHOLE``.  Numbers that JSON lacks are text: ``"nan"``, ``"inf"``, ``"-inf"``.
+    Fields that hold their default are left out, except in classes that have ``WHOLE``: a report of 1,500 operations
+    stays small.  Numbers that JSON lacks are text: ``"nan"``, ``"inf"``, ``"-inf"``.
     """
     return json.dumps(_plain(record), indent=indent, ensure_ascii=False, allow_nan=False)
 

@@ -26,7 +26,7 @@ class MergedOperation:
     operation
         Its record, from the first pass that ran it.
     edges
-        Edges of both passes, each once: the parent as its number in `MergedGraph.operations`, and an `Edge` without labels.
+        Edges of both, each once: the parent as its number in `MergedGraph.operations`, and an `Edge` without labels.
     """
 
     first: str

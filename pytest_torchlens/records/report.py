@@ -33,7 +33,7 @@ class Outcome(str, enum.Enum):
 
 
 class Stage(str, enum.Enum):
-    """How far a model came."""
+    """The last stage that a model reached."""
 
     BUILD = "build"
     INPUTS = "inputs"
@@ -76,7 +76,7 @@ class ModelReport:
 
     WHOLE: ClassVar = True
     zoo: str
-    """Name of its zoo; empty where there is none."""
+    """Name of its zoo; empty without one."""
     name: str
     """Its name in the zoo."""
     nodeid: str = ""
@@ -86,7 +86,7 @@ class ModelReport:
     stage: Stage = Stage.DONE
     """The stage that failed, or ``done``."""
     error: ErrorRecord | None = None
-    """What was raised; null where nothing was."""
+    """The exception; null without one."""
     weights: str = ""
     """The zoo's setting of what its parameters hold."""
     inputs: tuple[str, ...] = ()
@@ -102,37 +102,37 @@ class ModelReport:
     seconds: float = 0.0
     """Wall time of the item, building and drawing included."""
     history: HistoryRecord | None = None
-    """The recorded forward pass; null where none came to its end.  In ``report.json`` without its lists."""
+    """The recorded forward pass; null if none was completed.  In ``report.json`` without its lists."""
     verdict: Verdict | None = None
-    """What validation found; null where it was not asked for."""
+    """The result of validation; null if it did not run."""
     comparison: Comparison | None = None
-    """What differs from the stored baseline; null where nothing was compared."""
+    """The differences from the stored baseline; null if nothing was compared."""
     flops: int | None = None
-    """Floating-point operations of the forward pass; null where nothing counted them."""
+    """Floating-point operations of the forward pass; null if they were not counted."""
     measurements: Measurements | None = None
-    """What it cost; null where that was not measured."""
+    """The costs of the pass; null if they were not measured."""
     statistics: ActivationStatistics | None = None
-    """What its activations were like; null where that was not asked for."""
+    """Statistics of its activations; null if the run did not ask for them."""
     findings: tuple[AuditFinding, ...] = ()
-    """What the audit found, what matters most first.  In ``report.json`` without meaning, advice and places."""
+    """Findings of the audit, the most severe first.  In ``report.json`` without meaning, advice and places."""
     code: dict[str, str] = field(default_factory=dict)
     """Lines of code around each ``source_line`` of its operations."""
     graph: str = ""
-    """Path of the drawing, relative to the report's folder; empty where there is none."""
+    """Path of the drawing, relative to the report's folder; empty without one."""
     graph_unfit: str = ""
-    """Why the settings of ``--lens-graph`` do not fit the model; empty where they do, or nothing was asked for."""
+    """Why the settings of ``--lens-graph`` do not fit the model; empty if they do, or without ``--lens-graph``."""
     graph_failed: str = ""
     """Why the drawing that ``--lens-graph`` asks for could not be made; empty otherwise."""
     notes: tuple[str, ...] = ()
-    """What was left out, and why: text for readers, which no code reads back."""
+    """Parts that are missing, and why: text for readers, which no code reads back."""
 
     @property
     def is_brief(self) -> bool:
-        """Whether what was recorded of operations was left out."""
+        """Whether the operations were left out."""
         return self.history is not None and self.history.num_operations > 0 and not self.history.operations
 
     def brief(self) -> ModelReport:
-        """Return what a table of all models shows: the report without what is told of operations and modules."""
+        """Return the report for a table of all models: without operations and modules."""
         history, cost = self.history, self.measurements
         return replace(
             self,
@@ -159,8 +159,8 @@ class Environment:
     platform: str = ""
     torch: str = ""
     packages: dict[str, str] = field(default_factory=dict)
-    """Versions of further packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of what PyTorch was built
-    with: BLAS, MKL, oneDNN, CUDA."""
+    """Versions of other packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of the libraries of PyTorch's
+    build: BLAS, MKL, oneDNN, CUDA."""
     device: str = "cpu"
     cpu_capability: str = ""
     num_threads: int = 0
@@ -170,7 +170,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPart:
-    """One of the runs that a joined report is made of."""
+    """One of the runs of a merged report."""
 
     created: str = ""
     """ISO 8601, UTC."""
@@ -192,7 +192,7 @@ class RunReport:
     environment: Environment = field(default_factory=Environment)
     models: tuple[ModelReport, ...] = ()
     parts: tuple[RunPart, ...] = ()
-    """The runs that were joined, where several were; command and environment are the first one's."""
+    """The runs that were merged, if several; command and environment are those of the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,15 +204,15 @@ class TracedCall:
     model
         Class name.
     verdict
-        None where there is none: `trouble` or `left_off` says why.
+        None if validation did not finish: `trouble` or `left_off` says why.
     trouble
-        The traceback of an error of ours.
+        The traceback of an error in pytest-torchlens.
     left_off
-        The limit that was passed.
+        The limit that the call exceeded.
     operations
-        How many were recorded.
+        Number of recorded operations.
     seconds
-        What recording (the call itself included) and validating took.
+        Time of recording (with the call itself) and validating.
     """
 
     model: str
@@ -225,14 +225,14 @@ class TracedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedTest:
-    """What became of the outermost module calls of one test."""
+    """The results of the outermost module calls of one test."""
 
     calls: int = 0
-    """How many there were."""
+    """Number of these calls."""
     known: int = 0
-    """How many had a structure and inputs that were validated before."""
+    """Calls whose structure and inputs were validated before."""
     passed_over: dict[str, int] = field(default_factory=dict)
-    """How many were not recorded, by the reason."""
+    """Calls that were not recorded, by reason."""
     found: tuple[TracedCall, ...] = ()
     seconds: float = 0.0
-    """What recording and validating took, and what it took to tell which calls are known."""
+    """Time of recording and validating, and of finding which calls are known."""
