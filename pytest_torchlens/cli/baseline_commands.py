@@ -13,8 +13,8 @@ from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.baseline.wording import headline
-from pytest_torchlens.baseline.wording import told
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import nearest
@@ -108,7 +108,7 @@ def _diff(options: argparse.Namespace, store: Store) -> int:
         seconds = (times.baseline, times.last) if times is not None else None
         found = compare(before, after, conditions, baseline=name, seconds=seconds)
         failed += found.fails
-        print(told(found, name) if found.findings else f"{name}: {headline(found)}")
+        print(comparison_text(found, name) if found.findings else f"{name}: {headline(found)}")
     return int(failed > 0)
 
 

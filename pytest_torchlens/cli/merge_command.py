@@ -31,11 +31,11 @@ def run(options: argparse.Namespace) -> int:
     from pytest_torchlens.report import RunFolderError
 
     try:
-        joined = RunFolder.joined([RunFolder.read(path) for path in options.runs])
+        joined = RunFolder.join([RunFolder.read(path) for path in options.runs])
         index, troubles = joined.write_site(options.out)
     except (RunFolderError, OSError) as error:
         raise CommandError(str(error)) from None
-    for line in [*joined.replaced, *troubles]:
+    for line in [*joined.replacements, *troubles]:
         print(line)
     print(f"{count_text(len(joined.run.models), 'model')} of {count_text(len(options.runs), 'run')}")
     print(f"report: {index.absolute().as_uri()}")

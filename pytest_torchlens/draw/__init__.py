@@ -9,7 +9,7 @@ from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.draw_options import VisOpt
 from pytest_torchlens.draw.draw_options import check_choice
 from pytest_torchlens.draw.drawing import DrawingUnavailable
-from pytest_torchlens.draw.drawing import checked_path
+from pytest_torchlens.draw.drawing import check_path
 from pytest_torchlens.draw.drawing import draw
 from pytest_torchlens.draw.drawing import draw_difference
 from pytest_torchlens.draw.drawing import render
@@ -28,7 +28,7 @@ __all__ = [
     "Theme",
     "VisOpt",
     "check_choice",
-    "checked_path",
+    "check_path",
     "dot_source",
     "draw",
     "draw_difference",

@@ -38,12 +38,13 @@ from pytest_torchlens.history.operation_records import arguments_with_labels
 from pytest_torchlens.history.operation_records import assign_labels
 from pytest_torchlens.history.operation_records import fields_of
 from pytest_torchlens.history.rerun import graph_differences
-from pytest_torchlens.history.source import source_line
+from pytest_torchlens.history.source import source_place
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import LoopRecord
+from pytest_torchlens.records import SourcePlace
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -292,9 +293,13 @@ class ModelHistory(HistoryView):
     def _labels_by_call(self) -> dict[int, str]:
         return {node.number: node.label for node in reversed(self.nodes) if node.number >= 0}
 
+    def source_place(self, number: int) -> SourcePlace | None:
+        """Return the model's line that made call `number`; as text ``file:line, in function``."""
+        return source_place(self._call(number))
+
     def source_line(self, number: int) -> str:
         """Return ``file:line, in function`` of the model's line that made call `number`."""
-        return source_line(self._call(number))
+        return str(self.source_place(number) or "")
 
     def _call(self, number: int) -> Call:
         calls = self.recording.calls

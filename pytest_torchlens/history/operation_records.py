@@ -16,7 +16,7 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
-from pytest_torchlens.history.source import source_line
+from pytest_torchlens.history.source import source_place
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Operation
 
@@ -126,7 +126,7 @@ def _call(node: Node) -> dict[str, Any]:
         "is_part_of_iterable_output": several,
         "iterable_output_index": node.value.position if several else None,
         "composite": call.group.path if call.group is not None else "",
-        "source_line": source_line(call),
+        "source_place": source_place(call),
     }
 
 
@@ -191,7 +191,7 @@ def _origin(node: Node) -> str:
     readers = [child.call for child in node.children if child.call is not None]
     foreign = node.source is not None and is_foreign(node.source.live)
     made = "made from an array, as by torch.from_numpy" if foreign else "made outside torch's functions"
-    return f"{made}, first read in {source_line(readers[0])}" if readers else ""
+    return f"{made}, first read in {source_place(readers[0]) or ''}" if readers else ""
 
 
 def _is_terminal_bool(node: Node) -> bool:

@@ -17,20 +17,21 @@ import torch
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.records import SourcePlace
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _NOT_THE_MODEL = (_TORCH, _OURS, contextlib.__file__, functools.__file__)
 
 
-def source_line(call: Call) -> str:
-    """Return ``file:line, in function`` of the innermost frame that belongs neither to PyTorch nor to us."""
-    return next((describe(code, at) for code, at in model_frames(call)), "")
+def source_place(call: Call) -> SourcePlace | None:
+    """Return the line of the innermost frame that belongs neither to PyTorch nor to us."""
+    return next((place_of(code, at) for code, at in model_frames(call)), None)
 
 
-def first_model_line(recorded: Frames) -> str:
-    """Return ``file:line, in function`` of the innermost recorded frame that is the model's."""
-    return next((describe(code, at) for code, at in model_frames_of(recorded)), "")
+def first_model_place(recorded: Frames) -> SourcePlace | None:
+    """Return the line of the innermost recorded frame that is the model's."""
+    return next((place_of(code, at) for code, at in model_frames_of(recorded)), None)
 
 
 def frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
@@ -73,9 +74,9 @@ def has_source(filename: str) -> bool:
     return filename.endswith(">") and filename in linecache.cache
 
 
-def describe(code: CodeType, at: int) -> str:
-    """Return ``file:line, in function`` for an instruction."""
-    return f"{code.co_filename}:{line_of(code, at)}, in {code.co_name}"
+def place_of(code: CodeType, at: int) -> SourcePlace:
+    """Return the line of an instruction."""
+    return SourcePlace(code.co_filename, line_of(code, at), code.co_name)
 
 
 def positions(code: CodeType) -> list[tuple[int, ...]]:

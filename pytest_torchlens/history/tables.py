@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import networkx
     import pandas
 
-_FIELDS = [name for name in Operation.__dataclass_fields__ if name != "edges"]
+_FIELDS = [name for name in Operation.__dataclass_fields__ if name not in ("edges", "source_place")]
 
 
 def to_pandas(operations: Iterable[Operation], rolled: bool = False) -> pandas.DataFrame:

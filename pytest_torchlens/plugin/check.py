@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from pytest_torchlens.baseline.store import key_of
-from pytest_torchlens.baseline.wording import told
+from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.plugin.hooks import HookError
 from pytest_torchlens.plugin.hooks import apply_compare_hook
@@ -79,7 +79,7 @@ class Check:
             found = apply_compare_hook(compared, key, self._item.config)
         except (ValueError, ReferenceError, HookError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
-        text = told(found, key, key, command_options(self._item.config))
+        text = comparison_text(found, key, key, command_options(self._item.config))
         self._item.add_report_section("call", "lens", text)
         if found.fails:
             pytest.fail(text, pytrace=False)

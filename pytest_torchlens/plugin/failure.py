@@ -10,7 +10,7 @@ import _pytest
 import pluggy
 
 from pytest_torchlens.baseline.store import key_of
-from pytest_torchlens.baseline.wording import told
+from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.plugin.settings import command_options
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def failure_text(report: ModelReport, config: pytest.Config) -> str:
         return _error(report, report.error)
     if report.comparison is not None and report.comparison.fails:
         name, key = f"{report.zoo}:{report.name}", key_of(report.zoo, report.name)
-        return told(report.comparison, name, key, command_options(config))
+        return comparison_text(report.comparison, name, key, command_options(config))
     if report.verdict is None or report.verdict:
         return ""
     failed = [part for part in report.verdict.parts if not part.status.ok]
@@ -116,11 +116,10 @@ def represent_text(error: ErrorRecord, place: Path) -> ExceptionRepr:
     from _pytest._code.code import ReprFileLocation
     from _pytest._code.code import ReprTraceback
 
-    from pytest_torchlens.report.summary import Frame
-    from pytest_torchlens.report.summary import last_frame
+    from pytest_torchlens.records import SourcePlace
 
     text = f"{error.traceback}{_where(error)}\n"
-    frame = last_frame(error.traceback) or Frame(str(place), 1, None)
+    frame = error.source_place or SourcePlace(str(place), 1)
     crash = ReprFileLocation(frame.file, frame.line, f"{error.type}: {error.message}".removesuffix(": "))
     return ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), crash)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.calls import Missed
-from pytest_torchlens.history.source import first_model_line
+from pytest_torchlens.history.source import first_model_place
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
@@ -39,7 +39,7 @@ def _missed_operation(missed: Missed, where: Where) -> Failure:
         message=f"{missed.name} ran {after}{inside}, but no recorded operation did it",
         cause="it was called past torch's Python functions: by compiled code or autograd",
         advice="call the code in eager mode, or leave completeness out with a reason",
-        source_line=first_model_line(missed.frames),
+        source_place=first_model_place(missed.frames),
     )
 
 
@@ -51,7 +51,7 @@ def _unknown_source(source: Source, recording: Recording, where: Where) -> Failu
         message=f"a tensor of shape {shape} that it reads was made during the pass by no recorded operation",
         cause=_maker(source, recording),
         advice="compute it in the forward pass, or have it returned there; or leave completeness out with a reason",
-        source_line=where.source_line(reader) if reader < calls else "",
+        source_place=where.source_place(reader) if reader < calls else None,
     )
 
 
@@ -66,4 +66,5 @@ def _escapes(recording: Recording) -> Iterator[str]:
     """Yield how often which function handed values to Python, where the graph cannot follow them."""
     for name, count in Counter(escape.name for escape in recording.escapes).most_common():
         first = next(escape for escape in recording.escapes if escape.name == name)
-        yield f"{name} handed {count} value{'s' * (count > 1)} to Python (first at {first_model_line(first.frames)})"
+        place = first_model_place(first.frames) or ""
+        yield f"{name} handed {count} value{'s' * (count > 1)} to Python (first at {place})"

@@ -45,7 +45,7 @@ def check_invariants(history: ModelHistory, *, restored: bool = True) -> PartVer
                     message=message,
                     cause="the history was changed after it was made, or this is a fault of pytest-torchlens",
                     advice="make the history again; if it stays, please report the model",
-                    source_line=history.source_line(number) if 0 <= number < len(history.recording.calls) else "",
+                    source_place=history.source_place(number) if 0 <= number < len(history.recording.calls) else None,
                 )
             )
     return score.verdict()

@@ -86,7 +86,7 @@ class Perturbation:
             message=f"other values for argument {argument} of {trial.call.info.name} leave its result unchanged",
             cause="the recorded parent is not what the operation read, or the operation ignores it",
             advice="compare the operation's parents with the source line; if they are right, report the model to us",
-            source_line=self._where.source_line(number),
+            source_place=self._where.source_place(number),
         )
 
     def verdict(self, complete: bool) -> PartVerdict:

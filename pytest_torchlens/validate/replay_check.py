@@ -329,7 +329,7 @@ class ReplayCheck:
                 values=values,
                 cause=cause or likely_cause(self._recording, self._recording.calls[number]),
                 advice="the first failure is the one to look at: what follows from it differs too",
-                source_line=self._where.source_line(number),
+                source_place=self._where.source_place(number),
             )
         )
 

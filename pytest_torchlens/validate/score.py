@@ -6,6 +6,7 @@ from typing import Protocol
 
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.records import Status
 
 _MOST_FAILURES = 10
@@ -17,7 +18,7 @@ class Where(Protocol):
     def label(self, number: int) -> str:
         """Return the label of the first operation of call `number`."""
 
-    def source_line(self, number: int) -> str:
+    def source_place(self, number: int) -> SourcePlace | None:
         """Return the model's line that made call `number`."""
 
 

@@ -111,7 +111,7 @@ def test_it_works_without_torch(store, tmp_path):
         (["show", "zoo/smal"], "no baseline 'zoo/smal' in lens_baselines: did you mean 'zoo/small'?"),
         (["diff", "zoo/none"], "nothing waits to be accepted for 'zoo/none'"),
         (["accept", "zoo/x*"], "nothing that waits fits 'zoo/x*'"),
-        (["diff", "zoo/small", "--fail", "structur"], "no condition 'structur'"),
+        (["diff", "zoo/small", "--fail", "structur"], "expected a condition, got 'structur'"),
         (["diff", "a.json", "b.json"], "a.json cannot be read"),
     ],
 )

@@ -238,10 +238,10 @@ def test_gradients_run_back_in_blue_where_they_flowed():
         ),
         (
             {"color_by": "flops"},
-            r"'flops', and they were not measured: call measure_forward_pass\(model, x, history=history\) before",
+            r"expected measured FLOPs for 'flops', got none: call measure_forward_pass\(model, x, history=history\)",
         ),
         ({"vis_opt": "none"}, "vis_opt: expected 'unrolled' or 'rolled' to draw a picture, got 'none'"),
-        ({"color_by": "gradient_norm"}, "no gradient was saved: record with save_gradients=True"),
+        ({"color_by": "gradient_norm"}, "expected saved gradients, got none: record with save_gradients=True"),
         (
             {"color_by": {"conv2d_9": 1}},
             "color_by: expected labels of layers as keys, got 'conv2d_9'; did you mean 'conv2d_",

@@ -59,7 +59,7 @@ def test_kernels_of_another_environment_are_told_apart_with_nothing_stored(proje
     assert [finding["alone"]["exactness"] for finding in found["findings"]] == ["less exact", "less exact"]
     assert found["against"].startswith(f"{sys.executable} (torch ")
     result.assert_outcomes(passed=1)
-    untimed = "times were not compared: of another interpreter's run none is taken"
+    untimed = "times not compared: the other interpreter's run is not timed"
     result.stdout.fnmatch_lines([f"against {sys.executable} (torch *): 1 local-change", untimed])
     assert "accept" not in result.stdout.str()
     assert not (project.path / ".lens").exists()
@@ -91,7 +91,7 @@ def test_activations_that_could_not_be_kept_are_told(project: pytest.Pytester, m
     monkeypatch.setattr("pytest_torchlens.run.Against", Hindered)
     found, _ = compared(project, f"--lens-against={sys.executable}", gelu=ROUGH, silu=ROUGH)
     assert accused(found) == {"/gelu": "local-change"}
-    assert any("activations were not kept: " in note and "Not a directory" in note for note in found["notes"])
+    assert any("activations not saved: " in note and "Not a directory" in note for note in found["notes"])
 
 
 def test_the_other_gets_modules_of_the_users_and_none_of_this_python(monkeypatch: pytest.MonkeyPatch):

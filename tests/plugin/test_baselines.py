@@ -191,15 +191,18 @@ def test_what_fails_can_be_said_in_the_option_and_in_the_zoo_file(pytester: pyte
     (project / "net.yaml").write_text(ZOO + rule, encoding="utf-8")
     validate(pytester).assert_outcomes(passed=1, failed=2)
     (project / "net.yaml").write_text(ZOO + "rules:\n  - {match: a, fail_on: structur}\n", encoding="utf-8")
-    validate(pytester).stderr.fnmatch_lines(["*net.yaml:*'fail_on': no condition 'structur'*structure*"])
+    validate(pytester).stderr.fnmatch_lines(["*net.yaml:*'fail_on': expected a condition, got 'structur'*structure*"])
 
 
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
         ("--lens-update=newer", "*--lens-update: no kind 'newer'*new*"),
-        ("--lens-fail-on=own", "*--lens-fail-on: 'own'*own:1e-5*"),
-        ("--lens-fail-on=slower", "*--lens-fail-on: 'slower': say by how much a pass may be slower, as in time:+20%"),
+        ("--lens-fail-on=own", "*--lens-fail-on: expected a number from 0, as in own:1e-5, got 'own'*"),
+        (
+            "--lens-fail-on=slower",
+            "*--lens-fail-on: expected by how much a pass may be slower, as in time:+20%, got 'slower'",
+        ),
         ("--lens-baseline=@a", "*--lens-baseline: '@a' is no name of a set*"),
         ("--lens-baseline=a/b", "*--lens-baseline: 'a/b' is no name of a set*"),
     ],
@@ -220,7 +223,7 @@ def test_a_broken_baseline_fails_its_model_and_is_replaced_on_request(pytester: 
     (pytester.path / "lens_baselines" / "net" / "a.json").write_text("{}")
     result = validate(pytester)
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["*a.json is no baseline that can be used: the file lacks*"])
+    result.stdout.fnmatch_lines(["*a.json is not a usable baseline: the file lacks*"])
     validate(pytester, "--lens-update=changed").assert_outcomes(passed=3)
     validate(pytester).stdout.fnmatch_lines(["baselines: 3 identical"])
 
@@ -350,7 +353,7 @@ def test_lens_check_takes_a_model_that_nobody_else_holds(pytester: pytest.Pytest
     ("mark", "said"),
     [
         ("failon='none'", "*the marker lens has no option 'failon'; did you mean 'fail_on'?"),
-        ("fail_on='structur'", "*no condition 'structur': did you mean 'structure'?"),
+        ("fail_on='structur'", "*expected a condition, got 'structur'; did you mean 'structure'?"),
         ("fail_on=5", "*fail_on is 5; it takes conditions*"),
     ],
 )

@@ -48,9 +48,9 @@ def test_a_folder_in_the_ini_file_is_under_rootdir(pytester: pytest.Pytester):
     [
         ("graphs,format=gif", "--lens-graph: format: expected 'svg', 'pdf', 'png', 'dot', got 'gif'"),
         ("graphs,format=sgv", "--lens-graph: format: expected 'svg', *, got 'sgv' (did you mean 'svg'?)"),
-        ("graphs,fromat=pdf", "--lens-graph: unknown drawing setting 'fromat'; did you mean 'format'"),
+        ("graphs,fromat=pdf", "--lens-graph: expected a drawing setting, got 'fromat'; did you mean 'format'"),
         ("graphs,theme=drak", "--lens-graph: theme: expected *, got 'drak' (did you mean 'dark'?)"),
-        ("graphs,thme=dark", "--lens-graph: unknown drawing setting 'thme'; did you mean 'theme'"),
+        ("graphs,thme=dark", "--lens-graph: expected a drawing setting, got 'thme'; did you mean 'theme'"),
         ("graphs,rolled", "--lens-graph: expected NAME=VALUE such as vis_opt=rolled, got 'rolled'"),
         (
             "graphs,vis_nesting_depth=deep",
@@ -62,8 +62,8 @@ def test_a_folder_in_the_ini_file_is_under_rootdir(pytester: pytest.Pytester):
             "graphs,color_by=tiem",
             "--lens-graph: color_by: expected a metric that records have, got 'tiem'; did you mean",
         ),
-        ("graphs,focus=a,focus=b", "--lens-graph: focus is given twice"),
-        ("graphs,legend,legend=false", "--lens-graph: legend is given twice"),
+        ("graphs,focus=a,focus=b", "--lens-graph: focus: expected one value, got two"),
+        ("graphs,legend,legend=false", "--lens-graph: legend: expected one value, got two"),
         ("graphs,vis_opt=none", "--lens-graph: vis_opt: expected 'unrolled' or 'rolled' to draw a picture"),
         ("graphs,color_by=flosp", "--lens-graph: color_by: expected a metric *got 'flosp'; did you mean 'flops'"),
         ("format=svg", "--lens-graph begins with the setting 'format=svg'; a folder goes first: graphs,format=svg"),

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pytest_torchlens import log_forward_pass
-from pytest_torchlens.baseline.saved_activations import keep
+from pytest_torchlens.baseline.saved_activations import save_activations
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.capture.tensor_files import TensorWriter
@@ -47,7 +47,7 @@ def a_pass() -> ModelHistory:
 
 def activations(folder: Path) -> None:
     history = a_pass()
-    keep(folder, history, take(history, find_environment()))
+    save_activations(folder, history, take(history, find_environment()))
 
 
 def parquet(folder: Path) -> None:

@@ -27,10 +27,10 @@ from pytest_torchlens.history.control_flow.syntax import text_of
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import by_value
 from pytest_torchlens.history.source import by_identity
-from pytest_torchlens.history.source import describe
 from pytest_torchlens.history.source import frames
 from pytest_torchlens.history.source import is_model_code
 from pytest_torchlens.history.source import model_frames
+from pytest_torchlens.history.source import place_of
 from pytest_torchlens.records import EscapeRecord
 
 
@@ -118,7 +118,7 @@ class _Decisions:
         frames = list(model_frames(escape))
         if not frames:
             return {}
-        where = {"source_line": describe(*frames[0])}
+        where = {"source_place": place_of(*frames[0])}
         if _asked_without_source(escape):
             return where
         node, value = asked(*frames[0], escape.name, escape.result, id(escape) in self._last)
@@ -181,7 +181,7 @@ def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int
     """
     branches: dict[str, dict[tuple[int, ...], bool]] = defaultdict(dict)
     for record in records:
-        filename = record.source_line.rpartition(", in ")[0].rpartition(":")[0]
+        filename = record.source_place.file if record.source_place else ""
         for lines, is_taken in ((record.lines_taken, True), (record.lines_not_taken, False)):
             for piece in zip(lines[::2], lines[1::2], strict=True):
                 branches[filename][piece] = is_taken or branches[filename].get(piece, False)

@@ -46,9 +46,9 @@ from pytest_torchlens.history.layers.detours import Detours
 from pytest_torchlens.history.layers.signatures import Groups
 from pytest_torchlens.history.layers.signatures import Operations
 from pytest_torchlens.history.source import by_identity
-from pytest_torchlens.history.source import describe
 from pytest_torchlens.history.source import model_frames
 from pytest_torchlens.history.source import model_frames_of
+from pytest_torchlens.history.source import place_of
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import LoopRecord
 
@@ -430,4 +430,4 @@ def _by_sizes(nodes: list[Node]) -> Iterator[tuple[Repeated, str]]:
         seen.add((node.layer_label, id(code), at))
         expression = node_at(code, at)
         for loop in loops_over(expression) if expression is not None else ():
-            yield loop, f"{node.layer_label}, by its size: {describe(code, at)}"
+            yield loop, f"{node.layer_label}, by its size: {place_of(code, at)}"
