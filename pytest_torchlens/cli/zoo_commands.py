@@ -56,11 +56,11 @@ def run_list(options: argparse.Namespace) -> int:
 
 def run_probe(options: argparse.Namespace) -> int:
     """Measure one model after the other; print or write the rules."""
-    from pytest_torchlens.zoo.probe import SIZES
+    from pytest_torchlens.zoo.probe import IMAGE_SIZES
     from pytest_torchlens.zoo.probe import probe
 
     zoo = _load(options.zoo)
-    names, sizes = _select(zoo, options.glob), _sizes(options.sizes) if options.sizes else SIZES
+    names, sizes = _select(zoo, options.glob), _sizes(options.sizes) if options.sizes else IMAGE_SIZES
     probes = []
     for number, name in enumerate(names, 1):
         probes.append(found := probe(zoo.case(name), sizes))

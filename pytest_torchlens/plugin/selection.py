@@ -76,7 +76,7 @@ class Selection:
         if hasattr(self._config, "workerinput"):
             return
         for path, choice in self.choices.items():
-            for message in choice.zoo.idle_globs() if path.parent != shipped_folder() else ():
+            for message in choice.zoo.unused_globs() if path.parent != shipped_folder() else ():
                 self._config.issue_config_time_warning(ZooWarning(message), stacklevel=2)
 
     @cached_property
@@ -133,7 +133,7 @@ class Selection:
         choice = self._choose(path, every=not name)
         if not name:
             return str(path)
-        choice.names.add(choice.zoo.exactly(name))
+        choice.names.add(choice.zoo.check_name(name))
         return f"{path}::{name}"
 
     def _choose(self, path: Path, *, every: bool = False) -> Choice:

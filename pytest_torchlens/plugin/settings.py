@@ -236,10 +236,10 @@ def _seconds(text: str) -> float:
 def _memory(text: str) -> int | None:
     if not text:
         return None
-    from pytest_torchlens.zoo.zoo_settings import bytes_of
+    from pytest_torchlens.zoo.zoo_settings import parse_bytes
 
     try:
-        return bytes_of(text)
+        return parse_bytes(text)
     except ValueError as error:
         raise pytest.UsageError(f"--lens-memory: {error}") from None
 
