@@ -21,31 +21,178 @@ from pytest_torchlens.baseline.policy import KEEPS
 from pytest_torchlens.baseline.policy import UPDATES
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.store import Store
-from pytest_torchlens.plugin.options import SECONDS
+from pytest_torchlens.plugin.options import DEFAULT_TIMEOUT
 from pytest_torchlens.plugin.options import SIZES
-from pytest_torchlens.records import nearest
+from pytest_torchlens.records import close
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_torchlens.report import Graphs
     from pytest_torchlens.report import ResultTable
     from pytest_torchlens.run import JobLimits
     from pytest_torchlens.run import OtherPython
 
 
-_OF_STORED = ("--lens-update", "--lens-baseline", "--lens-keep")
+@dataclass(frozen=True)
+class LensOptions:
+    """Options and ini keys of a run, checked; an option overrides the ini key of its name."""
+
+    zoos: tuple[str, ...]
+    validate: bool
+    parts: tuple[str, ...] | None
+    """Parts of the validation; None for all."""
+    report: Path | None
+    junit_properties: bool
+    graphs: Graphs | None
+    """Drawings in addition to those of the report; None if not requested."""
+    device: str
+    """The device of all models; empty to use the zoo file's."""
+    sweep: SweepOptions
+    ci: CiOptions
+    baseline: Policy | None
+    """How baselines are used; None if nothing is compared."""
+    against: OtherPython | None
+    """The interpreter to compare with; None for stored baselines."""
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> LensOptions:
+        """Read and check them.
+
+        Raises
+        ------
+        pytest.UsageError
+            If an option does not accept its value, a folder cannot be written to, or a device does not exist.
+        """
+        option: Any = config.option
+        if option.lens_parts and not option.lens_validate:
+            raise pytest.UsageError("--lens-parts needs --lens-validate, whose parts it selects")
+        check_baseline_options(config)
+        against = _against(config)
+        policy = policy_of(config) if option.lens_validate else None
+        options = cls(
+            zoos=tuple(option.lens_zoo),
+            validate=option.lens_validate,
+            parts=_parts(option.lens_parts or config.getini("lens_parts")),
+            report=report_folder(config),
+            junit_properties=config.getini("lens_junit_properties"),
+            graphs=_graphs(config),
+            device=_device(option.lens_device or config.getini("lens_device")),
+            sweep=SweepOptions.of(config),
+            ci=CiOptions.of(config),
+            baseline=replace(policy, against=str(against)) if policy and against else policy,
+            against=against,
+        )
+        if not option.collectonly:
+            _check_writable("--lens-report", options.report)
+            _check_writable("--lens-graph", options.graphs.folder if options.graphs else None)
+            _check_writable("--lens-table", options.sweep.table.parent if options.sweep.table else None)
+        return options
+
+
+def report_folder(config: pytest.Config) -> Path | None:
+    """Return the folder of the report; None if not requested."""
+    return _folder(config, "lens_report", config.option.lens_report or config.getini("lens_report"))
+
+
+def _words(option: str, values: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of comma-separated lists; each must be one of `known`."""
+    words = tuple(word.strip() for value in values for word in value.split(","))
+    for word in words:
+        if word not in known:
+            hint = close(word, known)
+            raise pytest.UsageError(f"{option}: expected {', '.join(known)}, got {word!r}{hint and f' ({hint})'}")
+    return words
+
+
+def _parts(values: list[str]) -> tuple[str, ...] | None:
+    if not values:
+        return None
+    from pytest_torchlens.validate import PARTS
+    from pytest_torchlens.validate import check_parts
+
+    return check_parts(_words("--lens-parts", values, PARTS))
+
+
+def _device(name: str) -> str:
+    if not name:
+        return name
+    from pytest_torchlens.run import check_device
+
+    try:
+        return str(check_device(name))
+    except ValueError as error:
+        raise pytest.UsageError(f"--lens-device: {error}") from None
+
+
+def _against(config: pytest.Config) -> OtherPython | None:
+    name: str | None = config.option.lens_against
+    if name is None:
+        return None
+    from pytest_torchlens.run import OtherPython
+    from pytest_torchlens.run import OtherPythonError
+
+    try:
+        return OtherPython.find(name, config.invocation_params.dir)
+    except OtherPythonError as error:
+        raise pytest.UsageError(f"--lens-against: {error}") from None
+
+
+def _graphs(config: pytest.Config) -> Graphs | None:
+    value: str = config.option.lens_graph or config.getini("lens_graph")
+    name, *settings = value.split(",")
+    if "=" in name.partition("/")[0] or (settings and not name):
+        example = f"graphs,{value.lstrip(',')}"
+        raise pytest.UsageError(f"--lens-graph: expected a folder before the settings, as in {example}, got {value!r}")
+    folder = _folder(config, "lens_graph", name)
+    if folder is None:
+        return None
+    from pytest_torchlens.report import Graphs
+
+    try:
+        return Graphs.of(folder, settings)
+    except (ValueError, TypeError) as error:
+        raise pytest.UsageError(f"--lens-graph: {error}") from None
+
+
+def _folder(config: pytest.Config, key: str, name: str) -> Path | None:
+    """Return a folder: an option is relative to the current folder, an ini key to rootdir."""
+    if not name:
+        return None
+    return Path((config.invocation_params.dir if getattr(config.option, key) else config.rootpath) / name)
+
+
+def _check_writable(option: str, folder: Path | None) -> None:
+    if folder and (why := _why_unusable(folder)):
+        raise pytest.UsageError(f"{option}: expected a folder that can be written to, got {folder}, which {why}")
+
+
+def _why_unusable(folder: Path) -> str:
+    """Make a folder, before models run for nothing; return why it cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        return "is a file"
+    except (OSError, ValueError) as error:
+        return f"cannot be made ({getattr(error, 'strerror', None) or error})"
+    return "" if os.access(folder, os.W_OK) else "cannot be written to"
+
+
+_STORED_BASELINE_OPTIONS = ("--lens-update", "--lens-baseline", "--lens-keep")
 
 
 def policy_of(config: pytest.Config) -> Policy:
-    """Return what the options and ini keys of baselines come to.
+    """Read and check the options and ini keys of baselines.
 
     Raises
     ------
     pytest.UsageError
-        If a value is none that its option takes, or baselines are to be stored under CI.
+        If an option does not accept its value, or baselines would be stored under CI.
     """
     option: Any = config.option
-    given = config.getini("lens_baseline_dir")
-    store = Store.of(config.rootpath, config.rootpath / given if given else None, _name(option.lens_baseline))
+    folder = config.getini("lens_baseline_dir")
+    name = _baseline_name(option.lens_baseline)
+    store = Store.of(config.rootpath, config.rootpath / folder if folder else None, name)
     fail_on = (*config.getini("lens_fail_on"), *option.lens_fail_on)
     try:
         Conditions.of(fail_on)
@@ -66,69 +213,60 @@ def policy_of(config: pytest.Config) -> Policy:
 
 
 def command_options(config: pytest.Config) -> str:
-    """Return what ``pytest-lens`` must be told to find the baselines of a run, with a space before each word."""
-    here, root, given = config.invocation_params.dir, config.rootpath, config.getini("lens_baseline_dir")
+    """Return the options with which ``pytest-lens`` finds the baselines of a run, each after a space."""
+    here, root, folder = config.invocation_params.dir, config.rootpath, config.getini("lens_baseline_dir")
     options = {
         "root": os.path.relpath(root, here) if root != here else "",
-        "dir": os.path.relpath(root / given, here) if given else "",
+        "dir": os.path.relpath(root / folder, here) if folder else "",
         "baseline": config.getoption("lens_baseline") or "",
     }
     return "".join(f" {shlex.quote(f'--{name}={value}')}" for name, value in options.items() if value)
 
 
-def _name(name: str | None) -> str:
+def _baseline_name(name: str | None) -> str:
     if name is None:
         return ""
     if not name or Path(name).name != name or name.startswith((".", "@")):
-        raise pytest.UsageError(f"--lens-baseline: {name!r} is no name of a set; one is a plain word, as torch-2.13")
+        raise pytest.UsageError(f"--lens-baseline: expected a plain name such as torch-2.13, got {name!r}")
     return name
 
 
 def _keep(values: list[str]) -> tuple[str, ...]:
-    kinds = tuple(kind.strip() for value in values for kind in value.split(","))
-    for kind in kinds:
-        if kind not in KEEPS:
-            raise pytest.UsageError(f"--lens-keep: there is no {kind!r} to keep: {nearest(kind, KEEPS)}")
-    return kinds
+    return _words("--lens-keep", values, KEEPS)
 
 
 def _update(values: list[str], *, refused: bool) -> tuple[str, ...]:
-    kinds = [kind.strip() for value in values for kind in value.split(",")]
-    for kind in kinds:
-        if kind not in UPDATES:
-            raise pytest.UsageError(f"--lens-update: no kind {kind!r}: {nearest(kind, UPDATES)}")
+    kinds = _words("--lens-update", values, UPDATES)
     if kinds and refused:
         raise pytest.UsageError(
-            "--lens-update under CI would accept whatever it finds; store baselines on your machine, "
+            "--lens-update under CI would accept any change: store baselines on your machine, "
             "or add --lens-update-in-ci"
         )
-    return UPDATES[:-1] if "all" in kinds else tuple(kinds)
+    return UPDATES[:-1] if "all" in kinds else kinds
 
 
-def check_alone(config: pytest.Config) -> None:
-    """Refuse options of baselines where nothing is compared.
+def check_baseline_options(config: pytest.Config) -> None:
+    """Check that options of baselines are used with ``--lens-validate``, and not with ``--lens-against``.
 
     Raises
     ------
     pytest.UsageError
-        If one is there without ``--lens-validate``.
+        If they are not.
     """
     option: Any = config.option
-    given = {"--lens-update": option.lens_update, "--lens-strict": option.lens_strict}
-    given |= {"--lens-baseline": option.lens_baseline, "--lens-fail-on": option.lens_fail_on}
-    given |= {"--lens-keep": option.lens_keep, "--lens-against": option.lens_against}
-    for name, value in given.items():
+    options = {"--lens-update": option.lens_update, "--lens-strict": option.lens_strict}
+    options |= {"--lens-baseline": option.lens_baseline, "--lens-fail-on": option.lens_fail_on}
+    options |= {"--lens-keep": option.lens_keep, "--lens-against": option.lens_against}
+    for name, value in options.items():
         if value and not option.lens_validate:
-            raise pytest.UsageError(f"{name} is about the comparison with a baseline: add --lens-validate")
-        if value and option.lens_against and name in _OF_STORED:
-            raise pytest.UsageError(
-                f"{name} is about stored baselines, and --lens-against leaves these alone: drop one"
-            )
+            raise pytest.UsageError(f"{name} needs --lens-validate, which compares models with baselines")
+        if value and option.lens_against and name in _STORED_BASELINE_OPTIONS:
+            raise pytest.UsageError(f"{name} needs stored baselines, which --lens-against does not use: remove one")
 
 
 @dataclass(frozen=True)
 class CiOptions:
-    """Files for a CI; None where one is not asked for."""
+    """Files for a CI; None if not requested."""
 
     markdown: Path | None
     json: Path | None
@@ -152,27 +290,27 @@ def _file(config: pytest.Config, key: str) -> Path | None:
         return None
     path = Path((config.invocation_params.dir if option else config.rootpath) / name)
     if path.is_dir() or (path.parent.exists() and not path.parent.is_dir()):
-        where = "is a folder" if path.is_dir() else "is in no folder"
-        raise pytest.UsageError(f"--{key.replace('_', '-')}: {path} {where}; name a file")
+        reason = "is a folder" if path.is_dir() else "is not in a folder"
+        raise pytest.UsageError(f"--{key.replace('_', '-')}: expected a file, got {path}, which {reason}")
     return path
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """These options, checked."""
+    """The options of a run over many models, checked."""
 
     isolate: bool | None
     """None decides by the number of models."""
     timeout: float
     memory: int | None
-    """Bytes; None takes a share of the machine's."""
+    """Bytes; None takes a share of the machine's memory."""
     limit: int | None
     sample: tuple[int, int] | None
     """How many models, and the seed."""
     sizes: tuple[str, ...]
     resume: bool
     table: Path | None
-    """The CSV file of results; None where none is asked for."""
+    """The CSV file of results; None if not requested."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> SweepOptions:
@@ -181,10 +319,10 @@ class SweepOptions:
         Raises
         ------
         pytest.UsageError
-            If a value is none that the option takes.
+            If an option does not accept its value.
         """
         option: Any = config.option
-        # A debugger needs the model in the process that has the terminal.
+        # A debugger needs the model in the process with the terminal.
         isolate = False if option.usepdb else option.lens_isolate
         return cls(
             isolate=isolate,
@@ -198,19 +336,19 @@ class SweepOptions:
         )
 
     def limits(self) -> JobLimits:
-        """Return what a model may use whose zoo file says nothing else."""
+        """Return the time and memory of a model, unless its zoo file sets others."""
         from pytest_torchlens.run import JobLimits
         from pytest_torchlens.run import memory_share
 
         return JobLimits(self.timeout, self.memory or memory_share())
 
     def open_table(self) -> ResultTable | None:
-        """Return the file of results; None where none is asked for.
+        """Return the file of results; None if not requested.
 
         Raises
         ------
         pytest.UsageError
-            If it is the file of something else.
+            If the file is not a table of results.
         """
         if self.table is None:
             return None
@@ -225,7 +363,7 @@ class SweepOptions:
 
 def _seconds(text: str) -> float:
     try:
-        seconds = float(text or SECONDS)
+        seconds = float(text or DEFAULT_TIMEOUT)
     except ValueError:
         seconds = 0
     if not seconds > 0:
@@ -262,146 +400,4 @@ def _sample(text: str | None) -> tuple[int, int] | None:
 def _sizes(text: str | None) -> tuple[str, ...]:
     if text is None:
         return SIZES
-    from pytest_torchlens.records import nearest
-
-    sizes = tuple(size.strip() for size in text.split(","))
-    for size in sizes:
-        if size not in SIZES:
-            raise pytest.UsageError(f"--lens-size: no size class {size!r}: {nearest(size, SIZES)}")
-    return sizes
-
-
-@dataclass(frozen=True)
-class LensOptions:
-    """Options and ini keys of a run, checked; an option wins over the ini key of its name."""
-
-    zoos: tuple[str, ...]
-    validate: bool
-    parts: tuple[str, ...] | None
-    """Parts of the validation; None for all."""
-    report: Path | None
-    junit_properties: bool
-    graphs: Graphs | None
-    """Drawings besides those of the report; None where none are asked for."""
-    device: str
-    """Where models run; empty for where the zoo says."""
-    sweep: SweepOptions
-    ci: CiOptions
-    baseline: Policy | None
-    """How baselines are treated; None where nothing is compared."""
-    against: OtherPython | None
-    """Whose run models are compared with; None for stored baselines."""
-
-    @classmethod
-    def of(cls, config: pytest.Config) -> LensOptions:
-        """Read and check them.
-
-        Raises
-        ------
-        pytest.UsageError
-            If a part or an option of the drawings is unknown, a folder cannot be written to, or a device is not there.
-        """
-        option: Any = config.option
-        if option.lens_parts and not option.lens_validate:
-            raise pytest.UsageError("--lens-parts chooses parts of the validation: add --lens-validate")
-        check_alone(config)
-        against = _against(config)
-        policy = policy_of(config) if option.lens_validate else None
-        options = cls(
-            zoos=tuple(option.lens_zoo),
-            validate=option.lens_validate,
-            parts=_parts(option.lens_parts or config.getini("lens_parts")),
-            report=report_folder(config),
-            junit_properties=config.getini("lens_junit_properties"),
-            graphs=_graphs(config),
-            device=_device(option.lens_device or config.getini("lens_device")),
-            sweep=SweepOptions.of(config),
-            ci=CiOptions.of(config),
-            baseline=replace(policy, against=str(against)) if policy and against else policy,
-            against=against,
-        )
-        if not option.collectonly:
-            _check_writable("--lens-report", options.report)
-            _check_writable("--lens-graph", options.graphs.folder if options.graphs else None)
-            _check_writable("--lens-table", options.sweep.table.parent if options.sweep.table else None)
-        return options
-
-
-def report_folder(config: pytest.Config) -> Path | None:
-    """Return the folder of the report; None where none is asked for."""
-    return _folder(config, "lens_report", config.option.lens_report or config.getini("lens_report"))
-
-
-def _parts(values: list[str]) -> tuple[str, ...] | None:
-    if not values:
-        return None
-    from pytest_torchlens.validate import check_parts
-
-    try:
-        return check_parts([part.strip() for value in values for part in value.split(",")])
-    except ValueError as error:
-        raise pytest.UsageError(f"--lens-parts: {error}") from None
-
-
-def _device(name: str) -> str:
-    if not name:
-        return name
-    from pytest_torchlens.run import check_device
-
-    try:
-        return str(check_device(name))
-    except ValueError as error:
-        raise pytest.UsageError(f"--lens-device: {error}") from None
-
-
-def _against(config: pytest.Config) -> OtherPython | None:
-    name: str | None = config.option.lens_against
-    if name is None:
-        return None
-    from pytest_torchlens.run import OtherPython
-    from pytest_torchlens.run import OtherPythonError
-
-    try:
-        return OtherPython.find(name, config.invocation_params.dir)
-    except OtherPythonError as error:
-        raise pytest.UsageError(f"--lens-against: {error}") from None
-
-
-def _graphs(config: pytest.Config) -> Graphs | None:
-    name, *settings = (config.option.lens_graph or config.getini("lens_graph")).split(",")
-    if "=" in name.partition("/")[0]:
-        raise pytest.UsageError(f"--lens-graph begins with the setting {name!r}; a folder goes first: graphs,{name}")
-    folder = _folder(config, "lens_graph", name)
-    if folder is None and settings:
-        raise pytest.UsageError(f"--lens-graph names no folder; one goes first: graphs,{','.join(settings)}")
-    if folder is None:
-        return None
-    from pytest_torchlens.report import Graphs
-
-    try:
-        return Graphs.of(folder, settings)
-    except (ValueError, TypeError) as error:
-        raise pytest.UsageError(f"--lens-graph: {error}") from None
-
-
-def _folder(config: pytest.Config, key: str, name: str) -> Path | None:
-    """Return a folder: the option's from where pytest was started, the ini key's from rootdir."""
-    if not name:
-        return None
-    return Path((config.invocation_params.dir if getattr(config.option, key) else config.rootpath) / name)
-
-
-def _check_writable(option: str, folder: Path | None) -> None:
-    if folder and (why := _why_unusable(folder)):
-        raise pytest.UsageError(f"{option}: {folder} {why}; name a folder that can be written to")
-
-
-def _why_unusable(folder: Path) -> str:
-    """Make a folder, for models not to run in vain where that cannot be done; return why it cannot."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        return "is a file"
-    except (OSError, ValueError) as error:
-        return f"cannot be made ({getattr(error, 'strerror', None) or error})"
-    return "" if os.access(folder, os.W_OK) else "cannot be written to"
+    return _words("--lens-size", [text], SIZES)
