@@ -31,18 +31,18 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     list_parser.add_argument("zoo", metavar="ZOO", nargs="?", help="a zoo's name or file (default: list the zoos)")
     list_parser.add_argument(
-        "glob", metavar="GLOB", nargs="?", default="*", help="models whose name matches (default: all)"
+        "glob", metavar="GLOB", nargs="?", default="*", help="models with matching names (default: all)"
     )
     list_parser.set_defaults(run_command=run_list)
     probe_parser = parts.add_parser(
         "probe",
         help="measure the inputs and cost of models, and write rules",
-        description="Finds the smallest image that each model accepts and the model's cost, and prints them as rules of a "
-        "zoo file. Models are built; nothing is downloaded.",
+        description="Finds the smallest image that each model accepts and the model's cost, and prints them as rules of "
+        "a zoo file. Models are built; nothing is downloaded.",
     )
     probe_parser.add_argument("zoo", metavar="ZOO", help="a zoo's name or file")
     probe_parser.add_argument(
-        "glob", metavar="GLOB", nargs="?", default="*", help="models whose name matches (default: all)"
+        "glob", metavar="GLOB", nargs="?", default="*", help="models with matching names (default: all)"
     )
     probe_parser.add_argument("--sizes", metavar="N,N", help="pixels to try, the smallest first (default: 32,64,…,256)")
     probe_parser.add_argument("--out", metavar="FILE", type=Path, help="zoo file to write (default: print the rules)")

@@ -44,9 +44,8 @@ class Sweep:
             if options.sample:
                 selection.check_families()
             digests = stamps(selection, run)
-            reports = (
-                _reports_to_resume(config, digests) if options.resume else ReportFolder(new_folder(config), digests)
-            )
+            new = ReportFolder(new_folder(config), digests)
+            reports = _reports_to_resume(config, digests, new) if options.resume else new
             passed = [nodeid for nodeid in digests if reports.has_passed(nodeid)]
             shared = {"folder": str(reports.folder), "stamps": digests, "costs": known_costs(config), "passed": passed}
         self._shared_values = shared

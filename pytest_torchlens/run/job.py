@@ -54,8 +54,8 @@ from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
-from pytest_torchlens.zoo.errors import exit_if_forked
 from pytest_torchlens.zoo.errors import end_forks
+from pytest_torchlens.zoo.errors import exit_if_forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
