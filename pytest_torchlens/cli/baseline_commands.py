@@ -75,7 +75,7 @@ def _run(run: Callable[[argparse.Namespace, Store], int], options: argparse.Name
 
 def _ls(options: argparse.Namespace, store: Store) -> int:
     globs = options.globs if isinstance(options.globs, list) else [options.globs or "*"]
-    stored, waiting = set(_matching(store.models, globs)), set(_matching(store.waiting, globs))
+    stored, waiting = set(_matching_keys(store.models, globs)), set(_matching_keys(store.waiting, globs))
     for key in sorted(stored | waiting):
         kind = "changed" if key in stored else "new"
         print(f"{key}  {kind}, waits to be accepted" if key in waiting else key)
@@ -143,7 +143,7 @@ def _one(name: str, store: Store) -> Snapshot:
 
 
 def _accept(options: argparse.Namespace, store: Store) -> int:
-    keys = _matching(store.waiting, options.globs)
+    keys = _matching_keys(store.waiting, options.globs)
     if not keys:
         waiting = store.waiting()
         what = nearest(options.globs[0], waiting) if waiting else "nothing waits; pytest --lens-validate compares"
@@ -155,12 +155,12 @@ def _accept(options: argparse.Namespace, store: Store) -> int:
 
 
 def _prune(options: argparse.Namespace, store: Store) -> int:
-    keys = _matching(store.waiting, options.globs or ["*"])
+    keys = _matching_keys(store.waiting, options.globs or ["*"])
     for key in keys:
         store.forget(key)
     print(f"{len(keys)} no longer wait")
     return 0
 
 
-def _matching(keys: Callable[[str], list[str]], globs: list[str]) -> list[str]:
+def _matching_keys(keys: Callable[[str], list[str]], globs: list[str]) -> list[str]:
     return sorted({key for glob in globs for key in keys(glob)})

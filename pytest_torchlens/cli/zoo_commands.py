@@ -37,7 +37,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     probe_parser = parts.add_parser(
         "probe",
         help="measure the inputs and cost of models, and write rules",
-        description="Finds the smallest image that each model accepts and the model's cost, and prints them as rules of "
+        description="Finds the smallest image that each model accepts and its cost, and prints them as rules of "
         "a zoo file. Models are built; nothing is downloaded.",
     )
     probe_parser.add_argument("zoo", metavar="ZOO", help="a zoo's name or file")

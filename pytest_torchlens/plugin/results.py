@@ -188,7 +188,7 @@ def stamps(selection: Selection, options: RunOptions) -> dict[str, str]:
     found: dict[str, str] = {}
     for choice in selection.choices.values():
         text = f"{same}\n{_source_text(choice.zoo.path)}"
-        found |= dict.fromkeys(choice.nodeids(), hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
+        found |= dict.fromkeys(choice.models(), hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
     return found
 
 

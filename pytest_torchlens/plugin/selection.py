@@ -39,10 +39,6 @@ class Choice:
     nodeid: str
     names: set[str] = field(default_factory=set)
 
-    def nodeids(self) -> list[str]:
-        """Return the node ids of the selected models, sorted by name."""
-        return [f"{self.nodeid}::{name}" for name in sorted(self.names)]
-
     def models(self) -> dict[str, ModelName]:
         """Return zoo and name of each selected model by node id, sorted by name."""
         return {f"{self.nodeid}::{name}": ModelName(self.zoo.name, name) for name in sorted(self.names)}

@@ -69,7 +69,7 @@ class Zoo:
             raise ZooError(f"zoo {self.name!r} has no model {name!r}: {nearest(name, self.names)}")
         return name
 
-    def matching(self, glob: str) -> list[str]:
+    def matching_names(self, glob: str) -> list[str]:
         """Return the models that a glob matches, sorted; a glob that is an exact name matches that model only."""
         return [name for name in self.names if matches(name, glob, self._name_set)]
 
@@ -83,7 +83,7 @@ class Zoo:
         """
         if not any(sign in pattern for sign in "*?["):
             return [self.check_name(pattern)]
-        if found := self.matching(pattern):
+        if found := self.matching_names(pattern):
             return found
         raise ZooError(self._no_match(pattern))
 
@@ -94,7 +94,7 @@ class Zoo:
     def unused_globs(self) -> list[str]:
         """Return a message for each glob of a rule that matches no model."""
         pairs = [(rule, glob) for rule in self.rules for glob in rule.globs]
-        return [f"{rule.place}: {self._no_match(glob)}" for rule, glob in pairs if not self.matching(glob)]
+        return [f"{rule.place}: {self._no_match(glob)}" for rule, glob in pairs if not self.matching_names(glob)]
 
     def case(self, name: str) -> ModelCase:
         """Return the model `name` with its settings from the file; it is not built yet."""
