@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_torchlens.plugin.options import MODES
-from pytest_torchlens.plugin.options import WHICH
+from pytest_torchlens.plugin.options import AUTOTRACE_MODES
+from pytest_torchlens.plugin.options import AUTOTRACE_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,11 +120,11 @@ def conditions(name: str, value: object) -> tuple[str, ...]:
 
 
 def _which(name: str, value: object) -> str:
-    return choice(name, value, WHICH)
+    return choice(name, value, AUTOTRACE_VALUES)
 
 
 def _mode(name: str, value: object) -> str:
-    return choice(name, value, MODES)
+    return choice(name, value, AUTOTRACE_MODES)
 
 
 _OPTIONS: dict[str, Callable[[str, object], object]] = {
@@ -157,8 +157,8 @@ class MarkerApplication:
         if item not in self._items:
             return
         if item.get_closest_marker("lens_expect"):
-            from pytest_torchlens.plugin.training import give_recorder
+            from pytest_torchlens.plugin.training import add_recorder_fixture
 
-            give_recorder(item)
+            add_recorder_fixture(item)
         if item.get_closest_marker("lens"):
             check(item)

@@ -116,7 +116,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("lens_model", parameters, indirect=True)
 
 
-def refuse_unasked(metafunc: pytest.Metafunc) -> None:
+def reject_unused_mark(metafunc: pytest.Metafunc) -> None:
     """Fail a test whose mark does nothing."""
     name = metafunc.definition.name
     _refuse(metafunc, f"lens_zoo: the test does not ask for the models that it names: def {name}(lens_model)")

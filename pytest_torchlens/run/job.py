@@ -54,8 +54,8 @@ from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
-from pytest_torchlens.zoo.errors import end_if_forked
-from pytest_torchlens.zoo.errors import forks_end
+from pytest_torchlens.zoo.errors import end_forks
+from pytest_torchlens.zoo.errors import exit_if_forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,7 +247,7 @@ def run_case(
     exception: BaseException | None = None
     with preserved_global_state() as changes:
         try:
-            with listening(None), forks_end():  # what it calls is no call of a test's
+            with listening(None), end_forks():  # what it calls is no call of a test's
                 job.run()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything
             exception = error
@@ -295,14 +295,14 @@ class _Job:
         self.fields["findings"] = audit(Subject(history, *known, ModelFacts.of(model)))
 
     def enter(self, stage: Stage) -> None:
-        end_if_forked(self.process, 0)  # one that the model never ended
+        exit_if_forked(self.process, 0)  # one that the model never ended
         self.stage = stage
         self.progress(stage)
 
     def forward(self, model: nn.Module, inputs: Inputs) -> None:
         """Time plain passes; what raises here is the model's own, with nothing of ours near it."""
         output = model(*inputs.args, **inputs.kwargs)
-        end_if_forked(self.process, 0)
+        exit_if_forked(self.process, 0)
         self.fields["outputs"] = describe(output)
         wait_for(self.device)
         times: list[float] = []
@@ -313,7 +313,7 @@ class _Job:
             model(*inputs.args, **inputs.kwargs)
             wait_for(self.device)
             times.append(time.perf_counter() - start)
-            end_if_forked(self.process, 0)
+            exit_if_forked(self.process, 0)
         self.fastest = min(times)
         self.fields.update(forward_ms=statistics.median(times) * 1e3, forward_runs=len(times))
 
@@ -367,7 +367,7 @@ class _Job:
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
         """Find a part of the report by further passes; a model that cannot make them has done what was asked for."""
         try:
-            with forks_end():
+            with end_forks():
                 self.fields[name] = find(self.case.make_inputs(model))
         except Exception as error:  # noqa: BLE001 - a model may raise anything in one more pass
             note = f"no {name}: {type(error).__name__}: {error}"

@@ -134,8 +134,8 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys, content, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reprot", "x"], "'reprot' is no command; did you mean 'report'?"),
-        (["zoo", "lst"], "'lst' is no command; did you mean 'list'?"),
+        (["reprot", "x"], "expected a command, got 'reprot' (did you mean 'report'?)"),
+        (["zoo", "lst"], "expected a command, got 'lst' (did you mean 'list'?)"),
         (["zoo", "quux"], "invalid choice: 'quux'"),
         ([], "the following arguments are required: COMMAND"),
         (["merge", "a"], "the following arguments are required: --out"),

@@ -66,10 +66,13 @@ def test_a_folder_in_the_ini_file_is_under_rootdir(pytester: pytest.Pytester):
         ("graphs,legend,legend=false", "--lens-graph: legend: expected one value, got two"),
         ("graphs,vis_opt=none", "--lens-graph: vis_opt: expected 'unrolled' or 'rolled' to draw a picture"),
         ("graphs,color_by=flosp", "--lens-graph: color_by: expected a metric *got 'flosp'; did you mean 'flops'"),
-        ("format=svg", "--lens-graph begins with the setting 'format=svg'; a folder goes first: graphs,format=svg"),
-        (",format=svg", "--lens-graph names no folder; one goes first: graphs,format=svg"),
-        ("taken", "--lens-graph: *taken is a file; name a folder"),
-        ("/proc/graphs", "--lens-graph: /proc/graphs cannot be made (*); name a folder that can be written to"),
+        (
+            "format=svg",
+            "--lens-graph: expected a folder before the settings, as in graphs,format=svg, got 'format=svg'",
+        ),
+        (",format=svg", "--lens-graph: expected a folder before *, as in graphs,format=svg, got ',format=svg'"),
+        ("taken", "--lens-graph: expected a folder that can be written to, got *taken, which is a file"),
+        ("/proc/graphs", "--lens-graph: expected a folder *, got /proc/graphs, which cannot be made (*)"),
     ],
 )
 def test_mistakes_are_said_before_anything_runs(pytester: pytest.Pytester, value: str, message: str):

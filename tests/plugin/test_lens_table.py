@@ -94,7 +94,7 @@ def test_what_is_no_file_is_refused(pytester: pytest.Pytester):
     os.mkfifo(pytester.path / "pipe")
     for name, told in [
         ("folder", "folder, which is a folder"),
-        ("file/x.csv", "file is a file; name a folder that can be written to"),
+        ("file/x.csv", "expected a folder that can be written to, got *file, which is a file"),
         ("loop", "loop cannot be read (Too many levels of symbolic links): name another file"),
         ("pipe", "pipe, which is not a plain file"),
     ]:

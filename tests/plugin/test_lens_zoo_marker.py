@@ -94,7 +94,7 @@ def test_what_is_wrong_is_said_at_collection(pytester: pytest.Pytester, tiny_zoo
     ("exclude", "message"),
     [
         ("mpl", "lens_zoo: exclude: zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
-        ("mpl*", "lens_zoo: exclude: no model of zoo 'tiny' fits 'mpl[*]': *"),
+        ("mpl*", "lens_zoo: exclude: no model of zoo 'tiny' matches 'mpl[*]': *"),
     ],
 )
 def test_what_is_excluded_may_be_of_another_version(pytester: pytest.Pytester, tiny_zoo, exclude: str, message: str):

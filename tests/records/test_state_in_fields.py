@@ -14,7 +14,7 @@ from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.wording import summary
 from pytest_torchlens.draw.text import short_place
-from pytest_torchlens.plugin.session import fit_none
+from pytest_torchlens.plugin.session import fits_no_model
 from pytest_torchlens.plugin.session import missing_drawings
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
@@ -56,7 +56,7 @@ def test_why_there_is_no_graph(field: str):
     (line,) = missing_drawings((report, ModelReport(zoo="z", name="n", notes=("--lens-graph does not fit: a note",))))
     assert line.startswith("no graph of 1 of 2 models: ")
     assert line.endswith(": a reason")
-    assert fit_none([report]) is (field == "graph_unfit")
+    assert fits_no_model([report]) is (field == "graph_unfit")
 
 
 def test_what_was_not_checked():

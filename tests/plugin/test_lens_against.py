@@ -161,11 +161,11 @@ def test_what_is_no_interpreter_is_a_usage_error(name: str, said: str, project: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["zoo/net.yaml"], "--lens-against is about the comparison with a baseline: add --lens-validate"),
-        (["--lens-validate"], "--lens-against is about models of a zoo: name some (--lens-zoo ZOO:NAME)"),
+        (["zoo/net.yaml"], "--lens-against needs --lens-validate, which compares models with baselines"),
+        (["--lens-validate"], "--lens-against needs models of a zoo: add --lens-zoo ZOO:NAME"),
         (
             ["zoo/net.yaml", "--lens-validate", "--lens-update=new"],
-            "--lens-update is about stored baselines, and --lens-against leaves these alone: drop one",
+            "--lens-update needs stored baselines, which --lens-against does not use: remove one",
         ),
     ],
 )
