@@ -15,7 +15,7 @@ import torch
 from pytest_torchlens.capture.ambient import AmbientTable
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.gradients import Gradients
-from pytest_torchlens.capture.leaves import Opened
+from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
@@ -42,7 +42,7 @@ class ModuleCall:
         The module call around it; None for the outermost.
     frames
         Code positions from the parent's forward down to this call, innermost first.
-    entered, exited
+    inputs, outputs
         Values that went in and came out.
     first, last
         Numbers of the first call inside and of the first call after it.
@@ -52,13 +52,13 @@ class ModuleCall:
 
     __slots__ = (
         "address",
-        "entered",
-        "exited",
         "first",
         "frames",
+        "inputs",
         "last",
         "module_type",
         "number",
+        "outputs",
         "parent",
         "seconds",
     )
@@ -73,8 +73,8 @@ class ModuleCall:
         self.frames = frames
         self.first = first
         self.last = first
-        self.entered: tuple[Value, ...] = ()
-        self.exited: tuple[Value, ...] = ()
+        self.inputs: tuple[Value, ...] = ()
+        self.outputs: tuple[Value, ...] = ()
         self.seconds = 0.0
 
     @property
@@ -228,7 +228,7 @@ class Escape:
 
 
 @dataclass(frozen=True)
-class Missed:
+class MissedOperation:
     """A dispatcher operation that ran while no recorded call was in progress.
 
     Attributes
@@ -278,15 +278,15 @@ class Recording:
     """Sources that changed although no recorded call wrote to them."""
     uninitialised: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)
     """What the memory held that calls of `torch.empty` and its kin returned, by number of the call."""
-    dispatched: int | None = None
+    num_dispatched: int | None = None
     """Operations that the dispatcher ran; None if it was not watched."""
-    missed: list[Missed] = field(default_factory=list)
+    missed_operations: list[MissedOperation] = field(default_factory=list)
     """Operations that the dispatcher ran outside any recorded call."""
-    unwatched: str = "the dispatcher was not watched"
-    """Why `dispatched` is None."""
-    unseen: list[str] = field(default_factory=list)
+    why_unwatched: str = "the dispatcher was not watched"
+    """Why `num_dispatched` is None."""
+    untraced: list[str] = field(default_factory=list)
     """What ran, or will run, out of sight."""
-    strangers: list[Source] = field(default_factory=list)
+    unknown_sources: list[Source] = field(default_factory=list)
     """Constants that were made during the pass and out of sight."""
     threaded: bool = False
     """Whether threads that forward started were recorded too: module calls may then overlap."""
@@ -317,9 +317,9 @@ def edges_of(template: Any, path: str = "", entered: set[int] | None = None) -> 
     """Yield path and value of each tensor in recorded arguments; an object is entered by the first path to it."""
     if isinstance(template, Value | Aliased):
         yield path, template
-    elif isinstance(template, list | tuple | dict | slice | Opened):
+    elif isinstance(template, list | tuple | dict | slice | UnpackedObject):
         entered = set() if entered is None else entered
-        if type(template) is Opened:
+        if type(template) is UnpackedObject:
             if id(template) in entered:
                 return
             entered.add(id(template))

@@ -58,7 +58,7 @@ def written_arguments(func: Callable[..., Any], name: str) -> list[tuple[int, st
 
 Writer = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]
 
-NEVER: tuple[Any, ...] = ()
+NOTHING: tuple[Any, ...] = ()
 
 
 def writer_of(func: Callable[..., Any], name: str) -> Writer | None:
@@ -71,12 +71,12 @@ def writer_of(func: Callable[..., Any], name: str) -> Writer | None:
     if silent is not None:
         return silent
     if own in ("embedding", "embedding_bag") and isinstance(func, types.FunctionType):
-        return _renormalised
+        return _embedding_table
     by_schema = None if isinstance(func, types.FunctionType) else _by_schema(func, name)
     if by_schema is not None or is_operator(func):
         return by_schema
     if name == "__setitem__" or own == "__set__" or has_in_place_name(name):
-        return _first
+        return _first_argument
     return _by_flag(func) if isinstance(func, types.FunctionType) else None
 
 
@@ -87,7 +87,7 @@ def has_in_place_name(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     target = args[0] if args else next(iter(kwargs.values()))
     return tuple(target) if isinstance(target, list | tuple) else (target,)
 
@@ -98,14 +98,14 @@ def _by_schema(func: Callable[..., Any], name: str) -> Writer | None:
         return None
 
     def targets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        found = [args[place] if place < len(args) else _named(kwargs, keyword) for place, keyword in written]
+        found = [args[place] if place < len(args) else _keyword_argument(kwargs, keyword) for place, keyword in written]
         flat = [item for one in found for item in (one if isinstance(one, list | tuple) else (one,))]
         return tuple(item for item in flat if isinstance(item, torch.Tensor))
 
     return targets
 
 
-def _named(kwargs: dict[str, Any], keyword: str) -> Any:
+def _keyword_argument(kwargs: dict[str, Any], keyword: str) -> Any:
     """Return an argument given by keyword: what schemas call ``self`` Python calls ``input``."""
     return kwargs.get(keyword, kwargs.get("input") if keyword == "self" else None)
 
@@ -120,7 +120,7 @@ def _by_flag(func: types.FunctionType) -> Writer | None:
 
     def target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         flag = args[place] if len(args) > place else kwargs.get("inplace", False)
-        return _first(args, kwargs) if flag else NEVER
+        return _first_argument(args, kwargs) if flag else NOTHING
 
     return target
 
@@ -129,11 +129,11 @@ _MAX_NORM = 3  # its place among the arguments of F.embedding and F.embedding_ba
 _WEIGHT = 1  # and that of the table
 
 
-def _renormalised(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _embedding_table(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the table of an embedding that rescales the rows it looks up to `max_norm`."""
     max_norm = args[_MAX_NORM] if len(args) > _MAX_NORM else kwargs.get("max_norm")
     weight = args[_WEIGHT] if len(args) > _WEIGHT else kwargs.get("weight")
-    return NEVER if max_norm is None or weight is None else (weight,)
+    return NOTHING if max_norm is None or weight is None else (weight,)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Statistics:
         if self.flag is not None:
             place, keyword, default = self.flag
             if not (args[place] if len(args) > place else kwargs.get(keyword, default)):
-                return NEVER
+                return NOTHING
         names = enumerate(("running_mean", "running_var"), self.mean)
         found = (args[place] if len(args) > place else kwargs.get(name) for place, name in names)
         return tuple(item for item in found if item is not None)
@@ -175,7 +175,7 @@ class Kind(enum.Enum):
     COMPOSITE = "run with its inner calls recorded"
     ESCAPE = "hands a value over to Python"
     PLAIN = "computes no tensor: run and forgotten"
-    UNSEEN = "computes out of sight: run, and what the dispatcher runs for it is missed"
+    UNTRACED = "computes out of sight: run, and what the dispatcher runs for it is missed"
 
 
 class FunctionInfo:
@@ -201,7 +201,7 @@ class FunctionInfo:
         Whether its result may stand on the memory of an array.
     moves
         Whether the memory of its first argument may be elsewhere afterwards.
-    heeds_settings
+    depends_on_settings
         Whether attention backends or matmul precision may change what it computes.
     opaque
         Whether it is code of others, recorded as one operation.
@@ -214,7 +214,7 @@ class FunctionInfo:
     """
 
     __slots__ = (
-        *("bookkeeping", "borrows", "copies", "draws", "func", "heeds_settings", "kind"),
+        *("bookkeeping", "borrows", "copies", "draws", "func", "depends_on_settings", "kind"),
         *("layer_type", "moves", "name", "opaque", "steps", "uninitialised", "writer"),
     )
 
@@ -229,7 +229,7 @@ class FunctionInfo:
         self.copies = self.name == "__deepcopy__"
         self.steps: tuple[str, ...] = ()
         self.bookkeeping = self.layer_type in ("requires_grad", "share_memory")
-        self.heeds_settings = bool(_HEEDS_SETTINGS.search(self.layer_type))
+        self.depends_on_settings = bool(_DEPEND_ON_SETTINGS.search(self.layer_type))
         self.uninitialised = self.layer_type in _UNINITIALISED
         self.moves = self.name in _MOVERS
         self.borrows = self.name in _BORROWERS
@@ -298,7 +298,7 @@ def _kind(func: Function, name: str) -> Kind:
     if name in _PLAIN and is_of_torch(func):
         return Kind.PLAIN
     if name == "backward" and is_of_torch(func):
-        return Kind.UNSEEN
+        return Kind.UNTRACED
     if name in _ESCAPES and is_of_torch(func):
         return Kind.ESCAPE
     return Kind.COMPOSITE if isinstance(func, types.FunctionType) and _is_composite(func, name) else Kind.LEAF
@@ -337,7 +337,7 @@ def _may_draw(func: Function, name: str) -> bool:
     return may_draw(func, name)
 
 
-_HEEDS_SETTINGS = re.compile("attention|transformer|mm|mv|matmul|linear|conv|einsum|dot|lstm|gru|rnn|cdist")
+_DEPEND_ON_SETTINGS = re.compile("attention|transformer|mm|mv|matmul|linear|conv|einsum|dot|lstm|gru|rnn|cdist")
 
 # what they return is, or may end in, whatever the memory held
 _UNINITIALISED = frozenset(
@@ -356,17 +356,17 @@ SHAPE_OF_FIRST = frozenset(
 )
 
 
-_known: dict[Function, FunctionInfo] = {}
+_infos: dict[Function, FunctionInfo] = {}
 
 
 def info_of(func: Function) -> FunctionInfo:
     """Return the facts about `func`, from the cache if it was met before."""
     try:
-        return _known[func]
+        return _infos[func]
     except KeyError:
         info = FunctionInfo(func)
         if getattr(func, "__closure__", None) is None or is_of_torch(func):  # others may be made anew each time
-            _known[func] = info
+            _infos[func] = info
         return info
     except TypeError:  # not hashable
         return FunctionInfo(func)

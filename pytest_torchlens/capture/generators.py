@@ -31,7 +31,7 @@ def _dropout_draws(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None
     return True if known and args and type(args[0]) is torch.Tensor and args[0].numel() else None
 
 
-def drew(before: RandomState) -> bool:
+def has_drawn(before: RandomState) -> bool:
     """Return whether the generator has moved since."""
     return before.certain or _digest(before.state) != _digest(before.generator.get_state())
 

@@ -27,11 +27,11 @@ class Gradients:
     """
 
     def __init__(self) -> None:
-        self._found: dict[Key, dict[int, torch.Tensor]] = {}
-        self._reached: dict[int, dict[Key, None]] = {}
+        self._by_value: dict[Key, dict[int, torch.Tensor]] = {}
+        self._values_by_pass: dict[int, dict[Key, None]] = {}
         self._passes: dict[int, int] = {}
-        self._wanted: set[Key] | None = None
-        self._of_slot: dict[int, Key | None] = {}
+        self._selection: set[Key] | None = None
+        self._key_of_slot: dict[int, Key | None] = {}
 
     def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
         """Note the gradients of `tensor`, which holds `value` now; one overwritten later keeps its own.
@@ -41,13 +41,15 @@ class Gradients:
         written
             Whether the call that made the value wrote it into the memory of a tensor that was there.
         """
-        before = self._of_slot.get(value.slot)
+        before = self._key_of_slot.get(value.slot)
         if written and _is_written_view(tensor):
             self._watch_memory(key_of(value), before, tensor)
-            self._of_slot[value.slot] = None  # what comes later flows through this memory too: nothing is to be added
+            self._key_of_slot[value.slot] = (
+                None  # what comes later flows through this memory too: nothing is to be added
+            )
             return
-        self._of_slot[value.slot] = key_of(value)
-        handle = tensor.register_hook(self._noting(key_of(value)))  # type: ignore[no-untyped-call]
+        self._key_of_slot[value.slot] = key_of(value)
+        handle = tensor.register_hook(self._hook_for(key_of(value)))  # type: ignore[no-untyped-call]
         if tensor.is_leaf:
             weakref.finalize(self, handle.remove)
 
@@ -56,13 +58,13 @@ class Gradients:
 
         What goes on from there to the view's former value goes past the hook on it, and is added.
         """
-        base, cut = view._base, _Cut(view)
+        base, cut = view._base, _ViewPart(view)
         assert base is not None  # noqa: S101 - the caller looked
-        note = self._noting(key)
+        note = self._hook_for(key)
         base.register_hook(lambda gradient: note(cut(gradient)))  # type: ignore[no-untyped-call]
         if before is None or base.grad_fn is None:
             return
-        note_before = self._noting(before)
+        note_before = self._hook_for(before)
 
         def note_what_goes_on(to_inputs: tuple[torch.Tensor | None, ...], _: Any) -> None:
             if to_inputs[0] is not None:
@@ -70,7 +72,7 @@ class Gradients:
 
         base.grad_fn.register_hook(note_what_goes_on)
 
-    def _noting(self, key: Key) -> Callable[[torch.Tensor], None]:
+    def _hook_for(self, key: Key) -> Callable[[torch.Tensor], None]:
         store = weakref.ref(self)
 
         def note(gradient: torch.Tensor) -> None:
@@ -79,24 +81,24 @@ class Gradients:
 
         return note
 
-    def keep_only(self, wanted: set[Key]) -> None:
+    def keep_only(self, selection: set[Key]) -> None:
         """Keep the gradients of these values alone, now and later."""
-        self._wanted = wanted
-        self._found = {key: found for key, found in self._found.items() if key in wanted}
+        self._selection = selection
+        self._by_value = {key: found for key, found in self._by_value.items() if key in selection}
 
     def of(self, value: Value) -> dict[int, torch.Tensor]:
         """Return a value's gradients by the number of the backward pass."""
-        return dict(sorted(self._found.get(key_of(value), {}).items()))
+        return dict(sorted(self._by_value.get(key_of(value), {}).items()))
 
-    def reached(self) -> dict[int, set[Key]]:
+    def values_by_pass(self) -> dict[int, set[Key]]:
         """Return for each backward pass the values that it reached, saved or not."""
-        return {number: set(keys) for number, keys in self._reached.items()}
+        return {number: set(keys) for number, keys in self._values_by_pass.items()}
 
     def _note(self, key: Key, gradient: torch.Tensor) -> None:
         number = self._passes.setdefault(torch._C._current_graph_task_id(), len(self._passes) + 1)
-        self._reached.setdefault(number, {})[key] = None
-        if self._wanted is None or key in self._wanted:
-            found = self._found.setdefault(key, {})
+        self._values_by_pass.setdefault(number, {})[key] = None
+        if self._selection is None or key in self._selection:
+            found = self._by_value.setdefault(key, {})
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 # a copy: autograd may hand the very tensor on to a parameter, which then adds to it
                 found[number] = found[number] + gradient if number in found else gradient.detach().clone()
@@ -108,7 +110,7 @@ def _is_written_view(tensor: torch.Tensor) -> bool:
     return base is not None and base.dtype == tensor.dtype and type(base.grad_fn).__name__ == "CopySlices"
 
 
-class _Cut:
+class _ViewPart:
     """Cuts a view's part out of a gradient of all of its memory; holds neither."""
 
     def __init__(self, view: torch.Tensor) -> None:

@@ -32,10 +32,10 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     path is dotted: ``"0.keys.1"``.  What holds tensors is entered once, by the first path to it: objects may know each
     other, and themselves.
     """
-    return ((path, item) for path, item in everything(value, path) if isinstance(item, torch.Tensor))
+    return ((path, item) for path, item in walk_all(value, path) if isinstance(item, torch.Tensor))
 
 
-def everything(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def walk_all(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield path and thing for all that is in `value`, and itself, as `walk` goes."""
     entered: dict[int, Any] = {}
     waiting = [(path, value)]
@@ -50,7 +50,7 @@ def everything(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def kinds(value: Any) -> dict[str, str]:
     """Return by path what each tensor in `value`, and each container around one, is: ``"dict of 2"``, ``"tensor"``."""
-    found = list(everything(value))
+    found = list(walk_all(value))
     paths = [path for path, item in found if isinstance(item, torch.Tensor)]
     around = {path.rsplit(".", cut)[0] for path in paths for cut in range(path.count(".") + 1)} | {""}
     return {path: _kind(item) for path, item in found if path in around}
@@ -65,7 +65,7 @@ def _kind(value: Any) -> str:
 
 def children(value: Any) -> list[tuple[Any, Any]]:
     """Return the named parts of a container, nothing for anything else."""
-    if type(value) is Opened:
+    if type(value) is UnpackedObject:
         return list(value.parts.items())
     for kind, items in _ITEMS:
         if isinstance(value, kind):
@@ -73,7 +73,7 @@ def children(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, slice):
         return [("start", value.start), ("stop", value.stop), ("step", value.step)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, _held(value, field.name)) for field in dataclasses.fields(value)]
+        return [(field.name, _attribute(value, field.name)) for field in dataclasses.fields(value)]
     if type(value) in pytree.SUPPORTED_NODES:
         return list(enumerate(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]))
     if isinstance(value, set | frozenset) or type(value).__module__ == "collections":
@@ -91,7 +91,7 @@ _ITEMS: tuple[tuple[type, Callable[[Any], list[tuple[Any, Any]]]], ...] = (
 )
 
 
-def _held(value: Any, name: str) -> Any:
+def _attribute(value: Any, name: str) -> Any:
     try:
         return object.__getattribute__(value, name)
     except Exception:  # noqa: BLE001 - a descriptor is code of the user's
@@ -103,7 +103,7 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, torch.nn.Module | types.ModuleType | type) or callable(value):
         return []
     slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
-    return [(name, _held(value, name)) for name in slots] + list((_held(value, "__dict__") or {}).items())
+    return [(name, _attribute(value, name)) for name in slots] + list((_attribute(value, "__dict__") or {}).items())
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -113,38 +113,38 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class Opened:
+class UnpackedObject:
     """An object taken apart because tensors are in it, as lists and dicts are in the recorded arguments of a call.
 
     Attributes
     ----------
-    thing
+    original
         The object.
     parts
         What stands for each of its `children`, by their names.
     """
 
-    thing: Any
+    original: Any
     parts: dict[Any, Any]
 
     def __repr__(self) -> str:
         """Return the name of the object's class, for its own text may be as long as its tensors."""
-        return f"{type(self.thing).__name__}(...)"
+        return f"{type(self.original).__name__}(...)"
 
-    def closed(self, part: Callable[[Any], Any], already: dict[int, Any]) -> Any:
-        """Return a copy of the object with ``part(child)`` for each of its parts; itself if it cannot be copied.
+    def repacked(self, convert: Callable[[Any], Any], already: dict[int, Any]) -> Any:
+        """Return a copy of the object with ``convert(child)`` for each of its parts; itself if it cannot be copied.
 
         `already` has the copies made so far, by the `id` of what they stand for: objects may know each other.
         """
         if id(self) not in already:
-            other = already[id(self)] = _copied(self.thing)
-            parts = {key: substitute(value, part) for key, value in self.parts.items()}
-            already[id(self)] = _with_parts(other, parts, self.thing)
+            other = already[id(self)] = _shallow_copy(self.original)
+            parts = {key: substitute(value, convert) for key, value in self.parts.items()}
+            already[id(self)] = _with_parts(other, parts, self.original)
         return already[id(self)]
 
 
-def opened(value: Any, part: Callable[[Any], Any], already: dict[int, Opened]) -> Any:
-    """Return an object with ``part(child)`` in place of its parts if there are tensors in it, else the object.
+def unpacked(value: Any, convert: Callable[[Any], Any], already: dict[int, UnpackedObject]) -> Any:
+    """Return an object with ``convert(child)`` in place of its parts if there are tensors in it, else the object.
 
     `already` has those that were opened before, by their `id`: objects may know each other, and themselves.
     """
@@ -152,12 +152,12 @@ def opened(value: Any, part: Callable[[Any], Any], already: dict[int, Opened]) -
         return already[id(value)]
     if next(walk(value), None) is None:
         return value
-    whole = already[id(value)] = Opened(value, {})
-    whole.parts.update({key: part(item) for key, item in children(value)})
+    whole = already[id(value)] = UnpackedObject(value, {})
+    whole.parts.update({key: convert(item) for key, item in children(value)})
     return whole
 
 
-def _copied(thing: Any) -> Any:
+def _shallow_copy(thing: Any) -> Any:
     try:
         return copy.copy(thing)
     except Exception:  # noqa: BLE001 - it runs code of the user's
@@ -203,14 +203,14 @@ def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
     if kind is slice:
         return slice(*(substitute(part, swap) for part in (value.start, value.stop, value.step)))
     if isinstance(value, list | tuple | dict) and kind is not torch.Size:
-        return _same_kind(value, [substitute(item, swap) for _, item in children(value)])
+        return _of_same_class(value, [substitute(item, swap) for _, item in children(value)])
     return swap(value)
 
 
-def _same_kind(value: Any, items: list[Any]) -> Any:
+def _of_same_class(value: Any, items: list[Any]) -> Any:
     """Return an object of the same class with other items; of the class below, where its own cannot be made so."""
     try:
-        other = _made_anew(value, items)
+        other = _rebuilt(value, items)
     except Exception:  # noqa: BLE001 - the constructor is code of the user's
         other = None
     found = [] if other is None else [item for _, item in children(other)]
@@ -221,7 +221,7 @@ def _same_kind(value: Any, items: list[Any]) -> Any:
     return tuple(items) if isinstance(value, tuple) else items
 
 
-def _made_anew(value: Any, items: list[Any]) -> Any:
+def _rebuilt(value: Any, items: list[Any]) -> Any:
     if isinstance(value, dict):
         other = value.copy()
         other.update(zip(value, items, strict=True))

@@ -31,15 +31,15 @@ class Retention:
     """
 
     def __init__(self, in_graph: bool = False) -> None:
-        self._kept: dict[int, list[Value]] = {}
+        self._by_memory: dict[int, list[Value]] = {}
         self._in_graph = in_graph
 
     def keep(self, value: Value, tensor: torch.Tensor, key: int) -> None:
         """Keep `tensor` as ``value.tensor``, with the contents that it has now."""
         value.tensor = tensor
-        self._kept.setdefault(key, []).append(value)
+        self._by_memory.setdefault(key, []).append(value)
 
-    keep_made = keep
+    keep_output = keep
     """Keep what a call made; may be otherwise than a source is kept."""
 
     def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
@@ -47,7 +47,7 @@ class Retention:
 
     def before_write(self, key: int) -> None:
         """Copy what is kept of that memory: one copy, over which the kept tensors stay aliases of each other."""
-        values = self._kept.pop(key, None)
+        values = self._by_memory.pop(key, None)
         if values is not None:
             for value, copy in zip(values, copies_of(values, self._in_graph), strict=True):
                 value.tensor = copy
@@ -60,13 +60,13 @@ def copies_of(values: list[Value], in_graph: bool = False) -> list[torch.Tensor]
         return [_copy(value, pieces, in_graph) for value in values]
 
 
-def _copy(value: Value, pieces: dict[int, _Piece], in_graph: bool) -> torch.Tensor:
+def _copy(value: Value, pieces: dict[int, _CopiedBytes], in_graph: bool) -> torch.Tensor:
     if value.tensor is None:
         raise ValueError("a value that is not kept cannot be copied")
     if in_graph and value.tensor.grad_fn is not None:
         return value.tensor.clone()
     tensor = value.tensor.detach()
-    copy = pieces[storage_key(tensor)].copied(tensor) if _has_plain_memory(tensor) else tensor.clone()
+    copy = pieces[storage_key(tensor)].tensor_over_copy(tensor) if _has_plain_memory(tensor) else tensor.clone()
     return copy.requires_grad_() if value.requires_grad and value.tensor.requires_grad else copy
 
 
@@ -76,7 +76,7 @@ def _has_plain_memory(tensor: torch.Tensor) -> bool:
     return not (tensor.is_conj() or tensor.is_neg()) and tensor.numel() > 0 and storage_key(tensor) != 0
 
 
-class _Piece:
+class _CopiedBytes:
     """The bytes of one memory that are copied, and their copy."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _Piece:
             self._first = min(self._first, (extent.start - start) // _ALIGNMENT * _ALIGNMENT)
             self._last = max(self._last, extent.stop - start)
 
-    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+    def tensor_over_copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor's copy over the copied memory."""
         first = 0 if self._whole else self._first
         if self._storage is None:
@@ -112,13 +112,13 @@ def _part(storage: torch.UntypedStorage, first: int, last: int) -> torch.Untyped
     return every[first:last].clone().untyped_storage()
 
 
-def _pieces(values: list[Value]) -> dict[int, _Piece]:
+def _pieces(values: list[Value]) -> dict[int, _CopiedBytes]:
     """Return what to copy of each memory: all that a source stands on, for the replay may look beyond its bounds."""
-    pieces: dict[int, _Piece] = {}
+    pieces: dict[int, _CopiedBytes] = {}
     for value in values:
         tensor = None if value.tensor is None else value.tensor.detach()
         if tensor is not None and _has_plain_memory(tensor):
-            pieces.setdefault(storage_key(tensor), _Piece()).include(tensor, whole=value.call < 0)
+            pieces.setdefault(storage_key(tensor), _CopiedBytes()).include(tensor, whole=value.call < 0)
     return pieces
 
 
@@ -170,9 +170,9 @@ class Arrays:
     """
 
     def __init__(self, changed: Callable[[torch.Tensor], None]) -> None:
-        self._changed = weakref.WeakMethod(changed)
+        self._on_change = weakref.WeakMethod(changed)
         self._over: dict[int, list[_Exposure]] = {}
-        self._gone: list[weakref.ref[np.ndarray]] = []
+        self._dead_arrays: list[weakref.ref[np.ndarray]] = []
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -185,17 +185,17 @@ class Arrays:
     def add(self, tensor: torch.Tensor, key: int, array: object) -> None:
         """Note that there is an array over a tensor's memory; for good, if `array` is none of NumPy's."""
         # views of an array hold it
-        ref = weakref.ref(array, self._gone.append) if isinstance(array, np.ndarray) else None
+        ref = weakref.ref(array, self._dead_arrays.append) if isinstance(array, np.ndarray) else None
         self._over.setdefault(key, []).append(_Exposure(tensor, fingerprint(tensor), ref))
 
-    def look(self, key: int) -> None:
+    def check(self, key: int) -> None:
         """Tell of writes to some memory since the last look, and to the memory of arrays that are gone."""
-        if self._gone:
-            self._forget()
+        if self._dead_arrays:
+            self._drop_dead_arrays()
         for exposure in self._over.get(key, ()):
             self._compare(exposure)
 
-    def look_at_all(self) -> None:
+    def check_all(self) -> None:
         """Tell of all writes since the last looks."""
         for exposures in list(self._over.values()):
             for exposure in exposures:
@@ -208,15 +208,15 @@ class Arrays:
 
     def _compare(self, exposure: _Exposure) -> None:
         now = fingerprint(exposure.tensor)
-        if now != exposure.digest and (changed := self._changed()) is not None:
+        if now != exposure.digest and (changed := self._on_change()) is not None:
             exposure.digest = now
             changed(exposure.tensor)
 
-    def _forget(self) -> None:
+    def _drop_dead_arrays(self) -> None:
         """Look a last time at what arrays that are gone stood on."""
-        gone, self._gone[:] = list(self._gone), []
+        dead, self._dead_arrays[:] = list(self._dead_arrays), []
         for key, exposures in list(self._over.items()):
-            for exposure in [exposure for exposure in exposures if exposure.array in gone]:
+            for exposure in [exposure for exposure in exposures if exposure.array in dead]:
                 self._compare(exposure)
                 exposures.remove(exposure)
             if not exposures:

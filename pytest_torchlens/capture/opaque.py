@@ -44,7 +44,7 @@ def is_opaque(module: torch.nn.Module) -> bool:
     return compiled is not None and isinstance(module, compiled.OptimizedModule)
 
 
-def custom_info(func: Callable[..., Any], name: str, writer: Overwritten | None = None) -> FunctionInfo:
+def custom_info(func: Callable[..., Any], name: str, writer: WriteDetector | None = None) -> FunctionInfo:
     """Return the facts about a function that is no function of torch; it may draw random numbers."""
     info = FunctionInfo(func)
     info.name = name
@@ -53,11 +53,11 @@ def custom_info(func: Callable[..., Any], name: str, writer: Overwritten | None 
     info.writer = writer
     info.draws = True
     info.opaque = True
-    info.heeds_settings = True
+    info.depends_on_settings = True
     return info
 
 
-class Overwritten:
+class WriteDetector:
     """Tells what code out of sight has overwritten of its arguments: what it may write before, what it wrote after."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Overwritten:
         self._before = [(tensor, fingerprint(tensor)) for tensor in given.values()]
         return tuple(given.values())
 
-    def written(self) -> Tensors:
+    def changed_tensors(self) -> Tensors:
         """Return those that have other contents since, and forget all."""
         before, self._before = self._before, []
         return tuple([tensor for tensor, former in before if fingerprint(tensor) != former])
@@ -89,7 +89,7 @@ _WRITES_IN_TRAINING = re.compile(r"::\w*(batch|instance)_norm")
 
 
 class OpaqueModule:
-    """A module as a function of the tensors that it holds (`held`), then of its inputs.
+    """A module as a function of the tensors that it holds (`own_tensors`), then of its inputs.
 
     Parameters
     ----------
@@ -104,19 +104,19 @@ class OpaqueModule:
     def __init__(self, call: Callable[..., Any], module: torch.nn.Module, registered: bool) -> None:
         self._call = call
         self.module: Callable[[], torch.nn.Module | None] = weakref.ref(module) if registered else lambda: module
-        self.held: Tensors = tuple(tensor for tensor in tensors_used(module) if not is_lazy(tensor))
+        self.own_tensors: Tensors = tuple(tensor for tensor in tensors_used(module) if not is_lazy(tensor))
 
     def info(self) -> FunctionInfo:
         """Return the facts about a call of the module."""
         module: Any = self.module()
         inner = getattr(module, "_orig_mod", module)
         training = any(getattr(part, "training", False) for part in inner.modules())
-        writer = Overwritten() if may_write(module, training) else None
+        writer = WriteDetector() if may_write(module, training) else None
         return custom_info(self, getattr(inner, "original_name", type(inner).__name__), writer)
 
     def __call__(self, held: Tensors, *args: Any, **kwargs: Any) -> Any:
         """Call the module with other contents in its tensors; what it writes to them ends up in `held`."""
-        others = [(own, other) for own, other in zip(self.held, held, strict=True) if own is not other]
+        others = [(own, other) for own, other in zip(self.own_tensors, held, strict=True) if own is not other]
         former = [duplicate(own) for own, _ in others]
         for own, other in others:
             overwrite(own, other)
@@ -140,7 +140,7 @@ class Transform:
 
     Attributes
     ----------
-    reached
+    outer_tensors
         Tensors that `func` read without being given them: by closure, as attributes, as parameters of a module.
     steps
         Layer types of the functions that ran inside it.
@@ -149,29 +149,31 @@ class Transform:
     def __init__(self, transform: Callable[..., Any], func: Callable[..., Any]) -> None:
         self._transform = transform
         self._func = func
-        self.reached: Tensors = ()
+        self.outer_tensors: Tensors = ()
         self.steps: tuple[str, ...] = ()
 
     def info(self, on_fault: Callable[[Exception], None]) -> FunctionInfo:
-        """Return the facts about the call that the model makes; see `again` for those that follow.
+        """Return the facts about the call that the model makes; see `replay` for those that follow.
 
         `on_fault` is called with each error of our own code in that call.  The transform does not keep it: it belongs
         to the tracer, which must be freed with the recording.
         """
         name = self._transform.__name__.removesuffix("_impl").removesuffix("_with_argnums").lstrip("_")
-        return custom_info(functools.partial(self._first, on_fault), name, Overwritten())
+        return custom_info(functools.partial(self._first_run, on_fault), name, WriteDetector())
 
-    def _first(self, on_fault: Callable[[Exception], None], *args: Any, **kwargs: Any) -> Any:
-        inside = _Inside((args, kwargs), on_fault)
+    def _first_run(self, on_fault: Callable[[Exception], None], *args: Any, **kwargs: Any) -> Any:
+        inside = _InsideTransform((args, kwargs), on_fault)
         result = self._transform(_under(inside, self._func), *args, **kwargs)
-        self.reached = tuple(inside.reached.values())
+        self.outer_tensors = tuple(inside.outer_tensors.values())
         self.steps = tuple(inside.steps)
         return result
 
-    def again(self, reached: Tensors, *args: Any, **kwargs: Any) -> Any:
-        """Call it with these tensors in place of `reached`, in the same order."""
-        others = {id(own): other for own, other in zip(self.reached, reached, strict=True) if own is not other}
-        return self._transform(_under(_Instead(others), self._func), *args, **kwargs)
+    def replay(self, outer_tensors: Tensors, *args: Any, **kwargs: Any) -> Any:
+        """Call it with these tensors in place of `outer_tensors`, in the same order."""
+        others = {
+            id(own): other for own, other in zip(self.outer_tensors, outer_tensors, strict=True) if own is not other
+        }
+        return self._transform(_under(_Substitution(others), self._func), *args, **kwargs)
 
 
 class Pullback:
@@ -200,20 +202,20 @@ class Pullback:
         self._vjp = vjp
         self._record = record
         self.pull = pull
-        self.sources = (vjp.reached, *given)
+        self.sources = (vjp.outer_tensors, *given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Pull cotangents back: as an operation, or as a step of the transform around it."""
         modes = reversed(torch.overrides._get_current_function_mode_stack())  # type: ignore[no-untyped-call]
-        around = next((mode for mode in modes if isinstance(mode, _Inside | _Instead)), None)
+        around = next((mode for mode in modes if isinstance(mode, _InsideTransform | _Substitution)), None)
         pull = self._record if around is None else around.pull
         return pull(self, args, kwargs)
 
-    def again(self, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    def replay(self, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """Call it as made from other sources, which no transform wraps."""
-        reached, given, by_name = sources
+        outer_tensors, given, by_name = sources
         with temporarily_clear_interpreter_stack():
-            pull = self._vjp.again(reached, *given, **by_name)[1]
+            pull = self._vjp.replay(outer_tensors, *given, **by_name)[1]
         return pull(*args, **kwargs)
 
 
@@ -221,21 +223,21 @@ def _under(mode: TorchFunctionMode, func: Callable[..., Any]) -> Callable[..., A
     """Return `func` with a mode on while it runs, and not while the transform does its own work."""
 
     @functools.wraps(func)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         with mode:
             return func(*args, **kwargs)
 
-    return called
+    return wrapped
 
 
-class _Inside(TorchFunctionMode):
+class _InsideTransform(TorchFunctionMode):
     """Notes the functions that run inside a transform, and the tensors from outside that they read."""
 
     def __init__(self, arguments: Any, on_fault: Callable[[Exception], None]) -> None:
         self._on_fault = on_fault
         self.steps: list[str] = []
-        self.reached: dict[int, torch.Tensor] = {}
-        self._known = {id(tensor): weakref.ref(tensor) for tensor in tensors(arguments)}
+        self.outer_tensors: dict[int, torch.Tensor] = {}
+        self._inner_tensors = {id(tensor): weakref.ref(tensor) for tensor in tensors(arguments)}
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -259,27 +261,27 @@ class _Inside(TorchFunctionMode):
 
     def _note_reads(self, read: Tensors) -> None:
         for tensor in read:
-            if not is_functorch_wrapped_tensor(tensor) and not self._made(tensor):
-                self.reached[id(tensor)] = tensor
+            if not is_functorch_wrapped_tensor(tensor) and not self._is_from_inside(tensor):
+                self.outer_tensors[id(tensor)] = tensor
 
     def _note_step(self, info: FunctionInfo, results: Tensors) -> None:
         self.steps.append(info.layer_type)
-        self._known.update((id(tensor), weakref.ref(tensor)) for tensor in results)
+        self._inner_tensors.update((id(tensor), weakref.ref(tensor)) for tensor in results)
 
     def pull(self, back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Pull cotangents back, and note what that reads without being given it."""
         try:
-            self.reached.update((id(tensor), tensor) for tensor in tensors(back.sources))
+            self.outer_tensors.update((id(tensor), tensor) for tensor in tensors(back.sources))
         except Exception as error:  # noqa: BLE001 - the model's call is still to be made
             self._on_fault(error)
         return back.pull(*args, **kwargs)
 
-    def _made(self, tensor: torch.Tensor) -> bool:
-        known = self._known.get(id(tensor))
+    def _is_from_inside(self, tensor: torch.Tensor) -> bool:
+        known = self._inner_tensors.get(id(tensor))
         return known is not None and known() is tensor
 
 
-class _Instead(TorchFunctionMode):
+class _Substitution(TorchFunctionMode):
     """Puts other tensors in place of some, wherever they are read."""
 
     def __init__(self, others: dict[int, torch.Tensor]) -> None:
@@ -295,7 +297,7 @@ class _Instead(TorchFunctionMode):
 
     def pull(self, back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Pull cotangents back, as made from the other tensors."""
-        return back.again(substitute(back.sources, self._other), *args, **kwargs)
+        return back.replay(substitute(back.sources, self._other), *args, **kwargs)
 
     def _other(self, leaf: Any) -> Any:
         return self._others.get(id(leaf), leaf)

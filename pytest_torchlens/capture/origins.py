@@ -31,24 +31,24 @@ class Makers:
     """The operations that made memory during a pass."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[StorageWeakRef, str, bool]] = {}
+        self._by_storage: dict[int, tuple[StorageWeakRef, str, bool]] = {}
         self._next_look = _FEW
 
     def note(self, name: str, inside: bool, given: Any, result: Any) -> None:
         """Note an operation's new memory, and whether it ran inside a recorded call."""
         old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}
         for storage in _storages(result):
-            entry = self._made.get(storage._cdata)
-            if storage._cdata not in old and (entry is None or _is_gone(entry)):
-                self._made[storage._cdata] = StorageWeakRef(storage), name, inside  # type: ignore[no-untyped-call]
-        if len(self._made) > self._next_look:
-            self._made = {key: entry for key, entry in self._made.items() if not _is_gone(entry)}
-            self._next_look = 2 * len(self._made) + _FEW
+            entry = self._by_storage.get(storage._cdata)
+            if storage._cdata not in old and (entry is None or _is_dead(entry)):
+                self._by_storage[storage._cdata] = StorageWeakRef(storage), name, inside  # type: ignore[no-untyped-call]
+        if len(self._by_storage) > self._next_look:
+            self._by_storage = {key: entry for key, entry in self._by_storage.items() if not _is_dead(entry)}
+            self._next_look = 2 * len(self._by_storage) + _FEW
 
     def of(self, tensor: torch.Tensor) -> tuple[str, bool]:
         """Return the operation's name, ``""`` if none was seen, and whether it ran inside a recorded call."""
-        entries = (self._made.get(storage._cdata) for storage in _storages(tensor))
-        entry = next((entry for entry in entries if entry is not None and not _is_gone(entry)), None)
+        entries = (self._by_storage.get(storage._cdata) for storage in _storages(tensor))
+        entry = next((entry for entry in entries if entry is not None and not _is_dead(entry)), None)
         return ("", False) if entry is None else entry[1:]
 
 
@@ -57,7 +57,7 @@ def _storages(value: Any) -> list[torch.UntypedStorage]:
     return [tensor.untyped_storage() for tensor in found if tensor.layout is torch.strided and not tensor.is_nested]
 
 
-def _is_gone(entry: tuple[StorageWeakRef, str, bool]) -> bool:
+def _is_dead(entry: tuple[StorageWeakRef, str, bool]) -> bool:
     return bool(entry[0].expired())  # type: ignore[no-untyped-call]
 
 
@@ -68,17 +68,19 @@ class TensorsBefore:
     """The tensors of this process at one moment, and the memory that they stand for."""
 
     def __init__(self) -> None:
-        alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-        self._alive = {id(tensor): weakref.ref(tensor) for tensor in alive}
-        self._memory = {key: weakref.ref(tensor) for tensor, key in _memory_of(alive) if key}
+        tensors_alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+        self._by_id = {id(tensor): weakref.ref(tensor) for tensor in tensors_alive}
+        self._memory = {key: weakref.ref(tensor) for tensor, key in _memory_of(tensors_alive) if key}
 
-    def strangers(self, sources: Iterable[Source]) -> list[Source]:
+    def unknown_sources(self, sources: Iterable[Source]) -> list[Source]:
         """Return the constants among `sources` that did not exist then, and were made out of sight."""
-        constants = (source for source in sources if source.kind == "constant" and (source.hidden or not source.maker))
-        return [source for source in constants if not self._had(source.live)]
+        constants = (
+            source for source in sources if source.kind == "constant" and (source.made_inside_call or not source.maker)
+        )
+        return [source for source in constants if not self._existed(source.live)]
 
-    def _had(self, tensor: Tensor) -> bool:
-        for former in (self._alive.get(id(tensor)), self._memory.get(storage_key(tensor))):
+    def _existed(self, tensor: Tensor) -> bool:
+        for former in (self._by_id.get(id(tensor)), self._memory.get(storage_key(tensor))):
             if former is not None and former() is not None:  # else id or memory may have been used again
                 return True
         return is_foreign(tensor)
@@ -109,7 +111,7 @@ def name_constants(recording: Recording, model: torch.nn.Module) -> None:
     unnamed = [source for source in recording.sources if source.kind == "constant" and not source.name]
     if not unnamed:
         return
-    names = {id(tensor): name for name, tensor in _held(model)}
+    names = {id(tensor): name for name, tensor in _named_tensors(model)}
     for source in unnamed:
         source.name = names.get(id(source.live), "")
 
@@ -150,7 +152,7 @@ def _named_by(module: torch.nn.Module) -> dict[str, Any]:
     return {**enclosed.globals, **enclosed.nonlocals}
 
 
-def _held(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor; the last of several names counts, so attributes of modules come after globals."""
     for module_name in sorted({type(module).__module__ for module in model.modules()}):
         scope = vars(sys.modules[module_name]) if module_name in sys.modules else {}

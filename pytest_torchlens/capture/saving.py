@@ -64,8 +64,8 @@ class SaveOptions:
 
     def __post_init__(self) -> None:
         """Check the options before anything runs."""
-        for name, (fits, takes) in _CHECKS.items():
-            if not fits(value := getattr(self, name)):
+        for name, (is_valid, takes) in _CHECKS.items():
+            if not is_valid(value := getattr(self, name)):
                 raise TypeError(f"{name} of SaveOptions is {value!r:.80}; it takes {takes}")
         if self.device is not None:
             _check_device(self.device)
@@ -148,7 +148,7 @@ def _name(value: Value) -> str:
     return f"{value.call}.{value.position}"
 
 
-class Saving(Retention):
+class OptionRetention(Retention):
     """Keeps activations as the options say, and watches for their gradients."""
 
     def __init__(self, recording: Recording, options: SaveOptions) -> None:
@@ -158,12 +158,12 @@ class Saving(Retention):
         self._gradients = recording.gradients = Gradients() if options.gradients else None
         self._stream = recording.stream = Stream(Path(options.stream_to)) if options.stream_to is not None else None
 
-    def keep_made(self, value: Value, tensor: torch.Tensor, key: int) -> None:
+    def keep_output(self, value: Value, tensor: torch.Tensor, key: int) -> None:
         """Save what a call made."""
         with torch._C.DisableTorchFunction():  # nothing that is done here is the model's
             call = self._calls[value.call]
             self.watch(value, tensor, call.info.writer is not None or "out" in call.kwargs)
-            saved = self._applied(value, tensor)
+            saved = self._apply_options(value, tensor)
             if self._stream is not None and not why_not_storable(saved):
                 self._stream.write(value, saved)
             elif storage_key(saved) == key:
@@ -176,7 +176,7 @@ class Saving(Retention):
         if self._gradients is not None and value.requires_grad:
             self._gradients.watch(value, tensor, written)
 
-    def _applied(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+    def _apply_options(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
         try:
             return self._options.apply(tensor)
         except Exception as error:
@@ -187,7 +187,7 @@ class Saving(Retention):
             ) from error
 
 
-class SavingOf(Retention):
+class FunctionCopies(Retention):
     """Keeps copies of the activations of some functions alone: whatever happens to the model, they stay.
 
     Parameters
@@ -203,7 +203,7 @@ class SavingOf(Retention):
         self._calls = recording.calls
         self._names = names
 
-    def keep_made(self, value: Value, tensor: torch.Tensor, key: int) -> None:
+    def keep_output(self, value: Value, tensor: torch.Tensor, key: int) -> None:
         """Keep what a call made if its function is one of them."""
         if self._calls[value.call].info.name in self._names:
             with torch._C.DisableTorchFunction():

@@ -70,7 +70,7 @@ class Extent:
         return 0 not in self.shape
 
     @functools.cached_property
-    def teeth(self) -> tuple[int, int]:
+    def run_and_step(self) -> tuple[int, int]:
         """The bytes of each run without a gap, and what divides all steps from run to run; 0 if it is one run."""
         run, step = self.itemsize, 0
         for stride, size in sorted(zip(self.stride, self.shape, strict=True)):
@@ -112,7 +112,7 @@ def overlap(one: Extent | None, other: Extent | None) -> bool:
         return True
     if one.stop <= other.start or other.stop <= one.start:
         return False
-    if _interlock(one, other):
+    if _runs_fit_in_gaps(one, other):
         return False
     if _has_an_end_in(one, other) or _has_an_end_in(other, one):
         return True
@@ -123,9 +123,9 @@ def overlap(one: Extent | None, other: Extent | None) -> bool:
     return bool((_mask(one, start, length) & _mask(other, start, length)).any())
 
 
-def _interlock(one: Extent, other: Extent) -> bool:
+def _runs_fit_in_gaps(one: Extent, other: Extent) -> bool:
     """Return whether the runs of one are all in gaps of the other, as two columns of a matrix are."""
-    (run, step), (other_run, other_step) = one.teeth, other.teeth
+    (run, step), (other_run, other_step) = one.run_and_step, other.run_and_step
     common = math.gcd(step, other_step)
     return bool(common) and run <= (other.start - one.start) % common <= common - other_run
 

@@ -129,7 +129,7 @@ def _keep_only(file: Path, wanted: set[str]) -> None:
     if not kept:
         file.unlink()
     elif len(kept) < len(names):
-        with _opened(file) as opened:
+        with _open(file) as opened:
             tensors = {name: opened.get_tensor(name).clone() for name in kept}
         with replacing(file) as part:
             save_file(tensors, part)
@@ -173,15 +173,15 @@ class TensorReader:
         if file is None:
             raise TensorFileError(f"{self._folder} has no tensor {name!r}: a file was taken away")
         try:
-            tensor: torch.Tensor = self._opened(file).get_tensor(stored)
+            tensor: torch.Tensor = self._open(file).get_tensor(stored)
             return torch.view_as_complex(tensor) if stored.endswith(_COMPLEX) else tensor
         except (SafetensorError, RuntimeError, OSError) as error:
             raise TensorFileError(f"{file} is damaged: its tensor {name!r}: {error}") from None
 
-    def _opened(self, file: Path) -> Any:
+    def _open(self, file: Path) -> Any:
         """Return a file, the last one as it is open: to open one is to read the names of all that is in it."""
         if self._last is None or self._last[0] != file:
-            self._last = file, _opened(file)
+            self._last = file, _open(file)
         return self._last[1]
 
 
@@ -194,11 +194,11 @@ def check_plain_file(file: Path) -> None:
 
 
 def _keys(file: Path) -> list[str]:
-    with _opened(file) as opened:
+    with _open(file) as opened:
         return list(opened.keys())
 
 
-def _opened(file: Path) -> Any:
+def _open(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:

@@ -23,11 +23,11 @@ from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.leaves import ATOMS
-from pytest_torchlens.capture.leaves import Opened
+from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import is_lazy
-from pytest_torchlens.capture.leaves import opened
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.leaves import unpacked
 from pytest_torchlens.capture.memory import Arrays
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
@@ -54,33 +54,33 @@ class WriteLog:
 
     def __init__(self) -> None:
         self._writes: dict[Hashable, Write] = {}
-        self._places = _Places()
+        self._index = _ExtentIndex()
         self._somewhere: list[Write] = []
-        self._unasked: list[Aliased] = []
+        self._pending_reads: list[Aliased] = []
         self.latest = -1
         """Number of the last call that wrote."""
 
     def add(self, number: int, value: Value, extent: Extent | None) -> None:
         """Note that call `number` wrote `value` there."""
-        for read in self._unasked:
+        for read in self._pending_reads:
             _ = read.writes  # as they are now
-        self._unasked.clear()
+        self._pending_reads.clear()
         self.latest = number
         write = number, value, extent
         if extent is None:
             self._somewhere.append(write)
             self._writes[object()] = write
             return
-        for former in self._covered(extent):
+        for former in self._writes_covered_by(extent):
             del self._writes[former]
-            self._places.discard(former)
+            self._index.discard(former)
         self._writes[extent] = write
-        self._places.add(extent)
+        self._index.add(extent)
 
-    def _covered(self, extent: Extent) -> list[Extent]:
+    def _writes_covered_by(self, extent: Extent) -> list[Extent]:
         if not extent.dense:
             return [extent] if extent in self._writes else []
-        near = self._places.near(extent, len(self._writes))
+        near = self._index.near(extent, len(self._writes))
         formers = (former for _, _, former in self._writes.values() if former is not None) if near is None else near
         return [former for former in formers if extent.covers(former)]
 
@@ -89,16 +89,16 @@ class WriteLog:
         if next(self._later(since, extent), None) is None:
             return value
         read = Aliased(value, reading=Reading(self, since, extent))
-        self._unasked.append(read)
+        self._pending_reads.append(read)
         return read
 
-    def narrowed(self, read: Aliased, extent: Extent | None) -> Value | Aliased:
+    def read_of_part(self, read: Aliased, extent: Extent | None) -> Value | Aliased:
         """Return a read of this memory as one of `extent` alone."""
         reading = read.reading
         if reading is None or reading.log is not self:
             return read
-        if self._unasked and self._unasked[-1] is read:
-            self._unasked.pop()
+        if self._pending_reads and self._pending_reads[-1] is read:
+            self._pending_reads.pop()
         return self.read(read.value, reading.since, extent)
 
     def since(self, number: int, extent: Extent | None) -> list[Value]:
@@ -106,7 +106,7 @@ class WriteLog:
         return [value for _, value, _ in sorted(self._later(number, extent), key=_place_in_time)]
 
     def _later(self, number: int, extent: Extent | None) -> Iterator[Write]:
-        near = None if extent is None else self._places.near(extent, len(self._writes))
+        near = None if extent is None else self._index.near(extent, len(self._writes))
         if near is None:
             writes: Iterable[Write] = itertools.takewhile(
                 lambda write: write[0] > number, reversed(self._writes.values())
@@ -133,7 +133,7 @@ class Reading:
         return tuple(self.log.since(self.since, self.extent))
 
 
-class _Places:
+class _ExtentIndex:
     """Extents, found by the bytes that they are near to, in cells about as long as they are.
 
     Those of one run lie in cells by their address, those with gaps, such as the columns of a matrix, by where in the
@@ -167,7 +167,7 @@ _FEW = 8  # cells that are looked into however few writes there are
 
 def _cell(extent: Extent) -> tuple[tuple[int, int], int]:
     """Return the step from run to run, the power of two that cells are long, and the number of the cell."""
-    run, step = extent.teeth
+    run, step = extent.run_and_step
     if run >= step:
         level = (extent.stop - extent.start).bit_length()
         return (0, level), extent.start >> level
@@ -178,7 +178,7 @@ def _cell(extent: Extent) -> tuple[tuple[int, int], int]:
 def _cells_near(extent: Extent, step: int, level: int, cells: Collection[int]) -> Collection[int]:
     if not step:
         return range((extent.start >> level) - 1, (extent.stop >> level) + 1)
-    run, own = extent.teeth
+    run, own = extent.run_and_step
     if own != step:
         return cells
     start, count = extent.start % step, -(-step >> level)
@@ -199,7 +199,7 @@ View = tuple[FunctionInfo, tuple[Any, ...]]
 
 
 # our own look at a tensor must not go through the ``__torch_function__`` of its class
-unnoticed = torch._C.DisableTorchFunctionSubclass
+torch_function_subclass_disabled = torch._C.DisableTorchFunctionSubclass
 
 
 class UntracedTensorError(Exception):
@@ -236,13 +236,13 @@ class TensorTable:
         record_write: Callable[[Tensor, Tensor], None],
     ) -> None:
         self._recording = recording
-        self._keep = retention.keep_made if keep else None
+        self._keep = retention.keep_output if keep else None
         self._named = named
-        self.report_to(record_view, record_write)
+        self.set_callbacks(record_view, record_write)
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
         self._named_memory: dict[int, Tensor] | None = None
-        self._opened: dict[int, Opened] = {}
+        self._unpacked: dict[int, UnpackedObject] = {}
         self._writes: dict[int, WriteLog] = {}
         self._retention = retention
         self._arrays = Arrays(self._array_changed)
@@ -251,7 +251,7 @@ class TensorTable:
         self.parameters_too = False
         """Whether parameters get a fingerprint: they are large, and their version counters tell of most writes."""
 
-    def report_to(
+    def set_callbacks(
         self, record_view: Callable[[View, Tensor], None], record_write: Callable[[Tensor, Tensor], None]
     ) -> None:
         """Call these from now on where a view or a write turns up."""
@@ -275,25 +275,25 @@ class TensorTable:
             return leaf
         if isinstance(leaf, np.ndarray):
             return leaf.copy()
-        outermost = not self._opened
+        outermost = not self._unpacked
         try:
-            return opened(leaf, self.template, self._opened)
+            return unpacked(leaf, self.template, self._unpacked)
         except RecursionError:  # a chain longer than Python's stack is deep
             if outermost:
                 return leaf
             raise
         finally:
             if outermost:
-                self._opened.clear()
+                self._unpacked.clear()
 
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
         if self._arrays:
-            with unnoticed():
-                self._arrays.look(storage_key(tensor))
+            with torch_function_subclass_disabled():
+                self._arrays.check(storage_key(tensor))
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
-            with unnoticed():
+            with torch_function_subclass_disabled():
                 entry = self._register(tensor)
         if self._writes:
             log = self._writes.get(entry[2])
@@ -301,13 +301,13 @@ class TensorTable:
                 return self._with_writes(tensor, entry, log)
         return entry[1]
 
-    def known(self, value: Any) -> tuple[Value, ...]:
+    def recorded_values(self, value: Any) -> tuple[Value, ...]:
         """Return the present values of the tensors in a module's arguments or result, as far as they have one."""
         found = (value,) if type(value) is Tensor else tensors(value)
         entries = [(self._live.get(id(tensor)), tensor) for tensor in found]
         return tuple([entry[1] for entry, tensor in entries if entry is not None and entry[0]() is tensor])
 
-    def made(self, tensor: Tensor, number: int, place: int) -> Value:
+    def add_output(self, tensor: Tensor, number: int, place: int) -> Value:
         """Enter what call `number` gave as its output at `place`."""
         old = self._live.get(id(tensor))
         if old is not None and old[0]() is tensor:
@@ -331,7 +331,7 @@ class TensorTable:
             self._memory[key] = weakref.ref(storage)
         return value
 
-    def follow(self, tensor: Tensor) -> None:
+    def follow_move(self, tensor: Tensor) -> None:
         """Note that a tensor's memory is elsewhere now, and so is that of its aliases."""
         entry = self._live.get(id(tensor))
         if entry is None or entry[2] == (key := storage_key(tensor)):
@@ -344,7 +344,7 @@ class TensorTable:
 
     def expose(self, tensor: Tensor, array: object = None) -> None:
         """Note that Python got an array over a tensor's memory: who writes to it calls no function of torch."""
-        with unnoticed():
+        with torch_function_subclass_disabled():
             if (key := storage_key(tensor)) and not is_copy(array):
                 self._retention.before_write(key)
                 self._arrays.add(tensor, key, array)
@@ -352,10 +352,10 @@ class TensorTable:
     def _array_changed(self, tensor: Tensor) -> None:
         self._record_change(tensor, ARRAY)
 
-    def look_for_change(self, tensor: Tensor, origin: str) -> None:
+    def check_for_change(self, tensor: Tensor, origin: str) -> None:
         """Record a write by no recorded call to a tensor that is known, if there was one."""
         if not self.accounts_for(tensor):
-            with unnoticed():
+            with torch_function_subclass_disabled():
                 self._record_change(tensor, origin)
 
     def accounts_for(self, tensor: Tensor) -> bool:
@@ -363,7 +363,7 @@ class TensorTable:
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
             return False
-        with unnoticed():
+        with torch_function_subclass_disabled():
             return self.read(tensor) is not entry[1] or entry[1].fingerprint in ("", fingerprint(tensor))
 
     def _record_change(self, tensor: Tensor, origin: str) -> None:
@@ -374,22 +374,22 @@ class TensorTable:
 
     def close(self) -> None:
         """Record what was written through arrays since the last reads."""
-        with unnoticed():
-            self._arrays.look_at_all()
+        with torch_function_subclass_disabled():
+            self._arrays.check_all()
 
     def _new_slot(self) -> int:
         self.slots += 1
         return self.slots - 1
 
     def _with_writes(self, tensor: Tensor, entry: Entry, log: WriteLog) -> Value | Aliased:
-        with unnoticed():
+        with torch_function_subclass_disabled():
             return log.read(entry[1], entry[3], Extent.of(tensor))
 
-    def narrow(self, call: Call, output: Tensor) -> None:
+    def narrow_read(self, call: Call, output: Tensor) -> None:
         """Let a call that gave a view of its first argument depend on those writes alone that show in the view."""
         log = self._writes.get(self._live[id(output)][2])
         if log is not None and call.may_be_view and type(call.args[0]) is Aliased:
-            call.args = (log.narrowed(call.args[0], Extent.of(output)), *call.args[1:])
+            call.args = (log.read_of_part(call.args[0], Extent.of(output)), *call.args[1:])
 
     def log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:
         """Note that call `number` overwrote these tensors: later reads of the same memory depend on it."""
@@ -412,7 +412,7 @@ class TensorTable:
         if "out" in kwargs:
             written += tensors(kwargs["out"])
         written = tuple([target for target in written if not is_lazy(target)])
-        with unnoticed():
+        with torch_function_subclass_disabled():
             for target in written:
                 self._retention.before_write(storage_key(target))
         return written
@@ -431,11 +431,11 @@ class TensorTable:
         whole = owner[0]()
         if whole is not None and whole.requires_grad and not tensor.requires_grad:
             detached = whole.detach()
-            owner = self._recorded_view((_DETACH, (self.read(whole),)), detached)
+            owner = self._view_entry((_DETACH, (self.read(whole),)), detached)
         view = self._as_view(tensor, owner[0], owner[1])
-        return self.add_source(tensor, "constant", "") if view is None else self._recorded_view(view, tensor)
+        return self.add_source(tensor, "constant", "") if view is None else self._view_entry(view, tensor)
 
-    def _recorded_view(self, view: View, tensor: Tensor) -> Entry:
+    def _view_entry(self, view: View, tensor: Tensor) -> Entry:
         record_view = self._record_view()
         if record_view is not None:
             record_view(view, tensor)

@@ -22,7 +22,7 @@ from pytest_torchlens.capture.tracer import Tracer
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
-_IN_PROGRESS = frozenset(["_expanding", "_escaped", "_group", "busy", "transforming"])
+_IN_PROGRESS = frozenset(["_expanding", "_num_escapes", "_group", "busy", "transforming"])
 
 
 class PassOverError(Exception):
@@ -44,43 +44,43 @@ class SharedTracer(Tracer):
     def share(self) -> None:
         """Make the lock, and the list of tracers that share the recording."""
         self.lock = threading.RLock()
-        self._drawing = threading.RLock()
-        self._twins: list[SharedTracer] = []
+        self._draw_lock = threading.RLock()
+        self._thread_tracers: list[SharedTracer] = []
         self._thread = ""
 
-    def twin(self, name: str) -> SharedTracer:
+    def for_thread(self, name: str) -> SharedTracer:
         """Return a tracer for the thread `name` that fills the same recording."""
         self.recording.threaded = True
-        twin = copy.copy(self)
-        twin.apart()
-        twin._thread = name
-        twin.watch = self.watch.for_thread(twin, name) if self.watch is not None else None
-        self._twins.append(twin)
-        return twin
+        other = copy.copy(self)
+        other.reset_call_state()
+        other._thread = name
+        other.watch = self.watch.for_thread(other, name) if self.watch is not None else None
+        self._thread_tracers.append(other)
+        return other
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if self.over:
-            self._say_late()
+            self._note_late_call()
             return func(*args, **kwargs or {})
         return super().__torch_function__(func, types, args, kwargs)
 
-    def give_way(self, reason: str) -> None:
+    def stop_and_exit_modes(self, reason: str) -> None:
         """Be told of what is about to happen that recording could change."""
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         one_at_a_time = (
-            self._drawing if info.draws and not info.opaque and is_of_torch(info.func) else contextlib.nullcontext()
+            self._draw_lock if info.draws and not info.opaque and is_of_torch(info.func) else contextlib.nullcontext()
         )
         with one_at_a_time, self.lock:  # type: ignore[union-attr]
-            self.table.report_to(self._record_view, self._record_write)
+            self.table.set_callbacks(self._record_view, self._record_write)
             try:
                 return super()._leaf(info, args, kwargs)
             except PassOverError as late:
                 return late.result
 
-    def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lock = self.lock
         lock.release()  # type: ignore[union-attr]
         try:
@@ -99,21 +99,21 @@ class SharedTracer(Tracer):
         """Stop recording in all threads; those that live on hold nothing of the recording."""
         with self.lock:  # type: ignore[union-attr]
             super().close()
-            for twin in self._twins:
-                twin._let_go()
-            self._twins.clear()
+            for other in self._thread_tracers:
+                other._release_recording()
+            self._thread_tracers.clear()
 
-    def _let_go(self) -> None:
+    def _release_recording(self) -> None:
         """Hold an empty recording instead: what the thread is amid, it can finish."""
-        self._unseen = self.recording.unseen
+        self._untraced = self.recording.untraced
         blank = Tracer(Recording("", {}, weakref.ref(torch.nn.Module()), None), Retention(), False, {}, {})
         vars(self).update({name: value for name, value in vars(blank).items() if name not in _IN_PROGRESS})
         self.module, self.over = None, True
 
-    def _say_late(self) -> None:
+    def _note_late_call(self) -> None:
         late = f"thread {self._thread!r} went on after the pass: what it did then was not recorded"
-        if late not in self._unseen:
-            self._unseen.append(late)
+        if late not in self._untraced:
+            self._untraced.append(late)
 
 
 def tracer_for_thread(tracer: Tracer, name: str) -> SharedTracer:
@@ -122,4 +122,4 @@ def tracer_for_thread(tracer: Tracer, name: str) -> SharedTracer:
         tracer.__class__ = SharedTracer
         assert isinstance(tracer, SharedTracer)  # noqa: S101 - for the type checker
         tracer.share()
-    return tracer.twin(name)
+    return tracer.for_thread(name)

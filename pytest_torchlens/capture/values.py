@@ -195,7 +195,7 @@ class Source:
         Number of the last call before its first use.
     maker
         The dispatcher operation that was seen to make its memory during the pass; ``""`` if none was, or none watched.
-    hidden
+    made_inside_call
         Whether that operation was part of a recorded call, which did not return the tensor.
     """
 
@@ -207,7 +207,7 @@ class Source:
     final: str = ""
     since: int = -1
     maker: str = ""
-    hidden: bool = False
+    made_inside_call: bool = False
 
     @property
     def written(self) -> bool:

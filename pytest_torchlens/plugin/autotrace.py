@@ -283,11 +283,11 @@ class AutotracePlugin:
         """Be told of module calls as long as tests run; torch is imported here, after whatever conftest files set."""
         if not self._of or self._config.option.collectonly:
             return (yield)
-        from pytest_torchlens.capture.patches import module_calls_seen
+        from pytest_torchlens.capture.patches import module_calls_intercepted
         from pytest_torchlens.run.module_calls import Autotrace
 
         self._autotrace = Autotrace()
-        with module_calls_seen():
+        with module_calls_intercepted():
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)

@@ -23,7 +23,7 @@ from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import edges_in
-from pytest_torchlens.capture.leaves import Opened
+from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import copies_of
@@ -86,7 +86,7 @@ class Player:
         """Return whether there is a tensor in a slot now."""
         return slot in self._tensors
 
-    def missing(self, call: Call) -> list[str]:
+    def missing_arguments(self, call: Call) -> list[str]:
         """Return the paths of arguments that are not there: nothing made them, or they were freed."""
         return [path for path, read in edges_in(call) if value_of(read).slot not in self._tensors]
 
@@ -122,7 +122,7 @@ class Player:
 
         For a call that returned none, nothing is returned: look at what it overwrote.
         """
-        self._adopt(call.ambient)
+        self._apply_settings(call.ambient)
         if call.random is not None:
             generator = call.random.generator
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
@@ -157,19 +157,19 @@ class Player:
         """Return the tensors that stand for ``call.outputs``: what it returned, or what it overwrote."""
         return returned if call.returned else tuple([self._tensors[value.slot] for value in call.outputs])
 
-    def _adopt(self, number: int) -> None:
+    def _apply_settings(self, number: int) -> None:
         if number != self._ambient:
             self._settings.close()
             self._settings.enter_context(ambient.restored(self.recording.ambient.rows[number]))
             self._ambient = number
 
 
-def _argument_for(tensor_of: Callable[[Value], torch.Tensor], closed: dict[int, Any], leaf: Any) -> Any:
-    """Return the argument that a leaf of a template stands for; `closed` has the objects put together so far."""
+def _argument_for(tensor_of: Callable[[Value], torch.Tensor], repacked: dict[int, Any], leaf: Any) -> Any:
+    """Return the argument that a leaf of a template stands for; `repacked` has the objects put together so far."""
     if type(leaf) is Value:
         return tensor_of(leaf)
-    if type(leaf) is Opened:
-        return leaf.closed(partial(_argument_for, tensor_of, closed), closed)
+    if type(leaf) is UnpackedObject:
+        return leaf.repacked(partial(_argument_for, tensor_of, repacked), repacked)
     return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
 
 
@@ -229,19 +229,19 @@ class CurrentValues:
     """Tracks which recorded value each tensor holds, and which writes reached it, from call to call."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        self._held = {source.value.slot: (source.value, source.since) for source in sources}
+        self._entries = {source.value.slot: (source.value, source.since) for source in sources}
         self._writes: dict[int, WriteLog] = {}
 
     def agrees(self, read: Value | Aliased, tensor: torch.Tensor) -> bool:
         """Return whether a recorded read of `tensor` names the value that it holds and the writes that reached it."""
         value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
-        held, since = self._held[value.slot]
+        held, since = self._entries[value.slot]
         return held is value and set(map(id, writes)) == set(map(id, self._later_writes(tensor, since)))
 
     def unrecorded_writers(self, read: Value | Aliased, tensor: torch.Tensor) -> list[int]:
         """Return the numbers of the calls that overwrote what `tensor` held and that a recorded read does not name."""
         value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
-        held, since = self._held[value.slot]
+        held, since = self._entries[value.slot]
         named = {id(value), *map(id, writes)}
         overwritten = [held] if held is not value and held.slot == value.slot else []
         later = [*overwritten, *self._later_writes(tensor, since)]
@@ -262,7 +262,7 @@ class CurrentValues:
     def note(self, number: int, call: Call, written: dict[int, torch.Tensor]) -> None:
         """Note what call `number` gave and the tensors, by slot, that it overwrote."""
         for value in call.outputs:
-            self._held[value.slot] = (value, number)
+            self._entries[value.slot] = (value, number)
         by_slot = {value.slot: value for value in call.outputs}
         for slot, tensor in written.items():
             value = by_slot.get(slot, call.outputs[0])

@@ -18,8 +18,8 @@ def likely_cause(recording: Recording, call: Call, repeats: bool | None = None) 
     """Return the likely cause in words; `repeats` says whether the call gives the same each time, None if not tried."""
     if recording.silent_writes:
         return f"{recording.silent_writes[0]} changed without announcement"
-    if (stranger := _changed_source(recording, call)) is not None:
-        path, source = stranger
+    if (changed := _changed_source(recording, call)) is not None:
+        path, source = changed
         known = f"the {source.kind} {source.name!r}" if source.name else "a tensor of unknown origin"
         return f"argument {path} is {known}, and holds other values now than when it was recorded"
     if call.info.draws and not call.info.opaque and is_of_torch(call.info.func):

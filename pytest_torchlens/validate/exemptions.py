@@ -49,7 +49,7 @@ class Explainer:
             return "inside not seen"
         experiments = (
             *(self._hidden, self._single, self._extreme),
-            *(self._covered, self._by_number, self._not_finite),
+            *(self._fully_overwritten, self._by_number, self._not_finite),
         )
         named = next(filter(None, (experiment(trial, place) for experiment in experiments)), None)
         return named or self._unknowable(trial, place)
@@ -114,7 +114,7 @@ class Explainer:
         ways = (partial(self._doubled_ones, differs=differs) for differs in (False, True))
         return "single element" if any(self._larger(trial, place, way) for way in ways) else None
 
-    def _covered(self, trial: Trial, place: int) -> str | None:
+    def _fully_overwritten(self, trial: Trial, place: int) -> str | None:
         """Name what is overwritten throughout: more of it than there was would not be."""
 
         def larger(at: int, tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -19,7 +19,7 @@ from pytest_torchlens.validate.state import state_digests
 
 
 @dataclass(frozen=True)
-class Observation:
+class RunDigests:
     """What a run of the model left behind, in digests by a name for people."""
 
     output_type: str
@@ -27,7 +27,7 @@ class Observation:
     state: dict[str, str]
 
     @classmethod
-    def of(cls, model: torch.nn.Module, inputs: dict[str, torch.Tensor], output: Any) -> Observation:
+    def of(cls, model: torch.nn.Module, inputs: dict[str, torch.Tensor], output: Any) -> RunDigests:
         """Take the digests of a model's output and of everything that its forward may change."""
         outputs = {f"output {path}".rstrip(): _describe(tensor) for path, tensor in walk(output)}
         state = state_digests(model, inputs) | Generators().digests()
@@ -38,7 +38,7 @@ def _describe(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype}{list(shape_of(tensor))} {fingerprint(tensor)}"
 
 
-def compare(traced: Observation, plain: Observation, uninitialised: Collection[str] = ()) -> PartVerdict:
+def compare(traced: RunDigests, plain: RunDigests, uninitialised: Collection[str] = ()) -> PartVerdict:
     """Return the verdict on a recorded run and a plain run from the same state.
 
     Outputs whose paths are in `uninitialised` hold no values to compare.

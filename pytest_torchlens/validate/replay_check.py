@@ -36,7 +36,7 @@ from pytest_torchlens.validate.trial import is_close
 from pytest_torchlens.validate.trial import originals_of
 from pytest_torchlens.validate.trial import outcome_of
 
-_ELSEWHERE = 0x5EED
+_OTHER_SEED = 0x5EED
 
 
 class Replay:
@@ -82,9 +82,9 @@ class Replay:
         return frozenset(self._check.doubtful)
 
     @property
-    def unsteady(self) -> str:
+    def nondeterministic(self) -> str:
         """Name of the function whose values were the first to differ, if it does not repeat itself; else ``""``."""
-        return self._check.unsteady or ""
+        return self._check.nondeterministic or ""
 
     def verdicts(self, returned: list[str]) -> list[PartVerdict]:
         """Replay, and return the parts' verdicts; `returned` has the fingerprints of what the model returned."""
@@ -107,11 +107,11 @@ class Replay:
         doubtful = call.info.name in self._doubts
         try:
             if self._perturbation is not None:
-                self._perturbation.before(player, call, corner=not doubtful)
-            in_doubt = self._perturbation is not None and bool(self._perturbation.open)
+                self._perturbation.before(player, call, crop=not doubtful)
+            in_doubt = self._perturbation is not None and bool(self._perturbation.open_edges)
             originals = originals_of(player, call) if doubtful or in_doubt else {}
             if call.info.draws and call.random is None:  # what draws without a recorded state is to draw other numbers
-                torch.manual_seed(_ELSEWHERE)
+                torch.manual_seed(_OTHER_SEED)
             returned, outputs = player.play(number, call, player.arguments(call))
             self._check.writes(number, call, player, returned)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
@@ -135,7 +135,7 @@ class Replay:
             return self._check.check(number, call, outputs)
         trial = Trial(player, call, arguments_of(player, call, originals), outcome_of(player, call, outputs))
         complete = self._check.check(number, call, outputs, trial if call.info.name in self._doubts else None)
-        if self._perturbation is not None and self._perturbation.open:
+        if self._perturbation is not None and self._perturbation.open_edges:
             self._perturbation.after(number, trial)
         return complete
 
@@ -162,7 +162,7 @@ class ReplayCheck:
         self._made_without_grad: set[int] = set()
         self.doubtful: set[str] = set()
         """Names of functions that gave other values than recorded."""
-        self.unsteady: str | None = None
+        self.nondeterministic: str | None = None
         """Name of the first of them whose values were not kept, if it gives others each time; None before the first."""
 
     def sources(self) -> None:
@@ -195,15 +195,15 @@ class ReplayCheck:
                 trial.tolerant = True
                 self._score.tolerated += 1
             else:
-                if self.unsteady is None:
-                    self.unsteady = "" if repeats is not False or _all_saved(different) else call.info.name
+                if self.nondeterministic is None:
+                    self.nondeterministic = "" if repeats is not False or _all_saved(different) else call.info.name
                 self._fail_values(number, call, different[0], repeats)
         return True
 
     def edges(self, number: int, call: Call, player: Player) -> bool:
         """Report arguments of a call whose recorded parents are not what the tensor held; False if there are none."""
         self._report_edges(number, player.wrong_edges(call))
-        missing = player.missing(call)
+        missing = player.missing_arguments(call)
         for path in missing:
             self._fail(number, f"argument {path} is recorded with a parent that no call before it made")
         return not missing

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-PutBack = Callable[[], bool]
+RestoreState = Callable[[], bool]
 """Makes a thing as it was; returns whether it now is."""
 _LARGEST_MAP = 1 << 28
 _GENERATORS: tuple[tuple[type, Any, Any], ...] = (
@@ -28,7 +28,7 @@ _GENERATORS: tuple[tuple[type, Any, Any], ...] = (
 )
 
 
-def random_generator(value: Any) -> PutBack:
+def random_generator(value: Any) -> RestoreState:
     """Where a random generator stands."""
     get, put = next((get, put) for kind, get, put in _GENERATORS if isinstance(value, kind))
     return functools.partial(_put_state, value, get(value), put)
@@ -39,7 +39,7 @@ def _put_state(value: Any, state: Any, put: Any) -> bool:
     return True
 
 
-def numpy_array(value: Any) -> PutBack | None:
+def numpy_array(value: Any) -> RestoreState | None:
     """What is in an array; of a large file mapped into memory nothing."""
     if not value.flags.writeable:
         return None
@@ -56,7 +56,7 @@ def numpy_array(value: Any) -> PutBack | None:
     return restore
 
 
-def raw_bytes(value: Any) -> PutBack | None:
+def raw_bytes(value: Any) -> RestoreState | None:
     """What is in a buffer of Python's."""
     if not isinstance(value, memoryview):
         return functools.partial(_refill, value, value[:])
@@ -76,7 +76,7 @@ def _refill(value: Any, contents: Any) -> bool:
     return True
 
 
-def file(value: Any) -> PutBack | None:
+def file(value: Any) -> RestoreState | None:
     """Where a file is to be read next; what is in one in memory.  What was written to others stays written."""
     if value.closed:
         return None
@@ -105,7 +105,7 @@ def _place(value: io.IOBase) -> int:
         return -1
 
 
-def cache(value: Any) -> PutBack:
+def cache(value: Any) -> RestoreState:
     """What a function remembers under `functools.lru_cache`: it can be forgotten, not put back."""
     former = value.cache_info()
 
@@ -117,7 +117,7 @@ def cache(value: Any) -> PutBack:
     return restore
 
 
-_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], PutBack | None]], ...] = (
+_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], RestoreState | None]], ...] = (
     (tuple(kind for kind, _, _ in _GENERATORS), random_generator),
     ((np.ndarray,), numpy_array),
     ((bytearray, array.array, memoryview), raw_bytes),
@@ -126,7 +126,7 @@ _KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], PutBack | None]], ...] = (
 )
 
 
-def kinds_of(kind: type) -> list[Callable[[Any], PutBack | None]]:
+def kinds_of(kind: type) -> list[Callable[[Any], RestoreState | None]]:
     """Return what notes objects of a class; nothing for those without a state of their own."""
     return [note for kinds, note in _KINDS if issubclass(kind, kinds)]
 

@@ -368,14 +368,14 @@ class CallsForwardOfATracedChild(nn.Module):
         return self.child.forward(x) * 2
 
 
-UNSEEN = {
+UNTRACED = {
     "forward of a traced child": (CallsForwardOfATracedChild, (2, 4)),
     "set": (lambda: Function(lambda x: torch.empty(0).set_(x * 2) + 1), (4,)),
 }
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-@pytest.mark.parametrize(("build", "shape"), UNSEEN.values(), ids=UNSEEN)
+@pytest.mark.parametrize(("build", "shape"), UNTRACED.values(), ids=UNTRACED)
 def test_the_watch_adds_nothing_to_the_record_and_reports_what_it_lacks(build, shape):
     model, x = build(), torch.rand(shape)
     names = [[call.info.name for call in record(model, (x,), watch=watch).calls] for watch in (False, True)]
