@@ -26,8 +26,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from pytest_torchlens.capture.guarded import GuardedResult
 from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
-from pytest_torchlens.capture.leaves import walk_all
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.leaves import walk_all
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.history import ModelHistory
