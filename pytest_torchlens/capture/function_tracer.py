@@ -1,7 +1,7 @@
 """Records each torch function of a forward pass in one thread, as a torch function mode.
 
-The mode keeps its place among the modes of the model.  It runs the bodies of composite functions, so that it sees the
-calls inside them.  Each line here is paid per operation.
+The mode keeps its place in the stack of the model's modes.  It runs the bodies of composite functions, so that it sees
+the calls inside them.  Each line here costs time for every operation.
 """
 
 from __future__ import annotations
@@ -63,91 +63,6 @@ if TYPE_CHECKING:
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 
-@contextlib.contextmanager
-def mode_disabled(mode: TorchFunctionMode) -> Iterator[None]:
-    """Take a mode off, wherever it is among the others, and put it back in its place."""
-    place = next(
-        (at for at in reversed(range(_len_torch_function_stack())) if _get_function_stack_at(at) is mode), None
-    )
-    if place is None:
-        yield
-        return
-    above = _take_down_to(place + 1)
-    _pop_mode()  # type: ignore[no-untyped-call]
-    _put_back(above)
-    try:
-        yield
-    finally:
-        above = _take_down_to(place)
-        _put_back([mode, *above])
-
-
-def dispatch_enabled(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function for modes and subclasses to hear of, while what goes on around it is none of their business."""
-
-    @functools.wraps(func)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._EnableTorchFunction():
-            return func(*args, **kwargs)
-
-    return wrapped
-
-
-def _take_down_to(height: int) -> list[TorchFunctionMode]:
-    """Return the modes from `height` up, the lowest first, taken off."""
-    return [_pop_mode() for _ in range(_len_torch_function_stack() - height)][::-1]  # type: ignore[no-untyped-call]
-
-
-def _put_back(modes: list[TorchFunctionMode]) -> None:
-    for mode in modes:
-        _push_mode(mode)  # type: ignore[no-untyped-call]
-
-
-_GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-_GUARD_OBJECTS = tuple(getattr(torch.overrides, name) for name in _GUARDS)
-
-
-class _UnguardedGlobals(dict[str, Any]):
-    """A module's globals, looked up live, in which the override guards say no.
-
-    Without it the body would hand itself to the mode again, for ever.
-    """
-
-    def __init__(self, real: dict[str, Any]) -> None:
-        guards = {name: _no for name, value in real.items() if any(value is guard for guard in _GUARD_OBJECTS)}
-        super().__init__(guards)
-        self._real = real
-
-    def __missing__(self, name: str) -> Any:
-        return self._real[name]
-
-
-def _no(*_relevant: Any) -> bool:
-    return False
-
-
-_bodies: weakref.WeakKeyDictionary[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
-
-
-def body_of(func: types.FunctionType) -> Callable[..., Any]:
-    """Return a function that runs the body of `func`, or of what it decorates, without asking for overrides."""
-    body = _bodies.get(func)
-    if body is None:
-        body = _unguarded_body(func)
-        if func.__closure__ is None:  # else the body may hold the function, which then never goes
-            _bodies[func] = body
-    return body
-
-
-def _unguarded_body(func: types.FunctionType) -> types.FunctionType:
-    real: types.FunctionType = getattr(func, "__wrapped__", func)
-    body = types.FunctionType(
-        real.__code__, _UnguardedGlobals(real.__globals__), real.__name__, real.__defaults__, real.__closure__
-    )
-    body.__kwdefaults__ = real.__kwdefaults__
-    return body
-
-
 COMPOSITE, PLAIN, ESCAPE, UNTRACED = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind.UNTRACED
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
@@ -165,11 +80,11 @@ class FunctionTracer(TorchFunctionMode):
     Parameters
     ----------
     recording
-        What to fill.
+        The recording to fill.
     retention
-        Keeps the tensors of sources.
+        Saves the tensors of sources.
     keep
-        Whether it keeps every activation too.
+        Whether `retention` saves every activation too.
     named
         Parameters and buffers by id: the tensor, ``"parameter"`` or ``"buffer"``, its address.
     """
@@ -199,12 +114,12 @@ class FunctionTracer(TorchFunctionMode):
     busy = False
     """Whether a recorded call, or our own work on it, is in progress."""
     transforming = False
-    """Whether that call is a function transform, in which modules are noted."""
+    """Whether that call is a function transform; module calls inside it are recorded."""
     lock: threading.RLock | None = None
-    """Held for our own work on a call where several threads record, and never while the model's functions run."""
+    """Where several threads record: held during our own work on a call, never while the model's functions run."""
 
     def reset_call_state(self) -> None:
-        """Start with nothing in progress: in `Tracer`, or in a copy of one for another thread."""
+        """Set the state to no call in progress, in a new tracer or in a copy for another thread."""
         self._expanding: list[Function] = []
         self._num_escapes = 0
         self.busy = self.transforming = False
@@ -236,7 +151,7 @@ class FunctionTracer(TorchFunctionMode):
             read = tuple(map(self._template, (args[0], {}) if info.copies else args))
             named = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
         except UntracedTensorError:
-            self.busy = False  # for the completeness check to see that it was missed
+            self.busy = False  # so the completeness check counts it as missed
             return info.func(*args, **kwargs) if self.lock is None else self._call_unlocked(info, args, kwargs)
         ambient = self._ambient.number(info.depends_on_settings)
         call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
@@ -246,7 +161,7 @@ class FunctionTracer(TorchFunctionMode):
         try:
             result = info.func(*args, **kwargs) if self.lock is None else self._call_unlocked(info, args, kwargs)
         except Exception:
-            for tensor in written:  # it may have begun
+            for tensor in written:  # it may have written before it raised
                 self.table.check_for_change(tensor, f"what {info.name} had written when it raised")
             raise
         call.elapsed = perf_counter_ns() - start
@@ -254,9 +169,7 @@ class FunctionTracer(TorchFunctionMode):
             written = info.writer.changed_tensors()
         if random is not None and has_drawn(random):
             call.random = random
-        if info.borrows and is_foreign(
-            result
-        ):  # found by its memory when it is read: as from_numpy, which no mode sees
+        if info.borrows and is_foreign(result):  # registered when it is read, like from_numpy, which no mode sees
             return result
         aliased = bool(read) and type(read[0]) is Aliased
         if type(result) is Tensor and not (written or aliased or info.uninitialised):  # nearly all calls
@@ -349,16 +262,100 @@ class FunctionTracer(TorchFunctionMode):
 
 
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
-
 _NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._disabled_torch_function_impl)
 
 
 def overrides(kind: type) -> bool:
-    """Return whether a tensor class has a ``__torch_function__`` of its own."""
+    """Return whether a tensor class defines its own ``__torch_function__``."""
     own = getattr(kind, "__torch_function__", None)
     return getattr(own, "__func__", own) not in _NO_OVERRIDE
 
 
-def _with_shape(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Leave out what a lazy layer has not made yet."""
-    return tuple([tensor for tensor in found if not is_lazy(tensor)])
+def _with_shape(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Leave out parameters that a lazy layer has not created yet."""
+    return tuple([tensor for tensor in outputs if not is_lazy(tensor)])
+
+
+@contextlib.contextmanager
+def mode_disabled(mode: TorchFunctionMode) -> Iterator[None]:
+    """Remove a mode from the stack, wherever it is, and put it back in its place at the end."""
+    place = next(
+        (at for at in reversed(range(_len_torch_function_stack())) if _get_function_stack_at(at) is mode), None
+    )
+    if place is None:
+        yield
+        return
+    above = _take_down_to(place + 1)
+    _pop_mode()  # type: ignore[no-untyped-call]
+    _put_back(above)
+    try:
+        yield
+    finally:
+        above = _take_down_to(place)
+        _put_back([mode, *above])
+
+
+def dispatch_enabled(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `func` so that ``__torch_function__`` dispatch is enabled while it runs, though it is disabled around it."""
+
+    @functools.wraps(func)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._EnableTorchFunction():
+            return func(*args, **kwargs)
+
+    return wrapped
+
+
+def _take_down_to(height: int) -> list[TorchFunctionMode]:
+    """Pop all modes above `height`; return them, the lowest first."""
+    return [_pop_mode() for _ in range(_len_torch_function_stack() - height)][::-1]  # type: ignore[no-untyped-call]
+
+
+def _put_back(modes: list[TorchFunctionMode]) -> None:
+    for mode in modes:
+        _push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+_GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_GUARD_OBJECTS = tuple(getattr(torch.overrides, name) for name in _GUARDS)
+
+
+class _UnguardedGlobals(dict[str, Any]):
+    """A module's globals, looked up live, in which the override guards return False.
+
+    With the real guards the body would dispatch to the mode again, for ever.
+    """
+
+    def __init__(self, real: dict[str, Any]) -> None:
+        guards = {name: _no for name, value in real.items() if any(value is guard for guard in _GUARD_OBJECTS)}
+        super().__init__(guards)
+        self._real = real
+
+    def __missing__(self, name: str) -> Any:
+        return self._real[name]
+
+
+def _no(*_relevant: Any) -> bool:
+    return False
+
+
+_bodies: weakref.WeakKeyDictionary[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
+
+
+def body_of(func: types.FunctionType) -> Callable[..., Any]:
+    """Return a function that runs the body of `func` (of the innermost function, if decorated) without overrides."""
+    body = _bodies.get(func)
+    if body is None:
+        body = _unguarded_body(func)
+        if func.__closure__ is None:  # a closure may hold the function, which would then never be freed
+            _bodies[func] = body
+    return body
+
+
+def _unguarded_body(func: types.FunctionType) -> types.FunctionType:
+    real: types.FunctionType = getattr(func, "__wrapped__", func)
+    body = types.FunctionType(
+        real.__code__, _UnguardedGlobals(real.__globals__), real.__name__, real.__defaults__, real.__closure__
+    )
+    body.__kwdefaults__ = real.__kwdefaults__
+    return body

@@ -26,35 +26,6 @@ from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
 
-_depth_lock = threading.Lock()
-_recordings = 0
-_limit_before = _limit_raised = 0
-_LARGEST_LIMIT = 2**31 - 1
-
-
-@contextlib.contextmanager
-def raised_recursion_limit() -> Iterator[None]:
-    """Raise the recursion limit for a while; where the model sets one of its own, that stays."""
-    global _recordings, _limit_before, _limit_raised  # noqa: PLW0603 - the limit is the process's
-    with _depth_lock:
-        _recordings += 1
-        if _recordings == 1:
-            _limit_before = sys.getrecursionlimit()
-            _limit_raised = min(_DEPTH_FACTOR * _limit_before + _FRAMES_OF_A_CALL, _LARGEST_LIMIT)
-            sys.setrecursionlimit(_limit_raised)
-    try:
-        yield
-    finally:
-        with _depth_lock:
-            _recordings -= 1
-            if not _recordings and sys.getrecursionlimit() == _limit_raised:
-                sys.setrecursionlimit(_limit_before)
-
-
-_FRAMES_OF_A_CALL = 200  # ours, at most, around one torch function
-_DEPTH_FACTOR = 3  # a module call has three frames of its own and at most four of ours
-
-
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 COMPILES = "it runs compiled functions"
@@ -349,3 +320,30 @@ def _remove(patches: list[Patch]) -> None:
 
 def _key(owner: Any, name: str) -> str:
     return f"{owner.__name__}.{name}" if isinstance(owner, type) or owner is _thread else name
+
+
+@contextlib.contextmanager
+def raised_recursion_limit() -> Iterator[None]:
+    """Raise the recursion limit for a while; where the model sets one of its own, that stays."""
+    global _recordings, _limit_before, _limit_raised  # noqa: PLW0603 - the limit is the process's
+    with _depth_lock:
+        _recordings += 1
+        if _recordings == 1:
+            _limit_before = sys.getrecursionlimit()
+            _limit_raised = min(_DEPTH_FACTOR * _limit_before + _FRAMES_OF_A_CALL, _LARGEST_LIMIT)
+            sys.setrecursionlimit(_limit_raised)
+    try:
+        yield
+    finally:
+        with _depth_lock:
+            _recordings -= 1
+            if not _recordings and sys.getrecursionlimit() == _limit_raised:
+                sys.setrecursionlimit(_limit_before)
+
+
+_FRAMES_OF_A_CALL = 200  # ours, at most, around one torch function
+_DEPTH_FACTOR = 3  # a module call has three frames of its own and at most four of ours
+_depth_lock = threading.Lock()
+_recordings = 0
+_limit_before = _limit_raised = 0
+_LARGEST_LIMIT = 2**31 - 1

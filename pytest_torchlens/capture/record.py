@@ -41,47 +41,13 @@ from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.values import Source
 
-
-@dataclass(frozen=True)
-class ModelMembers:
-    """The modules of a model by address, and its buffers and parameters by id, each by its first name."""
-
-    modules: dict[str, torch.nn.Module]
-    tensors: Named
-
-    @classmethod
-    def of(cls, model: torch.nn.Module) -> ModelMembers:
-        """Return what a model has registered now."""
-        modules = dict(model.named_modules())
-        tensors: Named = {}
-        for kind in ("buffer", "parameter"):
-            for address, module in modules.items():
-                members = module._buffers if kind == "buffer" else module._parameters
-                for name, tensor in members.items():
-                    if tensor is not None and id(tensor) not in tensors:
-                        tensors[id(tensor)] = tensor, kind, f"{address}.{name}" if address else name
-        return cls(modules, tensors)
-
-    def parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """Return name and tensor of each parameter."""
-        return [(name, tensor) for tensor, kind, name in self.tensors.values() if kind == "parameter"]
-
-    def sharing_memory(self, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, str, str]]:
-        """Return parameters and buffers over memory of others: a write to one shows in all, read before or not."""
-        keys = [(storage_key(entry[0]), entry) for entry in self.tensors.values() if not is_lazy(entry[0])]
-        uses = Counter([key for key, _ in keys])
-        uses.update(map(storage_key, inputs))
-        return [entry for key, entry in keys if key and uses[key] > 1]
-
-
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 Keep = Literal["none", "all"] | SaveOptions | frozenset[str]
-RECORDS = "it records a model itself"
 
 
 class TraceError(RuntimeError):
-    """A recording that cannot be made, with the reason and what to do."""
+    """A recording cannot be made; the message says why and what to do."""
 
 
 def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
@@ -96,37 +62,38 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     exhaust: bool = False,
     on_start: Callable[[Recording], object] | None = None,
 ) -> Recording:
-    """Call ``model(*args, **kwargs)`` once, as it stands, and record every operation.
+    """Call ``model(*args, **kwargs)`` once and record every operation.
 
     The call draws the same random numbers, writes the same tensors and returns the same object as without recording.
 
     Parameters
     ----------
     model
-        Any module; nothing is changed but what its forward changes.
+        Any module.  Recording itself changes nothing in it.
     args, kwargs
-        What to call it with.
+        Its arguments.
     keep
-        ``"all"`` keeps every activation (by reference; copied only before it is overwritten), ``"none"`` keeps their
-        fingerprints alone, options keep what they make of each activation, names of functions keep theirs.
+        ``"all"`` saves every activation by reference, and copies it before it is overwritten.  ``"none"`` saves only
+        fingerprints.  `SaveOptions` say what to save of each activation.  A set of names saves the outputs of the
+        functions with these names.
     seed
-        Seed for the generators of torch, NumPy and Python; None leaves them alone.
+        Seed for the generators of torch, NumPy and Python; None does not seed them.
     watch
         Whether to note dispatcher operations that run outside any recorded call (a few microseconds each).
     thorough
-        Whether to look for writes that nothing announces to parameters too, by fingerprints of all that are read.
+        Whether to find unrecorded writes to parameters too, by a fingerprint of each parameter that is read.
     exhaust
-        Whether to run a generator that the model returns to its end and record it, a list of what it yields standing
-        for it.  It is handed on as it is otherwise, and `Recording.untraced` says so.
+        Whether to run a generator that the model returns to its end; the recorded output is then the list of what it
+        yields.  Otherwise it is returned as it is, and `Recording.untraced` reports it.
     on_start
-        Called with the recording before the model is: what there is of it outlives an exception of the model's.
+        Called with the recording before the model runs.  The caller can use the recording even if the model raises.
 
     Raises
     ------
     TraceError
-        If this thread records already, or `model` is no module.
+        If this thread is recording already, or `model` is not a module.
     TypeError, ValueError
-        If `seed` is none that torch takes.
+        If torch does not accept `seed`.
     Exception
         Whatever the model raises, unchanged.
     """
@@ -146,7 +113,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
 
 
 class OnePass:
-    """A recording in the making.
+    """One forward pass that is being recorded.
 
     Parameters
     ----------
@@ -180,13 +147,13 @@ class OnePass:
                 self.tracer.table.add_source(tensor, kind_of, name)
 
     def add_checks(self, *, watch: bool, parameters: bool) -> None:
-        """Watch the dispatcher too, and take fingerprints of parameters, if asked for."""
+        """Set whether to watch the dispatcher, and whether to take fingerprints of parameters."""
         self._watch = self.tracer.watch = DispatchWatch(self.tracer) if watch else None
         self.tracer.table.parameters_too = parameters
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Record what this thread does, and the threads that it starts."""
+        """Record this thread, and the threads that it starts."""
         self.recording.started = time.time()
         start = time.perf_counter()
         try:
@@ -197,7 +164,7 @@ class OnePass:
         self.recording.elapsed = time.perf_counter() - start
 
     def finish(self, model: torch.nn.Module, output: Any) -> Recording:
-        """Return the recording, with what came of it all."""
+        """Complete the recording with the output and the final states, and return it."""
         recording = self.recording
         recording.output = output
         if recording.stream is not None:
@@ -219,23 +186,58 @@ class OnePass:
         return recording
 
 
+RECORDS = "it records a model itself"
+
+
+@dataclass(frozen=True)
+class ModelMembers:
+    """The modules of a model by address, and its buffers and parameters by id, each by its first name."""
+
+    modules: dict[str, torch.nn.Module]
+    tensors: Named
+
+    @classmethod
+    def of(cls, model: torch.nn.Module) -> ModelMembers:
+        """Return the modules, parameters and buffers that a model has now."""
+        modules = dict(model.named_modules())
+        tensors: Named = {}
+        for kind in ("buffer", "parameter"):
+            for address, module in modules.items():
+                members = module._buffers if kind == "buffer" else module._parameters
+                for name, tensor in members.items():
+                    if tensor is not None and id(tensor) not in tensors:
+                        tensors[id(tensor)] = tensor, kind, f"{address}.{name}" if address else name
+        return cls(modules, tensors)
+
+    def parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Return name and tensor of each parameter."""
+        return [(name, tensor) for tensor, kind, name in self.tensors.values() if kind == "parameter"]
+
+    def sharing_memory(self, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, str, str]]:
+        """Return the parameters and buffers that share memory: a write to one changes all, even those not yet read."""
+        keys = [(storage_key(entry[0]), entry) for entry in self.tensors.values() if not is_lazy(entry[0])]
+        uses = Counter([key for key, _ in keys])
+        uses.update(map(storage_key, inputs))
+        return [entry for key, entry in keys if key and uses[key] > 1]
+
+
 def _note_makers(sources: list[Source], watch: DispatchWatch) -> None:
     for source in sources:
-        if source.kind == "constant":  # one that has a name already was made by us
+        if source.kind == "constant":  # the recorder made those that have a name already
             source.maker, source.made_inside_call = (
                 (source.name, False) if source.name else watch.makers.of(source.live)
             )
 
 
 def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], exhaust: bool) -> Any:
-    """Call a model; of a generator that it returns make a list if `exhaust` is set."""
-    with module_call_listener(None):  # no call of a test's
+    """Call a model; with `exhaust`, turn a generator that it returns into a list."""
+    with module_call_listener(None):  # the test does not make this call
         output = model(*args, **kwargs)
     return list(output) if exhaust and isinstance(output, Generator) else output
 
 
 def _unfinished_outputs(output: Any) -> list[str]:
-    """Say of what the model returned what is still to run, and so was not recorded."""
+    """Return a message for each generator, coroutine or iterator in the output: what it runs later is not recorded."""
     return [_unfinished_message(item) for _, item in walk_all(output) if isinstance(item, _LAZY_TYPES)]
 
 
@@ -255,7 +257,7 @@ def _retention(recording: Recording, keep: Keep) -> Retention:
 
 
 def check_model(model: object) -> None:
-    """Raise `TraceError` for what is no module."""
+    """Raise `TraceError` if `model` is not a module."""
     if not isinstance(model, torch.nn.Module):
         hint = "; make one of it, as model()" if isinstance(model, type) and issubclass(model, torch.nn.Module) else ""
         raise TraceError(f"expected a torch.nn.Module to record, got {type(model).__name__}: {model!r:.80}{hint}")
@@ -265,16 +267,16 @@ def _check_seed(seed: object) -> None:
     if seed is None:
         return
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise TypeError(f"random_seed is {seed!r:.80}; it takes a whole number, or None to leave the generators alone")
+        raise TypeError(f"random_seed: expected an integer, or None for no seeding, got {seed!r:.80}")
     if not _LEAST_SEED <= seed <= _GREATEST_SEED:
-        raise ValueError(f"random_seed is {seed}; torch takes seeds from -2**63 to 2**64 - 1")
+        raise ValueError(f"random_seed: expected a seed from -2**63 to 2**64 - 1, got {seed}")
 
 
 _LEAST_SEED, _GREATEST_SEED = -(2**63), 2**64 - 1
 
 
 def check_thread(model: torch.nn.Module) -> None:
-    """Raise `TraceError` if this thread records already, but for what an `Autotrace` records: that ends here."""
+    """Raise `TraceError` if this thread is recording already.  A recording by `Autotrace` is stopped instead."""
     stop_recording_in_test(RECORDS)
     if tracer_here() is not None:
         raise TraceError(
@@ -293,7 +295,7 @@ def _new_recording(model: torch.nn.Module, registered: ModelMembers, seed: int |
 
 
 def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
-    """Note the parameters that there are after the pass: forward may make some."""
+    """Note the parameters that exist after the pass: forward may create some."""
     for name, parameter in ModelMembers.of(model).parameters():
         lazy = is_lazy(parameter)
         recording.parameters[name] = torch.Size() if lazy else parameter.shape
@@ -319,7 +321,7 @@ def seed_all(seed: int) -> None:
 
 
 def _check_sources(recording: Recording) -> None:
-    """Note what became of the sources."""
+    """Note the final state of sources that calls overwrote, and the sources that changed without a recorded write."""
     for source in recording.sources:
         source.final = fingerprint(source.live) if source.written else ""
     recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]

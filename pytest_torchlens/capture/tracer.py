@@ -1,4 +1,4 @@
-"""Records a forward pass in one thread: functions, modules, and calls that no mode can see into."""
+"""Records a forward pass in one thread: functions, modules, and opaque calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tracer(FunctionTracer):
     Parameters
     ----------
     recording, retention, keep, named
-        As of a `FunctionTracer`.
+        As in `FunctionTracer`.
     addresses
         Address of each registered module by id.
     """
@@ -111,7 +111,7 @@ class Tracer(FunctionTracer):
         outer, num_escapes = self._group, self._num_escapes
         try:
             with self.lock or _UNSHARED:
-                self._template((args, kwargs))  # as they are before
+                self._template((args, kwargs))  # registers the arguments before the steps can change them
         except UntracedTensorError:
             return func(*args, **kwargs)
         self._group = Group(name, outer)
@@ -122,12 +122,12 @@ class Tracer(FunctionTracer):
         outputs = tensors(result)
         with self.lock or _UNSHARED:
             if self._num_escapes != num_escapes or not self._accounts_for(outputs):
-                read = self._template(args), self._template(kwargs)  # a step may have handed one on as it was
+                read = self._template(args), self._template(kwargs)  # again: a step may have returned an argument
                 self._finish(self._new_call(custom_info(func, name), *read), outputs, ())
         return result
 
     def _accounts_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
-        self.busy = True  # looking at contents runs operations
+        self.busy = True  # comparing values runs operations
         try:
             with mode_disabled(self):
                 return all(map(self.table.accounts_for, outputs))
@@ -140,19 +140,19 @@ class Tracer(FunctionTracer):
         return self._opaque(custom_info(func, name, writer), args, kwargs)
 
     def call_transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call `vmap`, `grad` or another transform of the first of `args`, and record it as one operation."""
+        """Call `vmap`, `grad` or another transform of the function ``args[0]``, and record it as one operation."""
         return self._transform(Transform(func, args[0]), args[1:], kwargs)
 
     def call_vjp(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], record: Callable[..., Any]
     ) -> Any:
-        """Call what is behind `torch.func.vjp`; calls of the function that it returns go to `record`."""
+        """Call the implementation of `torch.func.vjp`; calls of the pullback that it returns go to `record`."""
         transform = Transform(func, args[0])
         results, pull, *aux = self._transform(transform, args[1:], kwargs)
         return results, Pullback(transform, (args[1:], kwargs), pull, record), *aux
 
     def _transform(self, transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a transform as one operation, which also reads the tensors that the transformed function reached."""
+        """Call a transform as one operation, which also reads the outer tensors that the transformed function uses."""
         info = transform.info(self.on_fault)
         self.transforming = True
         try:
@@ -161,7 +161,7 @@ class Tracer(FunctionTracer):
             self.transforming = False
         with self.lock or _UNSHARED:
             call = next((call for call in reversed(self.calls) if call.info is info), None)
-            if call is not None:  # else it returned no tensor, or had an untracked one
+            if call is not None:  # None if it returned no tensor, or read an untracked one
                 call.args = (tuple(map(self.table.read, transform.outer_tensors)), *call.args)
         info.func, info.steps = transform.replay, transform.steps
         return result
@@ -169,7 +169,7 @@ class Tracer(FunctionTracer):
     def call_pullback(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], back: Pullback
     ) -> Any:
-        """Call the function that `torch.func.vjp` returned, as one operation that also reads what that call read."""
+        """Call the pullback that `torch.func.vjp` returned, as one operation that also reads what the vjp call read."""
 
         def pull(_sources: Any, *args: Any, **kwargs: Any) -> Any:
             return func(*args, **kwargs)
@@ -189,7 +189,7 @@ class Tracer(FunctionTracer):
             self.busy, info.func = False, func
 
     def close(self) -> None:
-        """Stop recording, for the pass is over."""
+        """Stop recording: the pass is over."""
         self.table.close()
-        self.watch = None  # no cycle: what is recorded must die with the recording
+        self.watch = None  # breaks a cycle: what is recorded must be freed with the recording
         self.over = True

@@ -75,10 +75,10 @@ def test_wrong_inputs(args, kwargs, message, again):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"random_seed": "7"}, TypeError, "random_seed is '7'; it takes a whole number, or None"),
-        ({"random_seed": 1.0}, TypeError, "random_seed is 1.0"),
-        ({"random_seed": True}, TypeError, "random_seed is True"),
-        ({"random_seed": 2**64}, ValueError, "torch takes seeds from"),
+        ({"random_seed": "7"}, TypeError, "random_seed: expected an integer, or None for no seeding, got '7'"),
+        ({"random_seed": 1.0}, TypeError, r"random_seed: expected an integer.* got 1\.0"),
+        ({"random_seed": True}, TypeError, "random_seed: expected an integer.* got True"),
+        ({"random_seed": 2**64}, ValueError, "random_seed: expected a seed from"),
         ({"save_options": {"detach": True}}, TypeError, r"save_options is .*; it takes SaveOptions\(detach=True"),
         ({"save_gradients": "yes"}, TypeError, "gradients of SaveOptions is 'yes'; it takes True or False"),
         ({"vis_opt": "Rolled"}, ValueError, "vis_opt: expected 'none', 'unrolled', 'rolled', got 'Rolled'"),
