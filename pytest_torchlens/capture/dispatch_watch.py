@@ -29,9 +29,9 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes
     ----------
     missed_operations
-        Those that belong to no recorded call, in this thread and those started from it.
+        Operations outside any recorded call, in this thread and in threads started from it.
     makers
-        Which operation made what memory.
+        The operation that allocated each tensor's memory.
     """
 
     supports_higher_order_operators = True
@@ -47,7 +47,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._has_exited = False
 
     def exit_early(self) -> None:
-        """Come off the stack of modes before the end, if it is on top."""
+        """Exit the mode before its regular end, if it is on top of the stack."""
         if _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)
             self._has_exited = True
@@ -63,7 +63,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if self._tracer.over:  # in a thread that outlived the pass
+        if self._tracer.over:  # this thread outlives the pass
             return func(*args, **(kwargs or {}))
         missed, number, busy = None, len(self._tracer.calls), self._tracer.busy
         try:
@@ -77,7 +77,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len(self._tracer.calls) > number:  # it ran a function (`torch.cond`) whose calls were recorded
                 return result
         else:
-            with torch._C.DisableTorchFunction():  # else the tracer would record what it is to be told that it missed
+            with torch._C.DisableTorchFunction():  # else the tracer would record the operation that it missed
                 result = func(*args, **(kwargs or {}))
         try:
             if missed is not None:
@@ -97,11 +97,11 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def num_operations(self) -> int:
-        """How many operations the dispatcher ran, in all threads."""
+        """Number of operations that the dispatcher ran, in all threads."""
         return self._count + sum(watch._count for watch in self._thread_watches)
 
     def for_thread(self, tracer: Tracer, name: str) -> DispatchWatch:
-        """Return a watch for another thread that adds to this one's account."""
+        """Return a watch for another thread; its operations are counted here too."""
         watch = DispatchWatch(tracer, name)
         watch.missed_operations, watch.makers, watch._thread_watches = (
             self.missed_operations,
@@ -118,7 +118,7 @@ def _name(func: torch._ops.OpOverload) -> str:
 
 
 def _harmless(func: torch._ops.OpOverload) -> bool:
-    """Return whether an operation only hands a tensor on, as autograd does, or hands out memory, as constructors do."""
+    """Return whether an operation computes nothing: autograd passes tensors on, constructors allocate memory."""
     return _name(func) in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device", "aten::empty")
 
 

@@ -1,4 +1,4 @@
-"""The gradients of recorded values, noted in every backward pass that reaches them."""
+"""Records the gradients of recorded values in every backward pass."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Key = tuple[int, int]
 
 
 def key_of(value: Value) -> Key:
-    """Return what tells a value from all others of its recording."""
+    """Return the key of a value, unique in its recording."""
     return value.call, value.position
 
 
 class Gradients:
     """Gradients by value and backward pass; passes are numbered from 1 in the order in which they begin.
 
-    Hooks on the tensors hold this object weakly, so that what is recorded dies with the recording; those on leaves,
-    which outlive it, are taken off when it goes.
+    Hooks on tensors hold only a weak reference to this object, so that what is recorded is freed with the recording.
+    Hooks on leaves, which outlive it, are removed when it is freed.
     """
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class Gradients:
         self._key_of_slot: dict[int, Key | None] = {}
 
     def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
-        """Note the gradients of `tensor`, which holds `value` now; one overwritten later keeps its own.
+        """Record the gradients of `tensor`, which holds `value` now; later writes to it do not change them.
 
         Parameters
         ----------
         written
-            Whether the call that made the value wrote it into the memory of a tensor that was there.
+            Whether the call that made the value wrote it to the memory of an existing tensor.
         """
         before = self._key_of_slot.get(value.slot)
         if written and _is_written_view(tensor):
@@ -54,9 +54,9 @@ class Gradients:
             weakref.finalize(self, handle.remove)
 
     def _watch_memory(self, key: Key, before: Key | None, view: torch.Tensor) -> None:
-        """Note what reaches the memory that a view was written to: autograd follows that, and not the view.
+        """Record the gradients of a view that was written to, by a hook on its base: autograd follows the base.
 
-        What goes on from there to the view's former value goes past the hook on it, and is added.
+        The gradient of the view's former value bypasses the hook on the view, and is added here.
         """
         base, cut = view._base, _ViewPart(view)
         assert base is not None  # noqa: S101 - the caller looked
@@ -82,7 +82,7 @@ class Gradients:
         return note
 
     def keep_only(self, selection: set[Key]) -> None:
-        """Keep the gradients of these values alone, now and later."""
+        """Keep only the gradients of these values, now and later."""
         self._selection = selection
         self._by_value = {key: found for key, found in self._by_value.items() if key in selection}
 
@@ -91,7 +91,7 @@ class Gradients:
         return dict(sorted(self._by_value.get(key_of(value), {}).items()))
 
     def values_by_pass(self) -> dict[int, set[Key]]:
-        """Return for each backward pass the values that it reached, saved or not."""
+        """Return for each backward pass the values that got a gradient, saved or not."""
         return {number: set(keys) for number, keys in self._values_by_pass.items()}
 
     def _note(self, key: Key, gradient: torch.Tensor) -> None:
@@ -105,13 +105,13 @@ class Gradients:
 
 
 def _is_written_view(tensor: torch.Tensor) -> bool:
-    """Return whether autograd follows the memory of a tensor, of which it is a part, as it was just written to."""
+    """Return whether a tensor is a view whose base autograd follows because the view was just written to."""
     base = tensor._base
     return base is not None and base.dtype == tensor.dtype and type(base.grad_fn).__name__ == "CopySlices"
 
 
 class _ViewPart:
-    """Cuts a view's part out of a gradient of all of its memory; holds neither."""
+    """Extracts the part of a view from the gradient of its base; references neither."""
 
     def __init__(self, view: torch.Tensor) -> None:
         base = view._base

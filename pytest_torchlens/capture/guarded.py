@@ -1,4 +1,4 @@
-"""Records a call inside a user's test; an error of our own ends the recording, and never changes the call."""
+"""Records a call inside a user's test; an error in our code stops the recording, and never changes the call."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a recording goes.
+    """Limits of a recording.
 
     Attributes
     ----------
     calls
-        Recorded calls.
+        Largest number of recorded calls.
     until
-        Moment of `time.perf_counter`, in seconds.
+        Deadline on the clock of `time.perf_counter`, in seconds.
     """
 
     calls: int
     until: float
 
     def reason_to_stop(self, calls: int) -> str:
-        """Return which of them has been passed, in words; ``""`` for none."""
+        """Return why to stop now, in words; ``""`` if no limit is exceeded."""
         if calls >= self.calls:
             return f"it makes more than {self.calls:,} calls"
         return "the time for this test was up" if perf_counter() > self.until else ""
@@ -53,18 +53,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class GuardedResult:
-    """What came of a call.
+    """The result of a call and its recording.
 
     Attributes
     ----------
     result
-        What it returned.
+        The result of the call.
     recording
-        The record; None if there is none.
+        The recording; None if it was stopped early.
     stop_reason
-        Why there is none: a limit that was passed.
+        Why the recording was stopped: a limit, or a call that must not be recorded.
     fault
-        Why there is none: the traceback of an error of ours.
+        Traceback of the error in our code that stopped the recording.
     """
 
     result: Any
@@ -80,18 +80,18 @@ def record_guarded(
     kwargs: dict[str, Any],
     limits: Limits,
 ) -> GuardedResult:
-    """Make ``call(module, *args, **kwargs)`` once, and record it if that can be done.
+    """Make ``call(module, *args, **kwargs)`` once, and record it if possible.
 
-    The dispatcher is watched between recorded functions, and not in them: some take another path where it is.
+    The dispatcher is watched between recorded functions, not inside them: some run differently when it is watched.
 
     Parameters
     ----------
     call
-        What stands for ``nn.Module.__call__``.
+        ``nn.Module.__call__``, or its replacement by another tool.
     module, args, kwargs
-        What to call it with.
+        Its arguments.
     limits
-        Where to leave off recording.
+        When to stop recording.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def record_guarded(
         with _torch_function_disabled():
             one = OnePass(module, args, kwargs, kind=GuardedTracer)
             one.add_checks(watch=True, parameters=True)
-    except Exception:  # noqa: BLE001 - an error of ours is to be told, not raised
+    except Exception:  # noqa: BLE001 - an error in our code is reported, not raised
         return GuardedResult(call(module, *args, **kwargs), fault=traceback.format_exc())
     tracer = one.tracer
     assert isinstance(tracer, GuardedTracer)  # noqa: S101 - for the type checker
@@ -120,12 +120,12 @@ def record_guarded(
     return GuardedResult(result, recording)
 
 
-# modes and tensor classes of the test's are not to hear of our own looks at tensors
+# our own operations on tensors must not call the test's modes and tensor classes
 _torch_function_disabled = torch._C.DisableTorchFunction
 
 
 class _EarlyStop:
-    """Why recording was left off, in whichever of the threads."""
+    """Why recording was stopped, in any of the threads."""
 
     stop_reason = fault = ""
 
@@ -142,7 +142,7 @@ class _CallOutcome:
     error: Exception | None = None
 
     def wrap(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `func` so that it notes its outcome here, until `forget`: a replay calls it later."""
+        """Wrap `func` so that its outcome is stored here, until `forget` is called: a replay may call it later."""
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if self.closed:
@@ -158,12 +158,12 @@ class _CallOutcome:
         return wrapped
 
     def forget(self) -> None:
-        """Hold no outcome any more: a recording may hold the function."""
+        """Drop the outcome and store no other: a recording may keep the wrapped function alive."""
         self.result, self.error, self.closed = None, None, True
 
 
 class _FaultGuard:
-    """Work of our own: an error in it ends the recording."""
+    """Guards our own code: an error in it stops the recording."""
 
     def __init__(self, tracer: GuardedTracer, outcome: _CallOutcome) -> None:
         self._tracer = tracer
@@ -175,7 +175,10 @@ class _FaultGuard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        model_error, self._outcome.error = self._outcome.error, None  # its traceback has a frame that holds us
+        model_error, self._outcome.error = (
+            self._outcome.error,
+            None,
+        )  # breaks a cycle: its traceback references this object
         if not isinstance(error, Exception) or model_error is error:
             return False
         if model_error is not None:
@@ -185,10 +188,10 @@ class _FaultGuard:
 
 
 class GuardedTracer(SharedTracer):
-    """A tracer whose own errors end the recording, and not the call."""
+    """A tracer whose own errors stop the recording, not the call."""
 
     def guard(self, limits: Limits) -> None:
-        """Start guarding."""
+        """Start guarding the call, with these limits."""
         self._limits = limits
         self.early_stop = _EarlyStop()
         self._outcome = _CallOutcome()
@@ -207,15 +210,15 @@ class GuardedTracer(SharedTracer):
         return super().__torch_function__(func, types, args, kwargs)
 
     def _fault_guard(self, outcome: _CallOutcome | None = None) -> _FaultGuard:
-        """Around work of ours, and maybe a function of the module's: what that raises, and nothing else, is raised."""
+        """Guard our own code; errors of the model's function, whose outcome is passed, are raised."""
         return _FaultGuard(self, _CallOutcome() if outcome is None else outcome)
 
     def on_fault(self, error: Exception) -> None:
-        """End the recording because of an error of our own code."""
+        """Stop the recording because of an error in our own code."""
         self.stop(fault="".join(traceback.format_exception(error)))
 
     def stop(self, *, stop_reason: str = "", fault: str = "") -> None:
-        """End the recording, and not the call."""
+        """Stop the recording, not the call."""
         if not self.over:
             self.early_stop.stop_reason, self.early_stop.fault = stop_reason, fault
             self.over = True
@@ -223,9 +226,9 @@ class GuardedTracer(SharedTracer):
                 super().close()
 
     def stop_and_exit_modes(self, reason: str) -> None:
-        """End the recording and come off the stacks of modes, before what is to happen under none of them.
+        """Stop the recording and exit our modes, before code that must not run under them.
 
-        Leaving what was left so does nothing.
+        The later, regular exit of a mode exited here does nothing.
         """
         watch = self.watch
         self.stop(stop_reason=reason)
@@ -244,7 +247,7 @@ class GuardedTracer(SharedTracer):
             super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def for_thread(self, name: str) -> SharedTracer:
-        """Return a tracer for the thread `name`; this one, which records no more, after an error of ours."""
+        """Return a tracer for the thread `name`; after an error in our code this one, which no longer records."""
         with self._fault_guard():
             return super().for_thread(name)
         return self
@@ -291,7 +294,7 @@ class GuardedTracer(SharedTracer):
 
 
 def _guarded_method(name: str) -> Callable[..., Any]:
-    """Return an override of the method ``call_...`` of this name: an error of ours in it ends the recording only."""
+    """Return an override of the method ``call_...`` of this name: an error of our own in it only stops the recording."""
 
     @functools.wraps(getattr(SharedTracer, name))
     def call(

@@ -32,20 +32,20 @@ COMPILES = "it runs compiled functions"
 _lock = threading.Lock()
 _active = threading.local()
 _users: Counter[str] = Counter()
-"""How many have a use for each stand-in: a fact about the process."""
+"""Number of users of each patch in this process."""
 Listener = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
-"""Makes an outermost module call: given ``nn.Module.__call__`` and what it is called with, returns what comes of it."""
+"""Makes an outermost module call: receives ``nn.Module.__call__`` and its arguments, returns the result of the call."""
 
 
 def tracer_here() -> Tracer | None:
-    """Return the tracer of this thread, if it records."""
+    """Return the tracer of this thread; None if it does not record."""
     tracer: Tracer | None = getattr(_active, "tracer", None)
     return None if tracer is None or tracer.over else tracer
 
 
 @contextlib.contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
-    """Let `tracer` see this thread's module calls and torch functions."""
+    """Record this thread's module calls and torch functions with `tracer`."""
     with _patched(_patches()):
         _active.tracer = tracer
         try:
@@ -56,18 +56,19 @@ def tracing(tracer: Tracer) -> Iterator[None]:
 
 
 def module_calls_intercepted() -> contextlib.AbstractContextManager[None]:
-    """Let `module_call_listener` hear of module calls as long as this lasts; until then it costs them a microsecond.
+    """Replace ``nn.Module.__call__`` so that a `module_call_listener` can make the calls; costs a microsecond each.
 
-    It is there for longer than one listens: others replace ``nn.Module.__call__`` too, and put back what they found.
+    The patch stays longer than any one listener: other tools replace ``nn.Module.__call__`` too, and later restore what
+    they found.
     """
     return _patched(_PATCHES[:1])
 
 
 @contextlib.contextmanager
 def module_call_listener(listener: Listener | None) -> Iterator[None]:
-    """Have `listener` make this thread's outermost module calls; with None nobody does.
+    """Let `listener` make this thread's outermost module calls; None removes it.
 
-    Those that it makes in turn are not told to it.
+    It does not receive the module calls that it makes itself.
     """
     former = getattr(_active, "listener", None)
     _active.listener = listener
@@ -78,7 +79,7 @@ def module_call_listener(listener: Listener | None) -> Iterator[None]:
 
 
 def _open_tracer() -> Tracer | None:
-    """Return this thread's tracer; None for code being compiled or traced by jit."""
+    """Return this thread's tracer; None while code is compiled or traced by jit."""
     tracer = tracer_here()
     if tracer is None or torch.compiler.is_compiling():
         return None
@@ -86,7 +87,7 @@ def _open_tracer() -> Tracer | None:
 
 
 def _idle_tracer() -> Tracer | None:
-    """Return the same; None while it is busy with a call."""
+    """Return this thread's tracer; None also while it is busy with a call."""
     tracer = _open_tracer()
     return None if tracer is None or tracer.busy else tracer
 
@@ -104,7 +105,7 @@ def _module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _open_listener() -> Listener | None:
-    """Return this thread's listener; None for code being compiled or traced, and where a tracer has just given up."""
+    """Return this thread's listener; None while code is compiled or traced by jit."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return None
     listener: Listener | None = getattr(_active, "listener", None)
@@ -131,7 +132,7 @@ def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _thread_start(thread: threading.Thread) -> None:
-    """Stand in for ``threading.Thread.start``: a thread that the model starts is recorded with it."""
+    """Replace ``threading.Thread.start``: a thread that the model starts is recorded too."""
     start = _originals["Thread.start"]
     own = {"run": thread.run} if "run" in vars(thread) else {}
     body = _recorded_body(thread.run, thread.name)
@@ -156,13 +157,13 @@ def _thread_start(thread: threading.Thread) -> None:
 
 
 def _start_new_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
-    """Stand in for ``_thread.start_new_thread``, which some call by that name."""
+    """Replace ``_thread.start_new_thread``, which some code calls directly."""
     ident: int = _originals["_thread.start_new_thread"](_recorded_body(function, "one without a name"), *args, **kwargs)
     return ident
 
 
 def _recorded_body(body: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return what a new thread is to run, recorded; `body` itself where nothing records or an operation starts it."""
+    """Wrap the body of a new thread to record it; return `body` if nothing records or an operation starts the thread."""
     tracer = _open_tracer()
     if tracer is None or tracer.busy:
         if tracer is not None:
@@ -176,13 +177,13 @@ def _recorded_body(body: Callable[..., Any], name: str) -> Callable[..., Any]:
             with own_tracer.watch or contextlib.nullcontext(), own_tracer:
                 body(*args, **kwargs)
         finally:
-            own_tracer.watch = None  # no cycle
+            own_tracer.watch = None  # breaks a cycle
 
     return run
 
 
 def _has_torch_function(relevant: Any) -> bool:
-    """Stand in for ``torch.overrides.has_torch_function``: a mode of ours is no reason to leave a fast path."""
+    """Replace ``torch.overrides.has_torch_function``: our own mode must not disable a fast path."""
     tracer = tracer_here()
     if tracer is None or not torch._C._len_torch_function_stack():
         return bool(_originals["has_torch_function"](relevant))
@@ -207,7 +208,7 @@ def _jvp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _vjp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Stand in for what is behind `torch.func.vjp` and `jacrev`: what it returns second is recorded when called."""
+    """Replace the implementation of `torch.func.vjp` and `jacrev`: the pullback that it returns is recorded too."""
     tracer, vjp = _outermost_tracer(), _originals["_vjp_with_argnums"]
     return vjp(func, *args, **kwargs) if tracer is None else tracer.call_vjp(vjp, (func, *args), kwargs, _pull_back)
 
@@ -218,7 +219,7 @@ def _pull_back(back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _call_transform(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Stand in for what is behind `torch.vmap` and `torch.func.grad`."""
+    """Replace the implementation of `torch.vmap`, `torch.func.grad` and similar transforms."""
     tracer = _outermost_tracer()
     transform = _originals[name]
     args = (func, *args)
@@ -226,32 +227,32 @@ def _call_transform(name: str, func: Callable[..., Any], args: tuple[Any, ...], 
 
 
 def _outermost_tracer() -> Tracer | None:
-    """Return this thread's tracer; None inside a transform: what is transformed there belongs to the outermost."""
+    """Return this thread's tracer; None inside a transform: inner transforms are part of the outermost one."""
     return None if torch._C._functorch.peek_interpreter_stack() is not None else _idle_tracer()
 
 
 def _compile(*args: Any, **kwargs: Any) -> Any:
-    """Stand in for ``torch.compile``: it may be what loads the compiler."""
+    """Replace ``torch.compile``: it may be the first to load the compiler."""
     stop_recording_in_test(COMPILES)
     return _originals["compile"](*args, **kwargs)
 
 
 def _callback_from_stance(callback: Any) -> Any:
-    """Stand in for what the compiler asks for when a compiled function is called; without a callback it is not."""
+    """Replace the function that the compiler calls before a compiled function; without a callback none will run."""
     if callback:
         stop_recording_in_test(COMPILES)
     return _originals["_callback_from_stance"](callback)
 
 
 def stop_recording_in_test(reason: str) -> None:
-    """End what records this thread in somebody's test, if anything does."""
+    """Stop the recording of this thread inside a user's test, if there is one."""
     tracer = _idle_tracer()
     if isinstance(tracer, SharedTracer):
         tracer.stop_and_exit_modes(reason)
 
 
 Patch = tuple[Any, str, Any]
-"""Owner, attribute, and what stands in for it."""
+"""Owner, attribute, replacement."""
 _PATCHES: list[Patch] = [
     (torch.nn.Module, "__call__", _module_call),
     (torch.autograd.Function, "apply", classmethod(_apply)),
@@ -269,14 +270,14 @@ _PATCHES: list[Patch] = [
 
 
 def _patches() -> list[Patch]:
-    """Return them all; that of the compiler where it is loaded, which takes seconds."""
+    """Return all patches; that of the compiler only if it is loaded, because loading it takes seconds."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is None or not hasattr(compiler, "_callback_from_stance"):
         return _PATCHES
     return [*_PATCHES, (compiler, "_callback_from_stance", _callback_from_stance)]
 
 
-# what stood there when recording began: PyTorch's own, or what another tool had put there
+# the attributes as recording found them: PyTorch's own, or another tool's replacement
 _originals: dict[str, Any] = {}
 
 
@@ -294,7 +295,7 @@ def _install(patches: list[Patch]) -> None:
         for owner, name, replacement in patches:
             key = _key(owner, name)
             if not _users[key]:
-                if (original := vars(owner)[name]) is not replacement:  # as somebody else may have left it
+                if (original := vars(owner)[name]) is not replacement:  # another tool may have restored ours
                     _originals[key] = original
                     _copy_signature(replacement, original)
                 setattr(owner, name, replacement)
@@ -302,14 +303,14 @@ def _install(patches: list[Patch]) -> None:
 
 
 def _copy_signature(replacement: Any, original: Any) -> None:
-    """Give a stand-in name, module, documentation and signature of what it stands for, and nothing of another's."""
+    """Give a replacement the name, module, documentation and signature of the original."""
     function = getattr(replacement, "__func__", replacement)
     vars(function).clear()
     functools.update_wrapper(function, getattr(original, "__func__", original))
 
 
 def _remove(patches: list[Patch]) -> None:
-    """Put back what nobody else has a use for, but for what somebody else has replaced since."""
+    """Undo each patch when its last user has left, unless other code has replaced it in the meantime."""
     with _lock:
         for owner, name, replacement in patches:
             key = _key(owner, name)
@@ -324,7 +325,7 @@ def _key(owner: Any, name: str) -> str:
 
 @contextlib.contextmanager
 def raised_recursion_limit() -> Iterator[None]:
-    """Raise the recursion limit for a while; where the model sets one of its own, that stays."""
+    """Raise the recursion limit while recording; a limit that the model sets itself stays."""
     global _recordings, _limit_before, _limit_raised  # noqa: PLW0603 - the limit is the process's
     with _depth_lock:
         _recordings += 1
@@ -341,8 +342,8 @@ def raised_recursion_limit() -> Iterator[None]:
                 sys.setrecursionlimit(_limit_before)
 
 
-_FRAMES_OF_A_CALL = 200  # ours, at most, around one torch function
-_DEPTH_FACTOR = 3  # a module call has three frames of its own and at most four of ours
+_FRAMES_OF_A_CALL = 200  # at most, of our own frames around one torch function
+_DEPTH_FACTOR = 3  # a module call has three frames of PyTorch's, and at most four of ours
 _depth_lock = threading.Lock()
 _recordings = 0
 _limit_before = _limit_raised = 0

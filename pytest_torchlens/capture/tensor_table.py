@@ -317,7 +317,7 @@ class TensorTable:
         return entry
 
     def _owner_of(self, key: int) -> Entry | None:
-        """Return the first tensor known over this memory.  The index is built at the first call: most models need none."""
+        """Return the first tensor known over this memory.  The first call builds the index: most models need none."""
         if self._owners is None:
             self._owners = {}
             for entry in self._live.values():
