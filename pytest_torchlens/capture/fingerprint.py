@@ -102,7 +102,7 @@ def _strided(tensor: torch.Tensor) -> str:
 
 
 def _without_memory(tensor: torch.Tensor) -> str:
-    """Return the digest of a lazy zero of autograd, which has no memory; ``""`` for a tensor whose storage was freed."""
+    """Return the digest of a lazy zero of autograd, which has no memory; ``""`` for a tensor with a freed storage."""
     return fingerprint(torch.zeros_like(tensor, device="cpu")) if tensor._is_zerotensor() else ""
 
 

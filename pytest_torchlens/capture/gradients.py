@@ -44,9 +44,7 @@ class Gradients:
         before = self._key_of_slot.get(value.slot)
         if written and _is_written_view(tensor):
             self._watch_memory(key_of(value), before, tensor)
-            self._key_of_slot[value.slot] = (
-                None  # what comes later flows through this memory too: nothing is to be added
-            )
+            self._key_of_slot[value.slot] = None  # later gradients flow through this memory too: nothing to add
             return
         self._key_of_slot[value.slot] = key_of(value)
         handle = tensor.register_hook(self._hook_for(key_of(value)))  # type: ignore[no-untyped-call]
@@ -100,7 +98,7 @@ class Gradients:
         if self._selection is None or key in self._selection:
             found = self._by_value.setdefault(key, {})
             with torch._C.DisableTorchFunction(), torch.no_grad():
-                # a copy: autograd may hand the very tensor on to a parameter, which then adds to it
+                # a copy: autograd may use the same tensor as a parameter's gradient, and later add to it
                 found[number] = found[number] + gradient if number in found else gradient.detach().clone()
 
 

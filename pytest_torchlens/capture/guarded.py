@@ -294,7 +294,7 @@ class GuardedTracer(SharedTracer):
 
 
 def _guarded_method(name: str) -> Callable[..., Any]:
-    """Return an override of the method ``call_...`` of this name: an error of our own in it only stops the recording."""
+    """Return an override of the method ``call_...`` of this name: an error in our code only stops the recording."""
 
     @functools.wraps(getattr(SharedTracer, name))
     def call(

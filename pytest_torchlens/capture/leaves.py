@@ -1,4 +1,4 @@
-"""The tensors inside nested arguments and results, in a fixed order, and the same structure over other leaves."""
+"""Finds the tensors inside nested arguments and results, in a fixed order, and rebuilds the structure with others."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield ``(path, tensor)`` for each tensor in `value`, duplicates included.
 
     Looks into lists, tuples, mappings, slices, dataclasses, other pytree nodes and objects with plain attributes; a
-    path is dotted: ``"0.keys.1"``.  What holds tensors is entered once, by the first path to it: objects may know each
+    path is dotted: ``"0.keys.1"``.  Each container is entered once, by the first path to it: objects may reference each
     other, and themselves.
     """
     return ((path, item) for path, item in walk_all(value, path) if isinstance(item, torch.Tensor))
 
 
 def walk_all(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and thing for all that is in `value`, and itself, as `walk` goes."""
+    """Yield path and object for `value` and everything inside it, in the order of `walk`."""
     entered: dict[int, Any] = {}
     waiting = [(path, value)]
     while waiting:
         path, value = waiting.pop()
         yield path, value
         if not isinstance(value, torch.Tensor) and type(value) not in ATOMS and id(value) not in entered:
-            entered[id(value)] = value  # held, for ids are used again
+            entered[id(value)] = value  # keeps the object alive, because Python reuses ids
             inside = [(f"{path}.{key}" if path else str(key), item) for key, item in children(value)]
             waiting += reversed(inside)
 
 
 def kinds(value: Any) -> dict[str, str]:
-    """Return by path what each tensor in `value`, and each container around one, is: ``"dict of 2"``, ``"tensor"``."""
-    found = list(walk_all(value))
-    paths = [path for path, item in found if isinstance(item, torch.Tensor)]
+    """Return the kind of each tensor in `value`, and of each container around one: ``"tensor"``, ``"dict of 2"``."""
+    items = list(walk_all(value))
+    paths = [path for path, item in items if isinstance(item, torch.Tensor)]
     around = {path.rsplit(".", cut)[0] for path in paths for cut in range(path.count(".") + 1)} | {""}
-    return {path: _kind(item) for path, item in found if path in around}
+    return {path: _kind(item) for path, item in items if path in around}
 
 
 def _kind(value: Any) -> str:
@@ -64,7 +64,7 @@ def _kind(value: Any) -> str:
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """Return the named parts of a container, nothing for anything else."""
+    """Return the named parts of a container; nothing for any other object."""
     if type(value) is UnpackedObject:
         return list(value.parts.items())
     for kind, items in _ITEMS:
@@ -81,7 +81,7 @@ def children(value: Any) -> list[tuple[Any, Any]]:
     return _attributes(value)
 
 
-# what they hold, without a call of code that a subclass may have put in their place: it may load, draw or count
+# the base class's methods are called: a method of a subclass may load data, draw numbers or count accesses
 _ITEMS: tuple[tuple[type, Callable[[Any], list[tuple[Any, Any]]]], ...] = (
     (dict, lambda value: list(dict.items(value))),
     (UserDict, lambda value: list(dict.items(value.data))),
@@ -94,12 +94,12 @@ _ITEMS: tuple[tuple[type, Callable[[Any], list[tuple[Any, Any]]]], ...] = (
 def _attribute(value: Any, name: str) -> Any:
     try:
         return object.__getattribute__(value, name)
-    except Exception:  # noqa: BLE001 - a descriptor is code of the user's
+    except Exception:  # noqa: BLE001 - a descriptor is user code
         return None
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
-    """Return what a plain object holds: ``__slots__`` and ``__dict__``; nothing for modules and code."""
+    """Return the slots and the ``__dict__`` entries of a plain object; nothing for modules and code."""
     if isinstance(value, torch.nn.Module | types.ModuleType | type) or callable(value):
         return []
     slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
@@ -114,27 +114,27 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class UnpackedObject:
-    """An object taken apart because tensors are in it, as lists and dicts are in the recorded arguments of a call.
+    """An object with tensors inside, taken apart in the recorded arguments of a call.
 
     Attributes
     ----------
     original
         The object.
     parts
-        What stands for each of its `children`, by their names.
+        The converted `children` of the object, by name.
     """
 
     original: Any
     parts: dict[Any, Any]
 
     def __repr__(self) -> str:
-        """Return the name of the object's class, for its own text may be as long as its tensors."""
+        """Return the name of the object's class: the object's own text may contain whole tensors."""
         return f"{type(self.original).__name__}(...)"
 
     def repacked(self, convert: Callable[[Any], Any], already: dict[int, Any]) -> Any:
         """Return a copy of the object with ``convert(child)`` for each of its parts; itself if it cannot be copied.
 
-        `already` has the copies made so far, by the `id` of what they stand for: objects may know each other.
+        `already` has the copies made so far, by the `id` of the unpacked object: objects may reference each other.
         """
         if id(self) not in already:
             other = already[id(self)] = _shallow_copy(self.original)
@@ -144,9 +144,9 @@ class UnpackedObject:
 
 
 def unpacked(value: Any, convert: Callable[[Any], Any], already: dict[int, UnpackedObject]) -> Any:
-    """Return an object with ``convert(child)`` in place of its parts if there are tensors in it, else the object.
+    """Return an object as `UnpackedObject`, with ``convert(child)`` for its parts; itself if it has no tensors inside.
 
-    `already` has those that were opened before, by their `id`: objects may know each other, and themselves.
+    `already` has the objects unpacked before, by `id`: objects may reference each other, and themselves.
     """
     if id(value) in already:
         return already[id(value)]
@@ -160,12 +160,12 @@ def unpacked(value: Any, convert: Callable[[Any], Any], already: dict[int, Unpac
 def _shallow_copy(thing: Any) -> Any:
     try:
         return copy.copy(thing)
-    except Exception:  # noqa: BLE001 - it runs code of the user's
+    except Exception:  # noqa: BLE001 - it runs user code
         return thing
 
 
 def _with_parts(other: Any, parts: dict[Any, Any], thing: Any) -> Any:
-    """Return the copy with parts of its own; the thing itself where that cannot be."""
+    """Set the parts of the copy and return it; return the original object if that raises."""
     try:
         return _like(other, parts, thing)
     except Exception:  # noqa: BLE001 - as above
@@ -208,13 +208,13 @@ def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
 
 
 def _of_same_class(value: Any, items: list[Any]) -> Any:
-    """Return an object of the same class with other items; of the class below, where its own cannot be made so."""
+    """Return an object of the same class with other items; a plain dict, list or tuple if the class prevents that."""
     try:
         other = _rebuilt(value, items)
-    except Exception:  # noqa: BLE001 - the constructor is code of the user's
+    except Exception:  # noqa: BLE001 - the constructor is user code
         other = None
-    found = [] if other is None else [item for _, item in children(other)]
-    if other is not None and len(found) == len(items) and all(map(operator.is_, found, items)):
+    inside = [] if other is None else [item for _, item in children(other)]
+    if other is not None and len(inside) == len(items) and all(map(operator.is_, inside, items)):
         return other
     if isinstance(value, dict):
         return dict(zip(value, items, strict=True))
@@ -242,5 +242,5 @@ def tensors(value: Any) -> tuple[torch.Tensor, ...]:
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
-    """Return whether a parameter or buffer waits for its first input to learn its shape."""
-    return isinstance(tensor, UninitializedTensorMixin)  # a class without a check of its own: quick
+    """Return whether a parameter or buffer gets its shape only from the first input."""
+    return isinstance(tensor, UninitializedTensorMixin)  # this class has no `__instancecheck__`: fast

@@ -163,7 +163,7 @@ def _start_new_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 def _recorded_body(body: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Wrap the body of a new thread to record it; return `body` if nothing records or an operation starts the thread."""
+    """Wrap the body of a new thread to record it; return `body` if nothing records, or inside an operation."""
     tracer = _open_tracer()
     if tracer is None or tracer.busy:
         if tracer is not None:

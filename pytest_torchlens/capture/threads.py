@@ -26,7 +26,7 @@ _IN_PROGRESS = frozenset(["_expanding", "_num_escapes", "_group", "busy", "trans
 
 
 class PassOverError(Exception):
-    """A function of the model came back after the pass was over; `result` is what it gave."""
+    """A function of the model returned `result` after the pass was over."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -34,15 +34,15 @@ class PassOverError(Exception):
 
 
 class SharedTracer(Tracer):
-    """A tracer whose recording other threads fill too.
+    """A tracer that shares its recording with tracers of other threads.
 
-    Our own work on a call is done under a lock, and a call is entered after its function has returned: what other
-    threads then make of its result comes later, so the order of the calls is one to replay.  Calls that draw random
-    numbers are made one at a time, for the state of their generator to be theirs.
+    Our own work on a call is done under a lock, and a call is added after its function has returned.  Other threads
+    can use the result only later, so the calls can be replayed in the recorded order.  Calls that draw random numbers
+    run one at a time, so that each finds the generator in its recorded state.
     """
 
     def share(self) -> None:
-        """Make the lock, and the list of tracers that share the recording."""
+        """Create the lock, and the list of tracers that share the recording."""
         self.lock = threading.RLock()
         self._draw_lock = threading.RLock()
         self._thread_tracers: list[SharedTracer] = []
@@ -67,7 +67,7 @@ class SharedTracer(Tracer):
         return super().__torch_function__(func, types, args, kwargs)
 
     def stop_and_exit_modes(self, reason: str) -> None:
-        """Be told of what is about to happen that recording could change."""
+        """Called before code that recording could change; does nothing here."""
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         one_at_a_time = (
@@ -96,7 +96,7 @@ class SharedTracer(Tracer):
             return super()._enter(module, frames, args, kwargs)
 
     def close(self) -> None:
-        """Stop recording in all threads; those that live on hold nothing of the recording."""
+        """Stop recording in all threads; threads that live on keep nothing of the recording alive."""
         with self.lock:  # type: ignore[union-attr]
             super().close()
             for other in self._thread_tracers:
@@ -104,7 +104,7 @@ class SharedTracer(Tracer):
             self._thread_tracers.clear()
 
     def _release_recording(self) -> None:
-        """Hold an empty recording instead: what the thread is amid, it can finish."""
+        """Switch to an empty recording, so that the thread can finish its current call."""
         self._untraced = self.recording.untraced
         blank = Tracer(Recording("", {}, weakref.ref(torch.nn.Module()), None), Retention(), False, {}, {})
         vars(self).update({name: value for name, value in vars(blank).items() if name not in _IN_PROGRESS})
@@ -117,7 +117,7 @@ class SharedTracer(Tracer):
 
 
 def tracer_for_thread(tracer: Tracer, name: str) -> SharedTracer:
-    """Return a tracer for a thread about to start; the passes that start none never pay for a lock."""
+    """Return a tracer for a thread about to start.  A pass that starts no thread never needs a lock."""
     if not isinstance(tracer, SharedTracer):
         tracer.__class__ = SharedTracer
         assert isinstance(tracer, SharedTracer)  # noqa: S101 - for the type checker
