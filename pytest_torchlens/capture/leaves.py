@@ -35,8 +35,11 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     return ((path, item) for path, item in walk_all(value, path) if isinstance(item, torch.Tensor))
 
 
-def walk_all(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and object for `value` and everything inside it, in the order of `walk`."""
+def walk_all(value: Any, path: str = "", containers: dict[str, str] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield path and object for `value` and everything inside it, in the order of `walk`.
+
+    `containers` receives the path of the container of each object, by the path of the object.
+    """
     entered: dict[int, Any] = {}
     waiting = [(path, value)]
     while waiting:
@@ -46,14 +49,21 @@ def walk_all(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             entered[id(value)] = value  # keeps the object alive, because Python reuses ids
             inside = [(f"{path}.{key}" if path else str(key), item) for key, item in children(value)]
             waiting += reversed(inside)
+            if containers is not None:
+                containers.update((inner, path) for inner, _ in inside)
 
 
 def kinds(value: Any) -> dict[str, str]:
     """Return the kind of each tensor in `value`, and of each container around one: ``"tensor"``, ``"dict of 2"``."""
-    items = list(walk_all(value))
-    paths = [path for path, item in items if isinstance(item, torch.Tensor)]
-    around = {path.rsplit(".", cut)[0] for path in paths for cut in range(path.count(".") + 1)} | {""}
-    return {path: _kind(item) for path, item in items if path in around}
+    containers: dict[str, str] = {}
+    items = list(walk_all(value, containers=containers))
+    with_tensors = {""}
+    for inner in [path for path, item in items if isinstance(item, torch.Tensor)]:
+        path = inner
+        while path not in with_tensors:
+            with_tensors.add(path)
+            path = containers[path]
+    return {path: _kind(item) for path, item in items if path in with_tensors}
 
 
 def _kind(value: Any) -> str:

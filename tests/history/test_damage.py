@@ -182,7 +182,9 @@ def test_links_and_devices_are_not_followed(copy, tmp_path, name, trap):
         os.mkfifo(file)
     else:
         file.mkdir()
-    with pytest.raises(tl.HistoryFileError, match=rf"{name} is (a symbolic link; put the file itself|no regular file)"):
+    with pytest.raises(
+        tl.HistoryFileError, match=rf"{name}( is a symbolic link; put the file itself|: expected a regular file)"
+    ):
         tl.load(copy)
 
 
@@ -266,7 +268,7 @@ def test_characters_that_no_path_has(history, path, why):
 
 def test_a_folder_that_cannot_be_written(history, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(tl.HistoryFileError, match=r"file/h cannot be (made|written): Not a directory"):
+    with pytest.raises(tl.HistoryFileError, match=r"file/h cannot be (created|written): Not a directory"):
         history.save(tmp_path / "file" / "h")
 
 

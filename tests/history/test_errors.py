@@ -114,7 +114,7 @@ def test_options_are_refused_before_the_model_runs(options, error, message):
     [
         ({"detach": 1}, TypeError, "detach of SaveOptions: expected True or False, got 1"),
         ({"transform": "mean"}, TypeError, "transform of SaveOptions: expected a function of a tensor, got 'mean'"),
-        ({"dtype": "float16"}, TypeError, "dtype of SaveOptions is 'float16'; .* as torch.float16"),
+        ({"dtype": "float16"}, TypeError, "dtype of SaveOptions: expected .* such as torch.float16, got .float16"),
         ({"dtype": torch.int8}, TypeError, "dtype of SaveOptions: expected a floating-point type"),
         ({"device": "gpu"}, ValueError, "device of SaveOptions: expected a device of torch, got 'gpu'"),
         ({"stream_to": 3}, TypeError, "stream_to of SaveOptions: expected the path of a folder, got 3"),
