@@ -19,14 +19,14 @@ from pytest_torchlens.validate.score import Where
 
 
 def check_completeness(recording: Recording, where: Where) -> PartVerdict:
-    """Return the verdict on a recording that was watched; not run for any other."""
+    """Return the verdict on a recording with a dispatch watch; not run for any other."""
     score = Score("completeness", "dispatcher operations")
     if recording.num_dispatched is None:
         return PartVerdict(name=score.name, status=Status.NOT_RUN, reason=recording.why_unwatched)
     score.checked = recording.num_dispatched
     for missed in recording.missed_operations:
         score.fail(_missed_operation(missed, where))
-    for source in () if recording.missed_operations else recording.unknown_sources:  # what was missed explains them
+    for source in () if recording.missed_operations else recording.unknown_sources:  # missed operations explain them
         score.fail(_unknown_source(source, recording, where))
     return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
 
@@ -63,7 +63,7 @@ def _maker(source: Source, recording: Recording) -> str:
 
 
 def _escapes(recording: Recording) -> Iterator[str]:
-    """Yield how often which function handed values to Python, where the graph cannot follow them."""
+    """Yield for each function how often it passed a value to Python, where the graph cannot follow it."""
     for name, count in Counter(escape.name for escape in recording.escapes).most_common():
         first = next(escape for escape in recording.escapes if escape.name == name)
         yield f"{name} handed {count} value{'s' * (count > 1)} to Python (first at {first_model_line(first.frames)})"

@@ -48,7 +48,7 @@ PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
 
 @dataclass(frozen=True)
 class Validation:
-    """A verdict and the history it is about; true when the verdict is."""
+    """A verdict and its history; true if the verdict is."""
 
     verdict: Verdict
     history: ModelHistory
