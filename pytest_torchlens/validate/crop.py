@@ -146,7 +146,7 @@ def _attention(call: Call, tensors: Tensors) -> Tensors | None:
 
 
 def _fused_attention(call: Call, tensors: Tensors) -> Tensors | None:
-    """Take two tokens of each sequence: attention over a single token ignores its values."""
+    """Take two tokens of each sequence: a single token attends only to itself."""
     if not all(path.isdigit() for path in tensors) or tensors["0"].dim() != 3:  # noqa: PLR2004 - a mask by name
         return None
     sequences = [path for path in ("0", "1", "2") if path in tensors and tensors[path].dim() == tensors["0"].dim()]

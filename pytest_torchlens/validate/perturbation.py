@@ -24,10 +24,10 @@ from pytest_torchlens.validate.trial import places_in_result
 
 
 class Perturbation:
-    """Perturbs call after call during a replay and keeps the score.
+    """Perturbs each call during a replay and counts failures.
 
-    `before` a call runs it looks at a corner of its arguments; `after` it, at whole arguments, for edges that showed
-    no effect there.
+    `before` a call runs, it perturbs a crop of the arguments.  `after` the call, it perturbs the whole arguments of
+    edges without an effect in the crop.
     """
 
     def __init__(self, recording: Recording, where: Where) -> None:
@@ -39,10 +39,10 @@ class Perturbation:
         self._explainer = Explainer(self._noise)
         self._score = Score("perturbation", "edges")
         self.open_edges: list[int] = []
-        """Edges of the present call that showed no effect so far."""
+        """Edges of the current call without an effect so far."""
 
     def before(self, player: Player, call: Call, crop: bool) -> None:
-        """Look at a call that is about to run: at a `corner` of it, if asked for."""
+        """Start with a call that is about to run; with `crop`, perturb a crop of it."""
         paths = [] if call.info.bookkeeping else [(path, value_of(read).slot) for path, read in edges_in(call)]
         self._score.checked += len(paths)
         self.open_edges = list(range(len(paths)))
@@ -53,9 +53,9 @@ class Perturbation:
             self.open_edges = [place for place in self.open_edges if not self._reacts(trial, [place])]
 
     def after(self, number: int, trial: Trial) -> None:
-        """Perturb each parent that is still in doubt; parameters go together, for one more run in all.
+        """Perturb each parent of an open edge; all parameters together, which costs only one more run.
 
-        So do the buffers of code whose inside is not seen, which is a whole model at times.
+        The buffers of opaque calls are perturbed together too: such a call may be a whole model.
         """
         moved = places_in_result(trial, self.open_edges)
         together = self._parameters_and_buffers if trial.call.info.opaque else self._parameters
@@ -90,7 +90,7 @@ class Perturbation:
         )
 
     def verdict(self, complete: bool) -> PartVerdict:
-        """Return the score; not run to the end if the replay was not `complete`."""
+        """Return the verdict; not run if the replay was not `complete`."""
         verdict = self._score.verdict(exempt=dict(self._exempt.most_common()))
         if complete or not verdict.status.ok:
             return verdict

@@ -53,7 +53,7 @@ def validate_once(history: ModelHistory, bounds: Bounds, parts: Collection[str] 
     """Return the verdict on a call that was just recorded.
 
     Nothing changes for the test: model, inputs, results and random generators keep their state, and its modes and hooks
-    see no operation.  A call that would run the test's own code again is not replayed.
+    see no operation.  A call is not replayed if that would run the test's own code again.
 
     Parameters
     ----------
