@@ -72,7 +72,7 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
         more options.
     exhaust
         Whether to run a generator that the model returns to its end and record that too; by default (False) it is
-        returned unchanged and ``history.recording.unseen`` reports it.
+        returned unchanged and ``history.recording.untraced`` reports it.
 
     Returns
     -------

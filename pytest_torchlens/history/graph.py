@@ -248,10 +248,10 @@ def _note_modules(recording: Recording, nodes: list[Node]) -> None:
     for call in recording.module_calls:
         if call.parent is None:
             continue
-        for value in dict.fromkeys(call.entered):
+        for value in dict.fromkeys(call.inputs):
             if (node := made.get(id(value))) is not None:
                 node.entered.append(call)
-        for value in dict.fromkeys(call.exited):
+        for value in dict.fromkeys(call.outputs):
             if (node := made.get(id(value))) is not None:
                 node.exited.append(call)
     for node in nodes:

@@ -67,7 +67,7 @@ class Live:
     def backward_passes(self) -> list[BackwardPass]:
         """Return the backward passes so far, with the layers that each reached."""
         gradients = self.recording.gradients
-        reached = {} if gradients is None else gradients.reached()
+        reached = {} if gradients is None else gradients.values_by_pass()
         return [
             BackwardPass(number, tuple(node.label for node in self._nodes if key_of(node.value) in keys))
             for number, keys in reached.items()

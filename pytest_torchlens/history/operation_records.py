@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
-from pytest_torchlens.capture.leaves import Opened
+from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.history.graph import Node
@@ -220,11 +220,11 @@ def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     names = {id(parent.value): parent.label for parent, _, write in node.parents if not write}
     names |= {id(source.value): source.name for source in node.parameters}
 
-    closed: dict[int, Any] = {}
+    repacked: dict[int, Any] = {}
 
     def name(leaf: Any) -> Any:
-        if isinstance(leaf, Opened):
-            return leaf.closed(name, closed)
+        if isinstance(leaf, UnpackedObject):
+            return leaf.repacked(name, repacked)
         value = leaf.value if isinstance(leaf, Aliased) else leaf
         return names.get(id(value), "?") if isinstance(value, Value) else leaf
 

@@ -121,11 +121,11 @@ class AutotracePlugin:
         """Watch module calls while tests run; torch is imported here, after conftest files have set its environment."""
         if not self._settings_by_test or self._config.option.collectonly:
             return (yield)
-        from pytest_torchlens.capture.patches import module_calls_seen
+        from pytest_torchlens.capture.patches import module_calls_intercepted
         from pytest_torchlens.run.module_calls import Autotrace
 
         self._autotrace = Autotrace()
-        with module_calls_seen():
+        with module_calls_intercepted():
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)

@@ -26,7 +26,7 @@ from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.capture import SaveOptions
-from pytest_torchlens.capture.patches import listening
+from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
@@ -247,7 +247,7 @@ def run_case(
     exception: BaseException | None = None
     with preserved_global_state() as changes:
         try:
-            with listening(None), end_forks():  # what it calls is no call of a test's
+            with module_call_listener(None), end_forks():  # what it calls is no call of a test's
                 job.run()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything
             exception = error

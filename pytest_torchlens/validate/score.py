@@ -23,7 +23,7 @@ class Where(Protocol):
 
 
 class Score:
-    """How many things one part of a validation checked, and the first that failed."""
+    """Counts what one part of a validation checked, and stores the first failures."""
 
     def __init__(self, name: str, unit: str) -> None:
         self.name = name
@@ -41,10 +41,10 @@ class Score:
 
     def verdict(self, exempt: dict[str, int] | None = None) -> PartVerdict:
         """Return the part's verdict."""
-        good = Status.PASSED_WITH_TOLERANCE if self.tolerated else Status.PASSED
+        passed = Status.PASSED_WITH_TOLERANCE if self.tolerated else Status.PASSED
         return PartVerdict(
             name=self.name,
-            status=Status.FAILED if self.failed else good,
+            status=Status.FAILED if self.failed else passed,
             tolerated=self.tolerated,
             checked=self.checked,
             unit=self.unit,

@@ -137,7 +137,7 @@ def test_tensors_missing(copy):
 def test_tensors_cut(copy, keep):
     file = copy / "activations-00000.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(tl.HistoryFileError, match="is damaged or no safetensors file"):
+    with pytest.raises(tl.HistoryFileError, match="is damaged or not a safetensors file"):
         tl.load(copy)
 
 
@@ -147,7 +147,7 @@ def test_a_pickle_is_not_run(copy, tmp_path):
             return (open, (str(tmp_path / "harm"), "w"))
 
     (copy / "activations-00000.safetensors").write_bytes(pickle.dumps(Harm()))
-    with pytest.raises(tl.HistoryFileError, match="is damaged or no safetensors file"):
+    with pytest.raises(tl.HistoryFileError, match="is damaged or not a safetensors file"):
         tl.load(copy)
     assert not (tmp_path / "harm").exists()
 
@@ -182,7 +182,9 @@ def test_links_and_devices_are_not_followed(copy, tmp_path, name, trap):
         os.mkfifo(file)
     else:
         file.mkdir()
-    with pytest.raises(tl.HistoryFileError, match=rf"{name} is (a symbolic link; put the file itself|no regular file)"):
+    with pytest.raises(
+        tl.HistoryFileError, match=rf"{name}( is a symbolic link; put the file itself|: expected a regular file)"
+    ):
         tl.load(copy)
 
 
@@ -255,18 +257,18 @@ def test_what_is_no_path(history, path):
             use(path)
 
 
-@pytest.mark.parametrize(("path", "why"), [("a\0b", "a null character"), ("a\ud800b", "is no character")])
+@pytest.mark.parametrize(("path", "why"), [("a\0b", "a null character"), ("a\ud800b", "is not a valid character")])
 def test_characters_that_no_path_has(history, path, why):
     for use in (history.save, tl.load):
         with pytest.raises(tl.HistoryFileError, match=f"is no path: .*{why}"):
             use(path)
-    with pytest.raises(TypeError, match=r"stream_to of SaveOptions is .* it takes the path of a folder"):
+    with pytest.raises(TypeError, match=r"stream_to of SaveOptions: expected the path of a folder, got"):
         tl.SaveOptions(stream_to=path)
 
 
 def test_a_folder_that_cannot_be_written(history, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(tl.HistoryFileError, match=r"file/h cannot be (made|written): Not a directory"):
+    with pytest.raises(tl.HistoryFileError, match=r"file/h cannot be (created|written): Not a directory"):
         history.save(tmp_path / "file" / "h")
 
 

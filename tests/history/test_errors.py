@@ -75,12 +75,12 @@ def test_wrong_inputs(args, kwargs, message, again):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"random_seed": "7"}, TypeError, "random_seed is '7'; it takes a whole number, or None"),
-        ({"random_seed": 1.0}, TypeError, "random_seed is 1.0"),
-        ({"random_seed": True}, TypeError, "random_seed is True"),
-        ({"random_seed": 2**64}, ValueError, "torch takes seeds from"),
+        ({"random_seed": "7"}, TypeError, "random_seed: expected an integer, or None for no seeding, got '7'"),
+        ({"random_seed": 1.0}, TypeError, r"random_seed: expected an integer.* got 1\.0"),
+        ({"random_seed": True}, TypeError, "random_seed: expected an integer.* got True"),
+        ({"random_seed": 2**64}, ValueError, "random_seed: expected a seed from"),
         ({"save_options": {"detach": True}}, TypeError, r"save_options is .*; it takes SaveOptions\(detach=True"),
-        ({"save_gradients": "yes"}, TypeError, "gradients of SaveOptions is 'yes'; it takes True or False"),
+        ({"save_gradients": "yes"}, TypeError, "gradients of SaveOptions: expected True or False, got 'yes'"),
         ({"vis_opt": "Rolled"}, ValueError, "vis_opt: expected 'none', 'unrolled', 'rolled', got 'Rolled'"),
         ({"vis_opt": "rolled", "vis_nesting_depth": 0}, ValueError, "vis_nesting_depth: expected at least 1, got 0"),
         (
@@ -112,12 +112,12 @@ def test_options_are_refused_before_the_model_runs(options, error, message):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"detach": 1}, TypeError, "detach of SaveOptions is 1; it takes True or False"),
-        ({"transform": "mean"}, TypeError, "transform of SaveOptions is 'mean'; it takes a function of a tensor"),
-        ({"dtype": "float16"}, TypeError, "dtype of SaveOptions is 'float16'; .* as torch.float16"),
-        ({"dtype": torch.int8}, TypeError, "dtype of SaveOptions is torch.int8; it takes a floating-point type"),
-        ({"device": "gpu"}, ValueError, "device of SaveOptions is 'gpu', which torch does not know"),
-        ({"stream_to": 3}, TypeError, "stream_to of SaveOptions is 3; it takes the path of a folder"),
+        ({"detach": 1}, TypeError, "detach of SaveOptions: expected True or False, got 1"),
+        ({"transform": "mean"}, TypeError, "transform of SaveOptions: expected a function of a tensor, got 'mean'"),
+        ({"dtype": "float16"}, TypeError, "dtype of SaveOptions: expected .* such as torch.float16, got .float16"),
+        ({"dtype": torch.int8}, TypeError, "dtype of SaveOptions: expected a floating-point type"),
+        ({"device": "gpu"}, ValueError, "device of SaveOptions: expected a device of torch, got 'gpu'"),
+        ({"stream_to": 3}, TypeError, "stream_to of SaveOptions: expected the path of a folder, got 3"),
     ],
 )
 def test_save_options(options, error, message):
@@ -128,7 +128,7 @@ def test_save_options(options, error, message):
 def test_a_folder_that_cannot_be_made(tmp_path):
     model = Watched()
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"file/here cannot be made: Not a directory"):
+    with pytest.raises(ValueError, match=r"file/here cannot be created: Not a directory"):
         tl.log_forward_pass(model, X, save_options=tl.SaveOptions(stream_to=tmp_path / "file" / "here"))
     assert model.runs == 0
 
@@ -249,12 +249,12 @@ def test_a_folder_of_streamed_activations(tmp_path):
     with pytest.raises(tl.HistoryFileError, match=r"activations that were streamed to it: history.save\(another"):
         tl.load(tmp_path / "run")
     (tmp_path / "run").rename(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="run with the activations is not there"):
+    with pytest.raises(ValueError, match="run: expected a folder with the activations"):
         _ = history["linear_1"].tensor_contents
 
 
 def test_a_transform_that_writes_is_refused():
-    with pytest.raises(tl.SavingError, match="the transform wrote to its argument, with which the model goes on"):
+    with pytest.raises(tl.SavingError, match="the transform wrote to its argument, which the model still uses"):
         tl.log_forward_pass(Watched(), X, save_options=tl.SaveOptions(detach=True, transform=torch.Tensor.zero_))
 
 

@@ -200,5 +200,5 @@ def test_files_taken_away_are_said_to_be(tmp_path):
     history = tl.log_forward_pass(model, torch.ones(3), save_options=tl.SaveOptions(stream_to=tmp_path / "s"))
     for file in (tmp_path / "s").iterdir():
         file.unlink()
-    with pytest.raises(ValueError, match=r"has no tensor .*: a file was taken away"):
+    with pytest.raises(ValueError, match=r"has no tensor .*: a file was removed"):
         assert history["mul_1"].tensor_contents is None  # it raises

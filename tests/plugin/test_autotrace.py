@@ -215,7 +215,7 @@ def test_errors_of_ours_are_said_and_break_nothing(pytester: pytest.Pytester, wr
     def breaks(*_):
         raise RuntimeError("an insect")
 
-    monkeypatch.setattr("pytest_torchlens.capture.tensor_table.TensorTable.made", breaks)
+    monkeypatch.setattr("pytest_torchlens.capture.tensor_table.TensorTable.add_output", breaks)
     write("def test_it():\n    assert nn.Sequential(nn.Linear(4, 3), nn.ReLU())(X).shape == (2, 3)\n")
     result = pytester.runpytest_inprocess("--lens-validate", "-rP")
     result.assert_outcomes(passed=1)
