@@ -18,7 +18,7 @@ from pytest_torchlens.capture.values import value_of
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def garbage_collection_paused() -> Iterator[None]:
     """Hold the cyclic garbage collector still, if it is on."""
     was_on = gc.isenabled()
     gc.disable()

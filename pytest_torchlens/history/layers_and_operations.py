@@ -13,7 +13,7 @@ import torch
 
 from pytest_torchlens.history import printing
 from pytest_torchlens.history.printing import as_text
-from pytest_torchlens.history.printing import corner_of
+from pytest_torchlens.history.printing import crop_of
 from pytest_torchlens.history.printing import facts_of_layer
 from pytest_torchlens.history.printing import facts_of_operation
 from pytest_torchlens.history.printing import title_of_layer
@@ -162,7 +162,7 @@ class LoggedOperation(Operation):
 
     def __str__(self) -> str:
         """Return the summary: tensor, parameters, parents, children, function, modules, time, look-up keys."""
-        return as_text(title_of_operation(self), facts_of_operation(self), corner_of(self))
+        return as_text(title_of_operation(self), facts_of_operation(self), crop_of(self))
 
     def __repr__(self) -> str:
         """Return one line."""

@@ -13,10 +13,10 @@ from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.layers_and_operations import fields_by_name
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import Lookup
-from pytest_torchlens.history.lookup import Named
+from pytest_torchlens.history.lookup import LookupEntry
 from pytest_torchlens.history.model_history import ModelHistory
 from pytest_torchlens.history.source import StackFrame
-from pytest_torchlens.history.store import Stored
+from pytest_torchlens.history.store import StoredHistory
 from pytest_torchlens.history.store import path_of
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
@@ -32,7 +32,7 @@ def load(path: Path | str) -> LoadedHistory:
     HistoryFileError
         If there is none at `path`, or it is damaged or of a newer version; names the file and the reason.
     """
-    return LoadedHistory(Stored(path_of(path)))
+    return LoadedHistory(StoredHistory(path_of(path)))
 
 
 class LoadedHistory(HistoryView):
@@ -41,7 +41,7 @@ class LoadedHistory(HistoryView):
     The functions, arguments and random states of the calls are not on disk; tensors are read when asked for.
     """
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredHistory) -> None:
         self._stored = stored
 
     @functools.cached_property
@@ -85,19 +85,19 @@ class LoadedHistory(HistoryView):
     @functools.cached_property
     def _lookup(self) -> Lookup[LoggedOperation]:
         by_label = {op.label: op for op in self.operations}
-        return Lookup(map(self._named, self.operations), [by_label[label] for label in self.layer_labels])
+        return Lookup(map(self._entry, self.operations), [by_label[label] for label in self.layer_labels])
 
     @functools.cached_property
     def _addresses(self) -> set[str]:
         return {module.address for module in self._stored.saved.history.modules}
 
-    def _named(self, op: LoggedOperation) -> Named[LoggedOperation]:
+    def _entry(self, op: LoggedOperation) -> LookupEntry[LoggedOperation]:
         modules = tuple(address_of(call, self._addresses) for call in op.modules_exited)
         calls = [
             call if call != module else f"{call}:1" for call, module in zip(op.modules_exited, modules, strict=True)
         ]
         own = (*([op.buffer_address] if op.buffer_address else []), *calls)
-        return Named(op, op.layer_label, op.layer_label_short, op.pass_num, op.label, own, modules)
+        return LookupEntry(op, op.layer_label, op.layer_label_short, op.pass_num, op.label, own, modules)
 
     def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
         """Return what `key` names: a label, a short label, a module address or a place."""

@@ -39,20 +39,20 @@ def is_key(key: object) -> bool:
     return isinstance(key, str | Integral) and not isinstance(key, bool)
 
 
-def checked(key: Any) -> str | int:
+def valid_key(key: Any) -> str | int:
     """Return a key as text or int; raise `LookupKeyError` for what can be none of any history."""
     if not is_key(key):
         raise LookupKeyError(f"{key!r:.80} is no key; {_KEYS}")
     return key if isinstance(key, str) else int(key)
 
 
-def unknown(key: str, keys: Iterable[str]) -> LookupKeyError:
+def unknown_key_error(key: str, keys: Iterable[str]) -> LookupKeyError:
     """Return the error for a key that names no layer, with the nearest that do."""
     return LookupKeyError(f"no layer {key!r}; {close(key, keys) or _KEYS}")
 
 
 @dataclass(frozen=True, eq=False)
-class Named(Generic[Thing]):
+class LookupEntry(Generic[Thing]):
     """A node, or an operation read from disk, with what it goes by.
 
     Attributes
@@ -84,12 +84,12 @@ class Named(Generic[Thing]):
         return {f"{self.short}:{self.pass_num}", *self.own}
 
 
-def named_node(node: Node) -> Named[Node]:
+def entry_of_node(node: Node) -> LookupEntry[Node]:
     """Return a node with its names."""
     short = f"{node.layer_type}_{node.layer_type_num}"
     buffer = [node.source.name] if node.kind == "buffer" and node.source is not None else []
     calls, modules = [call.label for call in node.exited], tuple(call.address for call in node.exited)
-    return Named(node, node.layer_label, short, node.pass_num, node.label, (*buffer, *calls), modules)
+    return LookupEntry(node, node.layer_label, short, node.pass_num, node.label, (*buffer, *calls), modules)
 
 
 class Lookup(Generic[Thing]):
@@ -98,10 +98,10 @@ class Lookup(Generic[Thing]):
     A key names one thing, or all passes of one layer.  A label names what has it, whatever else goes by the same name.
     """
 
-    def __init__(self, things: Iterable[Named[Thing]], saved: Sequence[Thing]) -> None:
+    def __init__(self, things: Iterable[LookupEntry[Thing]], saved: Sequence[Thing]) -> None:
         self._saved = saved
-        self._labels: dict[str, list[Named[Thing]]] = {}
-        self._others: dict[str, list[Named[Thing]]] = {}
+        self._labels: dict[str, list[LookupEntry[Thing]]] = {}
+        self._others: dict[str, list[LookupEntry[Thing]]] = {}
         self._of_one: set[str] = set()
         for named in things:
             for label in named.labels:
@@ -110,7 +110,7 @@ class Lookup(Generic[Thing]):
                 self._others.setdefault(other, []).append(named)
             self._of_one |= named.names_of_one
 
-    def _by_key(self, key: str) -> list[Named[Thing]]:
+    def _by_key(self, key: str) -> list[LookupEntry[Thing]]:
         return self._labels.get(key) or self._others.get(key, [])
 
     def _several(self, key: str) -> list[str]:
@@ -134,14 +134,14 @@ class Lookup(Generic[Thing]):
         IndexError
             If a place is beyond the saved layers.
         """
-        key = checked(key)
+        key = valid_key(key)
         if isinstance(key, int):
             if not -len(self._saved) <= key < len(self._saved):
                 raise IndexError(f"layer {key} is out of range: {len(self._saved)} layers are saved")
             return [self._saved[key]]
         found = self._by_key(key)
         if not found:
-            raise unknown(key, self._keys)
+            raise unknown_key_error(key, self._keys)
         if several := self._several(key):
             raise LookupKeyError(f"{key!r} stands for several layers; name one of {', '.join(several)}")
         return [named.thing for named in found]
@@ -149,7 +149,7 @@ class Lookup(Generic[Thing]):
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names one thing or layer."""
         try:
-            return is_key(key) and bool(self.find(checked(key)))
+            return is_key(key) and bool(self.find(valid_key(key)))
         except (LookupKeyError, IndexError):
             return False
 
@@ -164,7 +164,7 @@ class Lookup(Generic[Thing]):
             raise LookupKeyError(f"no layer has {key!r} in its label; {hint}")
         return [named.thing for named in found]
 
-    def keys_of(self, named: Named[Thing], place: int | None) -> tuple[str | int, ...]:
+    def keys_of(self, named: LookupEntry[Thing], place: int | None) -> tuple[str | int, ...]:
         """Return the keys that find a thing: places first, then names in alphabetical order."""
         names = {key for key in (*named.own, *named.modules) if self._names_only(key, named.thing)}
         places = () if place is None else (place - len(self._saved), place)

@@ -18,7 +18,7 @@ from pytest_torchlens.history.control_flow.conditions import mark_conditions
 from pytest_torchlens.history.control_flow.loop_endings import loop_records
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
-from pytest_torchlens.history.graph import uncollected
+from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.history.history_options import Arguments
 from pytest_torchlens.history.history_options import LayersToSave
 from pytest_torchlens.history.history_options import TraceOptions
@@ -32,7 +32,7 @@ from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.live import Live
 from pytest_torchlens.history.live import LiveOperation
 from pytest_torchlens.history.lookup import Lookup
-from pytest_torchlens.history.lookup import named_node
+from pytest_torchlens.history.lookup import entry_of_node
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation_records import arguments_with_labels
 from pytest_torchlens.history.operation_records import assign_labels
@@ -127,7 +127,7 @@ class ModelHistory(HistoryView):
     @functools.cached_property
     def nodes(self) -> list[Node]:
         """Inputs, operations and outputs in execution order, with the buffers and constants that they read."""
-        with uncollected():
+        with garbage_collection_paused():
             nodes = build_nodes(self.recording)
             assign_labels(nodes, group_passes(nodes))
             self._escapes = escape_records(self.recording, nodes)
@@ -151,7 +151,7 @@ class ModelHistory(HistoryView):
         return saved
 
     def _selected(self, wanted: LayersToSave) -> list[Node]:
-        every = Lookup(map(named_node, self.nodes), self._layers)
+        every = Lookup(map(entry_of_node, self.nodes), self._layers)
         keys, tests = keys_and_tests(wanted)
         chosen = {id(node) for key in keys for node in every.matching(key)}
         if tests:
@@ -165,7 +165,7 @@ class ModelHistory(HistoryView):
 
     @functools.cached_property
     def _lookup(self) -> Lookup[Node]:
-        return Lookup(map(named_node, self.nodes), self._saved or self._layers)
+        return Lookup(map(entry_of_node, self.nodes), self._saved or self._layers)
 
     # -- layers ------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class ModelHistory(HistoryView):
     def _operation(self, node: Node) -> LoggedOperation:
         made = self._made.get(id(node))
         if made is None:
-            keys = self._lookup.keys_of(named_node(node), self._places.get(id(node)))
+            keys = self._lookup.keys_of(entry_of_node(node), self._places.get(id(node)))
             made = self._made[id(node)] = self._make(node, keys)
         return made
 

@@ -76,7 +76,7 @@ def fields_of(node: Node, modules: Modules, lookup_keys: LookupKeys) -> dict[str
     }
 
 
-def bare(node: Node) -> Operation:
+def graph_record(node: Node) -> Operation:
     """Return a node's `Operation` with labels and graph alone."""
     return Operation(**_identity(node, ()), **_graph(node))
 

@@ -24,7 +24,7 @@ def graph_differences(
     """
     alignment = align(before, after)
     same = [_is_same(pair, addresses) for pair in alignment.pairs]
-    read = _rewired(alignment.edges, same)
+    read = _changed_edges(alignment.edges, same)
     sentences: list[str] = []
     for is_same, places in groupby(range(len(same)), same.__getitem__):
         pairs = [(alignment.pairs[place], place) for place in places]
@@ -49,7 +49,7 @@ def _what(op: Operation, addresses: Container[str]) -> tuple[Any, ...]:
 Edges = list[AlignedEdge]
 
 
-def _rewired(edges: Sequence[AlignedEdge], same: Sequence[bool]) -> dict[int, Edges]:
+def _changed_edges(edges: Sequence[AlignedEdge], same: Sequence[bool]) -> dict[int, Edges]:
     """Return, by place, the edges in one pass alone of what both ran.
 
     An argument that one pass gave to, or took from, what it alone ran is no difference of its own.

@@ -228,7 +228,7 @@ def save(history: HistoryView, path: Path | str) -> None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise HistoryFileError(f"{folder} is there already; save into a new or empty folder")
         writer = TensorWriter(folder)
-        saved = _saved(history, *_write_tensors(history, writer))
+        saved = _saved_history(history, *_write_tensors(history, writer))
         content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
         write_atomically(folder / _FILE, json.dumps(content, indent=1))
     except (OSError, TensorFileError) as error:
@@ -272,7 +272,7 @@ def path_of(path: object) -> Path:
     raise TypeError(f"{path!r:.80} is no path; histories are saved in folders, as 'run-1'")
 
 
-def _saved(history: HistoryView, left_out: dict[str, str], digests: dict[str, str]) -> SavedHistory:
+def _saved_history(history: HistoryView, left_out: dict[str, str], digests: dict[str, str]) -> SavedHistory:
     stacks = {op.label: [_frame(frame) for frame in op.func_call_stack] for op in history.operations}
     places = {frame: place for place, frame in enumerate({frame: 0 for stack in stacks.values() for frame in stack})}
     return SavedHistory(
@@ -315,7 +315,7 @@ def _tensors(history: HistoryView) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"gradient {number} {op.label}", gradient
 
 
-class Stored:
+class StoredHistory:
     """A folder that a history was saved in, checked; tensors are read when asked for.
 
     Raises
@@ -326,7 +326,7 @@ class Stored:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.saved = _parsed(_content(folder), folder)
+        self.saved = _parse(_content(folder), folder)
         self._operations = {op.label: op for op in self.saved.history.operations}
         try:
             self._tensors = TensorReader(folder)
@@ -411,7 +411,7 @@ def _constant(text: str) -> float:
     raise ValueError(f"{text} is no number")
 
 
-def _parsed(content: dict[str, Any], folder: Path) -> SavedHistory:
+def _parse(content: dict[str, Any], folder: Path) -> SavedHistory:
     try:
         saved = from_json(json.dumps(content), SavedHistory)
     except (ValueError, RecursionError) as error:

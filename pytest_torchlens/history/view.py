@@ -18,9 +18,9 @@ from pytest_torchlens.history.control_flow.conditions import lines_by_branch
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import LookupKeyError
-from pytest_torchlens.history.lookup import checked
 from pytest_torchlens.history.lookup import is_key
 from pytest_torchlens.history.lookup import query
+from pytest_torchlens.history.lookup import valid_key
 from pytest_torchlens.history.printing import summary
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
@@ -228,7 +228,7 @@ class HistoryView(abc.ABC):
         return self.walks.path(self._labels_of(start), self._labels_of(end))
 
     def _labels_of(self, which: Which) -> tuple[str, ...]:
-        found: Any = self[checked(which)] if is_key(which) else which
+        found: Any = self[valid_key(which)] if is_key(which) else which
         passes = getattr(found, "passes", (found,))
         if not all(isinstance(op, LoggedOperation) for op in passes):
             raise LookupKeyError(f"{which!r} is no key, operation or layer")

@@ -15,9 +15,10 @@ The steps from an escape to what it decided:
 
 1.  **The expression** (`syntax.node_at`).  The code position is an instruction; the `executing` library tells which
     node of the syntax tree it belongs to.  Here: ``x.sum() > 0``, and ``int(x.max())``.
-2.  **The value's way through the expression** (`expressions.asked`, `expressions.carry`).  From the node outward:
-    what ``int(x.max()) > 1`` is once ``int(x.max())`` is known.  Arithmetic, comparisons, ``not``, ``and`` and ``or``
-    with literals are followed; anything else makes the value unknown, and the branch ``"undecided"``.
+2.  **The value's way through the expression** (`expressions.expression_and_value`, then `expressions.carry`).  From the node
+    outward: what ``int(x.max()) > 1`` is once ``int(x.max())`` is known.  Calls as of ``int``, ``not``, and arithmetic
+    and comparisons with literals are computed.  An ``and`` or ``or`` whose next operand decides makes the value
+    `Unknown.UNDECIDED` (branch ``"undecided"``); anything else makes it `Unknown.UNREAD` (branch ``""``).
 3.  **The statement** (`conditions.decision`).  The ``if``, ``while``, ``assert``, conditional expression,
     comprehension filter or ``match`` whose condition the expression is, which branch it took, and the lines of the
     code that was and was not run.  Where the expression is what its function returns, the search goes on in the
@@ -32,7 +33,7 @@ And from the source's loops to what ended them:
 
 7.  **Loops around a call** (`loop_endings.LoopsAround`).  Each frame of a call may be inside loops of its function;
     the layers of several passes (`history.layers`) tell which of these loops ran them, and how often.
-8.  **Where an escape's value goes** (`expressions.reached`, `loop_endings.repeated_by`).  Into names, attributes,
+8.  **Where an escape's value goes** (`expressions.uses_of_value`, `loop_endings.repeated_by`).  Into names, attributes,
     arguments and the results of functions (`callees.Callees` knows who called whom), until it reaches the condition of
     a ``while``, the bound of a ``range``, a ``break`` or the condition of a recursive call.
 9.  **Sizes** (`loop_endings.sized_by_data`, `loop_endings.loops_over`).  ``for row in x[x > 0]`` runs as often as the

@@ -13,11 +13,11 @@ from typing import Any
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.history.control_flow.expressions import Unknown
-from pytest_torchlens.history.control_flow.expressions import asked
 from pytest_torchlens.history.control_flow.expressions import carry
+from pytest_torchlens.history.control_flow.expressions import expression_and_value
 from pytest_torchlens.history.control_flow.expressions import last_in_turn
 from pytest_torchlens.history.control_flow.syntax import ancestors
-from pytest_torchlens.history.control_flow.syntax import called
+from pytest_torchlens.history.control_flow.syntax import called_name
 from pytest_torchlens.history.control_flow.syntax import decided_by
 from pytest_torchlens.history.control_flow.syntax import lines_of
 from pytest_torchlens.history.control_flow.syntax import node_at
@@ -121,7 +121,7 @@ class _Decisions:
         where = {"source_line": describe(*frames[0])}
         if _asked_without_source(escape):
             return where
-        node, value = asked(*frames[0], escape.name, escape.result, id(escape) in self._last)
+        node, value = expression_and_value(*frames[0], escape.name, escape.result, id(escape) in self._last)
         if node is None:
             return where
         return {**where, **decision(_places(node, frames), value if _is_direct(escape) else Unknown.UNREAD)}
@@ -142,10 +142,10 @@ def _is_direct(escape: Escape) -> bool:
     return is_model_code(next(frames(escape))[0])
 
 
-def _record(escape: Escape, asked: Node | None, decisions: _Decisions) -> EscapeRecord:
+def _record(escape: Escape, node: Node | None, decisions: _Decisions) -> EscapeRecord:
     return EscapeRecord(
         function=escape.name,
-        operation=asked.label if asked is not None else "",
+        operation=node.label if node is not None else "",
         value=None if isinstance(escape.result, complex) else escape.result,
         before_call=escape.call,
         **decisions.of(escape),
@@ -160,11 +160,11 @@ def _asked_without_source(escape: Escape) -> bool:
 
 def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> None:
     """Mark the operations whose values conditions asked for, and all that serve nothing else."""
-    asked = by_value(nodes)
+    node_by_value = by_value(nodes)
     waiting = []
     for escape, record in zip(recording.escapes, records, strict=True):
         for value in (escape.value, *escape.others) if record.is_condition else ():
-            if (node := asked.get(id(value))) is not None:
+            if (node := node_by_value.get(id(value))) is not None:
                 node.is_condition = True
                 waiting.append(node)
     while waiting:
@@ -245,13 +245,13 @@ def _at(filename: str, top: ast.expr, value: Any) -> dict[str, Any]:
         branch = "goes on" if isinstance(value, Unknown) else "ends"
         return {"statement": _OPERATORS[type(top.op)], "condition": condition, "branch": branch}
     if isinstance(top, ast.UnaryOp) and isinstance(top.op, ast.Not):
-        return {"statement": "not", "condition": condition, "branch": _said(value)}
-    if isinstance(top, ast.Call) and called(top) == "_assert" and top.args:  # torch._assert, for torch.fx
+        return {"statement": "not", "condition": condition, "branch": _branch_text(value)}
+    if isinstance(top, ast.Call) and called_name(top) == "_assert" and top.args:  # torch._assert, for torch.fx
         return {"statement": "assert", "condition": text_of(filename, top.args[0])}
-    return _later(filename, top) or {"statement": "expression", "condition": condition}
+    return _later_condition(filename, top) or {"statement": "expression", "condition": condition}
 
 
-def _said(value: Any) -> str:
+def _branch_text(value: Any) -> str:
     return str(value.value if isinstance(value, Unknown) else bool(value))
 
 
@@ -285,7 +285,7 @@ def _of_match(filename: str, statement: ast.Match, value: Any) -> dict[str, Any]
 
 
 @functools.lru_cache(maxsize=256)
-def _later(filename: str, top: ast.expr) -> dict[str, Any] | None:
+def _later_condition(filename: str, top: ast.expr) -> dict[str, Any] | None:
     """Return the condition that a value is part of, or that asks for a name that it was given."""
     condition = next((part for part in _expressions_around(top) if decided_by(part) is not None), None)
     above = decided_by(condition) if condition is not None else None
@@ -310,7 +310,7 @@ def _uses(value: ast.expr) -> Iterator[ast.expr]:
     reads = reads_around(value)
     waiting, seen = [value], set[str]()
     while waiting:
-        new = _named(waiting.pop(0)) - seen
+        new = _names_assigned(waiting.pop(0)) - seen
         seen |= new
         for read in (read for name in sorted(new) for read in reads.get(name, ())):
             use, _ = carry(read, Unknown.UNREAD)
@@ -318,7 +318,7 @@ def _uses(value: ast.expr) -> Iterator[ast.expr]:
             waiting.append(use)
 
 
-def _named(value: ast.expr) -> set[str]:
+def _names_assigned(value: ast.expr) -> set[str]:
     """Return the names that a value is given, in it and by the assignment that it is the value of."""
     statement = parent_of(value)
     named = {part.target.id for part in ast.walk(value) if isinstance(part, ast.NamedExpr)}

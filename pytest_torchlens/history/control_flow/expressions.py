@@ -19,7 +19,7 @@ from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.history.control_flow.callees import Callees
 from pytest_torchlens.history.control_flow.syntax import ancestors
 from pytest_torchlens.history.control_flow.syntax import branches_of
-from pytest_torchlens.history.control_flow.syntax import called
+from pytest_torchlens.history.control_flow.syntax import called_name
 from pytest_torchlens.history.control_flow.syntax import dotted
 from pytest_torchlens.history.control_flow.syntax import is_condition
 from pytest_torchlens.history.control_flow.syntax import node_at
@@ -94,7 +94,7 @@ def _value_of(above: ast.expr, node: ast.expr, value: Any) -> Any:
     if isinstance(value, Unknown):
         return value
     with contextlib.suppress(ArithmeticError, ValueError, TypeError, KeyError):
-        return _computed(above, node, value)
+        return _apply(above, node, value)
     return Unknown.UNREAD
 
 
@@ -106,7 +106,7 @@ def _of_several(above: ast.BoolOp, node: ast.expr, value: Any) -> Any:
     return value if stops else Unknown.UNDECIDED
 
 
-def _computed(above: ast.expr, node: ast.expr, value: Any) -> Any:
+def _apply(above: ast.expr, node: ast.expr, value: Any) -> Any:
     def of(part: ast.expr) -> Any:
         return value if part is node else ast.literal_eval(part)
 
@@ -138,7 +138,7 @@ _ASKS = "__bool__"
 _OF_ARGUMENT = ("bool", "truth", _ASKS)
 
 
-def asked(code: CodeType, at: int, function: str, value: Any, ends: bool) -> tuple[ast.expr | None, Any]:
+def expression_and_value(code: CodeType, at: int, function: str, value: Any, ends: bool) -> tuple[ast.expr | None, Any]:
     """Return the expression that an instruction evaluates or asks for, and its value where that is known.
 
     Parameters
@@ -179,7 +179,7 @@ def _value(code: CodeType, at: int, node: ast.expr, function: str, value: Any, e
 
 def _of_call(node: ast.expr, value: Any, ends: bool) -> Any:
     """Return the value of a call that asked for its argument's truth, or for those of many things."""
-    name = called(node)
+    name = called_name(node)
     if name in ("any", "all"):
         return value if ends or bool(value) is (name == "any") else Unknown.UNDECIDED
     return value if name in _OF_ARGUMENT else Unknown.UNREAD
@@ -235,7 +235,7 @@ _PLAIN = (*_CHOICES, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
 """What a branch chooses; not what it computes, which is a tensor more often than not."""
 
 
-def reached(node: ast.expr, callees: Callees) -> list[ast.expr]:
+def uses_of_value(node: ast.expr, callees: Callees) -> list[ast.expr]:
     """Return an expression and all that read what its value went into."""
     found, waiting = {node: None}, [node]
     while waiting:
@@ -247,15 +247,15 @@ def reached(node: ast.expr, callees: Callees) -> list[ast.expr]:
 
 
 def _uses(node: ast.expr, callees: Callees) -> Iterator[ast.expr]:
-    for part in _around(node):
+    for part in _enclosing_nodes(node):
         if isinstance(part, ast.expr):
             for function, name in callees.parameters(part):
                 yield from reads_in(function).get(name, ())
-    for name in _given(node):
+    for name in _target_names(node):
         yield from reads_around(node, of_class="." in name).get(name, ())
 
 
-def _around(node: ast.expr) -> Iterator[ast.AST]:
+def _enclosing_nodes(node: ast.expr) -> Iterator[ast.AST]:
     """Yield an expression, those that it goes into, and their statement."""
     yield node
     below: ast.AST = node
@@ -268,30 +268,30 @@ def _around(node: ast.expr) -> Iterator[ast.AST]:
         below = above
 
 
-def _given(node: ast.expr) -> Iterator[str]:
+def _target_names(node: ast.expr) -> Iterator[str]:
     """Yield the names that a value goes into: by assignment, or because a branch that it decides assigns to them."""
-    for below, above in itertools.pairwise(_around(node)):
+    for below, above in itertools.pairwise(_enclosing_nodes(node)):
         if isinstance(above, ast.NamedExpr):
             yield above.target.id
         elif isinstance(above, ast.If | ast.While) and below is above.test:
-            yield from _chosen(within(branches_of(above)))
+            yield from _names_chosen(within(branches_of(above)))
         elif isinstance(above, ast.stmt) and below is getattr(above, "value", None):
-            yield from _assigned(above)
+            yield from _assigned_names(above)
 
 
-def _chosen(statements: Iterable[ast.AST]) -> Iterator[str]:
+def _names_chosen(statements: Iterable[ast.AST]) -> Iterator[str]:
     for statement in statements:
         value = getattr(statement, "value", None)
         counts = isinstance(statement, ast.AugAssign) and isinstance(value, ast.Constant)
         if counts or (isinstance(statement, ast.Assign | ast.AnnAssign) and value is not None and _is_plain(value)):
-            yield from _assigned(statement)
+            yield from _assigned_names(statement)
 
 
 def _is_plain(value: ast.AST) -> bool:
     return all(isinstance(part, _PLAIN) for part in ast.walk(value))
 
 
-def _assigned(statement: ast.AST) -> Iterator[str]:
+def _assigned_names(statement: ast.AST) -> Iterator[str]:
     """Yield the names and attributes that a statement gives its value, whole or as a part of them."""
     waiting = _targets(statement)
     while waiting:

@@ -1,8 +1,9 @@
 """The loops of the model's code that ran layers several times, and what decides when each ends.
 
-``while x.max() > 1: x = x / 2`` asks once more than it divides, the first time about what enters the first pass; and
-where passes take different branches, the value leaves another branch in each.  `Carried` joins these to one layer: the
-place in the code is the same, and each pass works on what the pass before made.
+``while x.max() > 1: x = x / 2`` evaluates its condition once more than its body, the first time on what enters the
+first pass.  Where passes take different branches, the carried value leaves another branch in each.  `CarriedValues`
+joins these operations to one layer: their place in the code is the same, and each pass works on the result of the one
+before.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.control_flow.callees import Callees
-from pytest_torchlens.history.control_flow.expressions import reached
+from pytest_torchlens.history.control_flow.expressions import uses_of_value
 from pytest_torchlens.history.control_flow.syntax import Function
 from pytest_torchlens.history.control_flow.syntax import Loop
 from pytest_torchlens.history.control_flow.syntax import Repeated
 from pytest_torchlens.history.control_flow.syntax import ancestors
 from pytest_torchlens.history.control_flow.syntax import branches_of
-from pytest_torchlens.history.control_flow.syntax import called
+from pytest_torchlens.history.control_flow.syntax import called_name
 from pytest_torchlens.history.control_flow.syntax import function_of
 from pytest_torchlens.history.control_flow.syntax import loops_around
 from pytest_torchlens.history.control_flow.syntax import loops_at
@@ -56,7 +57,7 @@ _AT_MOST = 1000
 """Streams side by side."""
 
 
-class Carried:
+class CarriedValues:
     """Joins operations of one place that work on successive values of a loop.
 
     Parameters
@@ -83,7 +84,7 @@ class Carried:
         ops = self._ops
         latest: dict[tuple[int, int], int] = {}
         for number, key in enumerate(zip(ops.place, ops.key, strict=True)):
-            if key in latest and ops.counts[number] and not ops.weights[number]:
+            if key in latest and ops.from_input[number] and not ops.weights[number]:
                 yield latest[key], number
             latest[key] = number
 
@@ -127,7 +128,7 @@ class Carried:
         ops = self._ops
         if number < 0 or ops.place[number] in ops.shared_places:
             return False
-        return self._detours.taken[number] or len(self._groups.members(self._groups.of(number))) > 1
+        return self._detours.is_detour[number] or len(self._groups.members(self._groups.of(number))) > 1
 
 
 def repeated_by(node: ast.expr, callees: Callees) -> list[Repeated]:
@@ -136,13 +137,13 @@ def repeated_by(node: ast.expr, callees: Callees) -> list[Repeated]:
     It does where the expression, or what it went into, is in a ``while`` condition, in what a ``for`` goes over, or in
     a condition that leaves the loop or calls again.
     """
-    return list(dict.fromkeys(found for use in reached(node, callees) for found in _decided(use)))
+    return list(dict.fromkeys(found for use in uses_of_value(node, callees) for found in _loops_decided_by(use)))
 
 
 def is_returned(node: ast.expr, callees: Callees) -> bool:
     """Return whether an expression, what it went into, or a branch that it decides, is what its function returns."""
     function = next(_functions_around(node), None)
-    uses = (use for use in reached(node, callees) if next(_functions_around(use), None) is function)
+    uses = (use for use in uses_of_value(node, callees) if next(_functions_around(use), None) is function)
     return any(map(_is_result, uses))
 
 
@@ -164,7 +165,7 @@ def _is_literal(value: ast.expr | None) -> bool:
     return isinstance(value, ast.Constant) and value.value is not None
 
 
-def _decided(node: ast.expr) -> Iterator[Repeated]:
+def _loops_decided_by(node: ast.expr) -> Iterator[Repeated]:
     below: ast.AST = node
     for above in ancestors(node):
         if isinstance(above, ast.If | ast.IfExp) and below is above.test:
@@ -198,7 +199,7 @@ def _left_by(condition: ast.If | ast.IfExp) -> Iterator[Repeated]:
 def _calls_again(condition: ast.AST, parts: Iterable[ast.AST]) -> Iterator[Repeated]:
     for function in _functions_around(condition):
         names = {getattr(function, "name", ""), "self"}
-        if any(called(inner) in names for inner in within(parts)):
+        if any(called_name(inner) in names for inner in within(parts)):
             yield function
 
 
@@ -283,12 +284,12 @@ class LoopsAround:
             parts = (expression, *ancestors(expression)) if expression is not None else ()
             for loop in loops_at(code, at):
                 asks = isinstance(loop, ast.While) and loop.test in parts
-                yield _Around(self._named(code, loop), asks, -1, by_identity(place))
+                yield _Around(self._note_line(code, loop), asks, -1, by_identity(place))
             function = function_of(code) if self._callees.is_recursive(module, code) else None
             if function is not None:
-                yield _Around(self._named(code, function), False, 0, by_identity(place))
+                yield _Around(self._note_line(code, function), False, 0, by_identity(place))
 
-    def _named(self, code: CodeType, loop: Repeated) -> Repeated:
+    def _note_line(self, code: CodeType, loop: Repeated) -> Repeated:
         self.lines[loop] = f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
         return loop
 
@@ -331,7 +332,7 @@ def loops_over(expression: ast.expr) -> list[Loop]:
     found: list[Loop] = []
     seen: set[str] = set()
     while waiting:
-        whole = _counted(waiting.pop())
+        whole = _expression_of_same_count(waiting.pop())
         above = parent_of(whole)
         if isinstance(above, ast.For | ast.AsyncFor) and above.iter is whole:
             found.append(above)
@@ -343,7 +344,7 @@ def loops_over(expression: ast.expr) -> list[Loop]:
     return found
 
 
-def _counted(node: ast.expr) -> ast.expr:
+def _expression_of_same_count(node: ast.expr) -> ast.expr:
     """Return the largest expression around one that is as long, or a number made of how long it is."""
     above = parent_of(node)
     while isinstance(above, ast.expr) and _keeps_count(above, node):
@@ -353,9 +354,9 @@ def _counted(node: ast.expr) -> ast.expr:
 
 def _keeps_count(above: ast.expr, node: ast.expr) -> bool:
     if isinstance(above, ast.Call):
-        return called(above) in (_METHODS if node is above.func else _KEEP_COUNT)
+        return called_name(above) in (_METHODS if node is above.func else _KEEP_COUNT)
     if isinstance(above, ast.Subscript):
-        is_shape = isinstance(node, ast.Attribute) or called(node) == "size"
+        is_shape = isinstance(node, ast.Attribute) or called_name(node) == "size"
         return node is above.value and is_shape and isinstance(above.slice, ast.Constant) and above.slice.value == 0
     if isinstance(above, ast.Attribute):
         return above.attr in ("shape", *_METHODS)

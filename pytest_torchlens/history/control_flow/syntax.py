@@ -161,7 +161,7 @@ def is_condition(node: ast.AST) -> bool:
     return decided_by(node) is not None
 
 
-def called(node: ast.AST) -> str:
+def called_name(node: ast.AST) -> str:
     """Return the last name of what a call calls; ``""`` for no call."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")

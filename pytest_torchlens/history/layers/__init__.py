@@ -28,8 +28,8 @@ operations by number, in execution order (`signatures.Operations`), and joins se
 6.  **The third rule, written out** (`repeats.repeats_written_out`).  A block of two operations or more that is
     written out several times in a row, with the same arguments and shapes, is a loop as well.  A single operation is
     not: ``a + b + c`` is three additions.  The same block met later, apart from the first, is another one.
-7.  **What a loop carries** (`control_flow.loop_endings.Carried`).  The question that a loop asks in each pass about
-    the value that it carries is one layer, also where that value leaves another branch in each pass.
+7.  **What a loop carries** (`control_flow.loop_endings.CarriedValues`).  The condition that a loop evaluates in each
+    pass on the value that it carries is one layer, also where that value leaves another branch in each pass.
 8.  After each of the steps 5 to 7 the layers found grow again (step 4), now only between the passes before and
     after: what a loop does belongs to it, what is done with its results later does not.
 

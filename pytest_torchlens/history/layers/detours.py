@@ -26,7 +26,7 @@ class Detours:
 
     Attributes
     ----------
-    taken
+    is_detour
         Whether an operation is a detour, by its number.
     always_new
         Whether it works on parameters, and its place on them alone but once, or on others as well.
@@ -42,8 +42,8 @@ class Detours:
             weights and (visits[place] == 1 or place in ops.shared_places)
             for weights, place in zip(ops.weights, ops.place, strict=True)
         ]
-        self.taken = self._find(ops)
-        self.any = any(self.taken)
+        self.is_detour = self._find(ops)
+        self.any = any(self.is_detour)
         self.parents: list[list[Link] | tuple[()]] = [()] * len(ops)
         self.children: list[list[Link] | tuple[()]] = [()] * len(ops)
         if self.any:
@@ -52,21 +52,21 @@ class Detours:
     def _find(self, ops: Operations) -> list[bool]:
         visits, places, shared = self._visits, ops.place, ops.shared_places
         inside = self._inside(places)
-        taken: list[bool] = []
+        flags: list[bool] = []
         for number, place in enumerate(places):
             often = visits[place]
-            taken.append(
+            flags.append(
                 inside[number]
                 and place not in shared
                 and not self.always_new[number]
                 and all(
-                    taken[parent]
+                    flags[parent]
                     or not inside[parent]
                     or (visits[places[parent]] > often and places[parent] not in shared)
                     for _, parent in ops.parents[number]
                 )
             )
-        return taken
+        return flags
 
     def _inside(self, places: list[int]) -> list[bool]:
         """Return for each operation whether it stands between visits of a place that was visited more often."""
@@ -90,7 +90,7 @@ class Detours:
             mine = visits[places[number]]
             if mine > 1:
                 self._link(number, [(place, far) for place, parent in links for far in behind.get(parent, ())])
-            if self.taken[number]:
+            if self.is_detour[number]:
                 found = {
                     far
                     for _, parent in links

@@ -70,12 +70,12 @@ class Visits:
 
         One on parameters is always new.
         """
-        taken = detours.taken if detours else [False] * len(ops)
+        is_detour = detours.is_detour if detours else [False] * len(ops)
         always_new = detours.always_new if detours else ops.weights
         since: list[int] = []
         alone: list[int] = []
         for number, key in enumerate(self.keys):
-            new = ops.counts[number] and not taken[number]
+            new = ops.from_input[number] and not is_detour[number]
             always = new and always_new[number]
             first, only = new and not self._nth[number], new and len(self._of_key[key]) == 1
             above = [parent for _, parent in ops.parents[number]]
@@ -103,7 +103,7 @@ class Visits:
 
 def visits_by_site(ops: Operations, detours: Detours) -> Visits:
     """Return the operations by call site."""
-    counted = zip(ops.key, ops.counts, strict=True)
+    counted = zip(ops.key, ops.from_input, strict=True)
     return Visits(ops, [key if counts else -number - 1 for number, (key, counts) in enumerate(counted)], detours)
 
 
@@ -192,7 +192,7 @@ def _equal(ops: Operations, slot: Slot, across: Slot) -> Iterator[list[int]]:
     far = [one for one in by_site.values() if not beyond.isdisjoint(one.values())]
     for one in (*(_with_equal_arguments(ops, near) if len(near) > 1 else near), *far):
         found = list(dict.fromkeys(one.values()))
-        if len(found) > 1 and any(ops.counts[number] for number in found):
+        if len(found) > 1 and any(ops.from_input[number] for number in found):
             yield found
 
 
@@ -200,7 +200,7 @@ def _with_equal_arguments(ops: Operations, sets: list[dict[int, int]]) -> Iterat
     """Put sets together where their arguments are the same and no pass would have two."""
     by_arguments: dict[int, list[dict[int, int]]] = defaultdict(list)
     for one in sets:
-        others = by_arguments[ops.alike(next(iter(one.values())))]
+        others = by_arguments[ops.call_signature(next(iter(one.values())))]
         fitting = next((other for other in others if other.keys().isdisjoint(one)), None)
         if fitting is None:
             others.append(one)

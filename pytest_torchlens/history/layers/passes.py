@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from pytest_torchlens.history.control_flow.loop_endings import Carried
+from pytest_torchlens.history.control_flow.loop_endings import CarriedValues
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.layers.detours import Detours
 from pytest_torchlens.history.layers.growth import LayerGrowth
@@ -35,7 +35,7 @@ def group_passes(nodes: list[Node]) -> list[list[Node]]:
     growth.grow(_on_same_parameters(ops, groups))
     growth.grow(repeats_by_site(ops, groups, visits_by_site(ops, detours)), inside=True)
     growth.grow(repeats_written_out(ops, groups), inside=True)
-    carried = Carried(ops, groups, detours)
+    carried = CarriedValues(ops, groups, detours)
     while grown := carried.join():
         growth.grow(grown, inside=True)
     return [[ops.nodes[number] for number in layer] for layer in groups.layers()]

@@ -55,7 +55,7 @@ class Rounds:
         """Return the operations of the same key in the round before."""
         return self._members.get((self._keys[number], self._round[number] - 1), [])
 
-    def followed(self, number: int, nearest: int) -> int:
+    def predecessor(self, number: int, nearest: int) -> int:
         """Return what an operation follows on, given its nearest ancestor of the same key."""
         peers, own = self.before(number), self._members[self._keys[number], self._round[number]]
         if nearest not in peers[-len(own) :] or len(peers) != len(own):
@@ -86,7 +86,7 @@ def repeats_by_site(ops: Operations, groups: Groups, visits: Visits) -> list[int
             continue
         lowest = max(visits.since[number], *rounds.before(number)[:1], 0)
         way = _way_to_nearest(visits, number, min(lowest, candidates[-1]))
-        earlier = rounds.followed(number, way[-1]) if way else number
+        earlier = rounds.predecessor(number, way[-1]) if way else number
         if way and not _is_plain_sum(ops, groups, earlier, number) and groups.join([earlier, number]):
             joined.append(number)
             if len({keys[step] for step in way}) == len(way):
@@ -125,10 +125,10 @@ def _is_plain_sum(ops: Operations, groups: Groups, earlier: int, number: int) ->
         return False  # there is more on the way than this operation
     before = {path: parent for parent, path, _ in ops.nodes[earlier].parents}
     places = [(parent, path) for parent, path, _ in ops.nodes[number].parents if parent in others]
-    return not all(_alike(ops, groups, before.get(path), parent) for parent, path in places)
+    return not all(_have_same_signature(ops, groups, before.get(path), parent) for parent, path in places)
 
 
-def _alike(ops: Operations, groups: Groups, first: Node | None, second: Node) -> bool:
+def _have_same_signature(ops: Operations, groups: Groups, first: Node | None, second: Node) -> bool:
     """Return whether what comes into two passes from outside is of one kind."""
     if first is None:
         return False
@@ -137,20 +137,20 @@ def _alike(ops: Operations, groups: Groups, first: Node | None, second: Node) ->
     one, two = ops.number(first), ops.number(second)
     if min(one, two) < 0:
         return first.kind == second.kind and first.from_input == second.from_input
-    return groups.same(one, two) or ops.key[one] == ops.key[two] or ops.alike(one) == ops.alike(two)
+    return groups.same(one, two) or ops.key[one] == ops.key[two] or ops.call_signature(one) == ops.call_signature(two)
 
 
 def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:
     """Join blocks of two operations or more that follow each other; return the layers that this made."""
     kinds = Counter(ops.kind)
     keys = [
-        ops.alike(number) if kinds[kind] > 1 and ops.counts[number] else -number - 1
+        ops.call_signature(number) if kinds[kind] > 1 and ops.from_input[number] else -number - 1
         for number, kind in enumerate(ops.kind)
     ]
     visits = Visits(ops, keys)
     joined = []
     for number in reversed(range(len(ops))):
-        latest = max((parent for _, parent in ops.parents[number] if ops.counts[parent]), default=-1)
+        latest = max((parent for _, parent in ops.parents[number] if ops.from_input[parent]), default=-1)
         for earlier in visits.candidates(number):
             if groups.same(earlier, number):
                 break
@@ -205,7 +205,9 @@ class _Block:
                     return {}
         former = set(self._pairs.values())
         numbers = [(self._ops.number(parent), before, parent) for parent, before in self._outside]
-        unlike = (p for p in numbers if p[0] not in former and not _alike(self._ops, self._groups, p[1], p[2]))
+        unlike = (
+            p for p in numbers if p[0] not in former and not _have_same_signature(self._ops, self._groups, p[1], p[2])
+        )
         carried = any(number in former for number, _, _ in numbers)
         return self._pairs if len(former) > 1 and carried and next(unlike, None) is None else {}
 

@@ -23,7 +23,7 @@ from pytest_torchlens.history.source import by_identity
 from pytest_torchlens.history.source import positions
 
 
-class Interned(dict[Hashable, int]):
+class Interner(dict[Hashable, int]):
     """A small number for each key, the same for equal keys; tuples of tuples are then compared once."""
 
     def __missing__(self, key: Hashable) -> int:
@@ -93,7 +93,7 @@ def _once_each(chain: list[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
         at = (last if chain[last] != chain[at] else at) + 1
 
 
-def arguments_key(call: Call) -> Hashable:
+def arguments_signature(call: Call) -> Hashable:
     """Return what is equal for two calls with the same non-tensor arguments and tensors of the same shapes."""
     return tuple(map(_key, call.args)), tuple((name, _key(arg)) for name, arg in call.kwargs.items())
 
@@ -120,7 +120,7 @@ class Weights:
     """
 
     def __init__(self, nodes: list[Node]) -> None:
-        self._interned = Interned()
+        self._interned = Interner()
         self._made: dict[int, int] = {}
         self._own = _OwnParameters(nodes).of
         self._layers = {self._layer(node) for node in nodes if node.from_input and node.parameters}
@@ -128,7 +128,13 @@ class Weights:
         for node in () if generates else nodes:
             if not node.from_input and node.call is not None and self._is_made(node):
                 rest = tuple(id(parent.source) for parent, _, _ in node.parents if parent.source is not None)
-                made = node.call.info.layer_type, node.value.position, self.of(node), rest, arguments_key(node.call)
+                made = (
+                    node.call.info.layer_type,
+                    node.value.position,
+                    self.of(node),
+                    rest,
+                    arguments_signature(node.call),
+                )
                 self._made[id(node)] = self._interned[made]
 
     def of(self, node: Node) -> tuple[Any, ...]:
@@ -214,7 +220,7 @@ class Operations:
         Their nodes.
     parents, children
         Argument place and number of each neighbour.
-    counts
+    from_input
         Whether they descend from an input; those that do not are passes only beside ones that do.
     weights
         Whether they work on parameters.
@@ -232,7 +238,7 @@ class Operations:
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes: list[Node] = []
-        self.counts: list[bool] = []
+        self.from_input: list[bool] = []
         self._number: dict[int, int] = {}
         self.parents: list[list[Link]] = []
         self.children: list[list[Link]] = []
@@ -243,9 +249,9 @@ class Operations:
         self.place: list[int] = []
         self.shared_places: set[int] = set()
         self._at: dict[int, int] = {}
-        self._interned = Interned()
+        self._interned = Interner()
         self._sites = Sites()
-        self._alike: dict[int, int] = {}
+        self._call_signatures: dict[int, int] = {}
         weights = Weights(nodes)
         for node in nodes:
             if node.kind == "operation":
@@ -264,7 +270,7 @@ class Operations:
         place = interned["place", site, node.value.position, self._sites.around(call.module)]
         self._number[id(node)] = number
         self.nodes.append(node)
-        self.counts.append(node.from_input)
+        self.from_input.append(node.from_input)
         self.weights.append(bool(on))
         self.kind.append(kind)
         self.site.append(site)
@@ -282,15 +288,15 @@ class Operations:
         """Return the number of an operation that descends from an input; -1 for any other node."""
         return self._number[id(node)] if node.from_input and node.kind == "operation" else -1
 
-    def alike(self, number: int) -> int:
+    def call_signature(self, number: int) -> int:
         """Return what is equal for the same kind with the same non-tensor arguments and shapes."""
-        found = self._alike.get(number)
+        found = self._call_signatures.get(number)
         if found is None:
             node = self.nodes[number]
             key: Hashable = self.kind[number]
             if not self.weights[number] and node.call is not None:
-                key = (key, node.value.shape, arguments_key(node.call))
-            found = self._alike[number] = self._interned["alike", key]
+                key = (key, node.value.shape, arguments_signature(node.call))
+            found = self._call_signatures[number] = self._interned["call signature", key]
         return found
 
 
