@@ -234,7 +234,7 @@ class Layer:
     def __getitem__(self, pass_num: int) -> LoggedOperation:
         """Return a pass by its number, from 1."""
         if not 1 <= pass_num <= len(self):
-            raise IndexError(f"{self.layer_label} has passes 1 to {len(self)}, no {pass_num}")
+            raise IndexError(f"{self.layer_label}: expected a pass from 1 to {len(self)}, got {pass_num}")
         return self.passes[pass_num - 1]
 
     def __getattr__(self, name: str) -> Any:

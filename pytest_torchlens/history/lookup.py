@@ -31,7 +31,7 @@ class LookupKeyError(KeyError):
         return str(self.args[0])
 
 
-_KEYS = "keys are labels (conv2d_3_7 or conv2d_3), module addresses (features.6) and places (7, -5)"
+_KEYS = "a layer label (conv2d_3_7 or conv2d_3), a module address (features.6) or an index (7, -5)"
 
 
 def is_key(key: object) -> bool:
@@ -42,13 +42,13 @@ def is_key(key: object) -> bool:
 def valid_key(key: Any) -> str | int:
     """Return a key as text or int; raise `LookupKeyError` for what can be none of any history."""
     if not is_key(key):
-        raise LookupKeyError(f"{key!r:.80} is no key; {_KEYS}")
+        raise LookupKeyError(f"expected {_KEYS}, got {key!r:.80}")
     return key if isinstance(key, str) else int(key)
 
 
 def unknown_key_error(key: str, keys: Iterable[str]) -> LookupKeyError:
     """Return the error for a key that names no layer, with the nearest that do."""
-    return LookupKeyError(f"no layer {key!r}; {close(key, keys) or _KEYS}")
+    return LookupKeyError(f"no layer {key!r}; {close(key, keys) or f'expected {_KEYS}'}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ class Lookup(Generic[Thing]):
         if not found:
             raise unknown_key_error(key, self._keys)
         if several := self._several(key):
-            raise LookupKeyError(f"{key!r} stands for several layers; name one of {', '.join(several)}")
+            raise LookupKeyError(f"{key!r} matches several layers; name one of {', '.join(several)}")
         return [named.thing for named in found]
 
     def __contains__(self, key: object) -> bool:
@@ -160,7 +160,7 @@ class Lookup(Generic[Thing]):
         everything = (named for layer in self._labels.values() for named in layer)
         found = self._by_key(key) or [named for named in everything if key in named.label]
         if not found:
-            hint = close(key, ["all", "none", *self._keys]) or _KEYS
+            hint = close(key, ["all", "none", *self._keys]) or f"expected {_KEYS}"
             raise LookupKeyError(f"no layer has {key!r} in its label; {hint}")
         return [named.thing for named in found]
 
@@ -224,10 +224,10 @@ class Query:
             value = getattr(self, name)
             if value is not None and not isinstance(value, _KINDS.get(name, str)):
                 hint = "; for a condition, filter history.operations" if callable(value) else ""
-                raise TypeError(f"{name} of a query is {value!r:.80}; it takes {_TAKES.get(name, 'text')}{hint}")
+                raise TypeError(f"{name} of a query: expected {_TAKES.get(name, 'text')}, got {value!r:.80}{hint}")
         sizes: Iterable[object] = self.shape or ()
         if odd := [size for size in sizes if not isinstance(size, int | None)]:
-            raise TypeError(f"shape of a query has {odd[0]!r:.80}; sizes are whole numbers, None stands for any")
+            raise TypeError(f"shape of a query: expected whole numbers, or None for any size, got {odd[0]!r:.80}")
 
     def select(self, operations: Iterable[LoggedOperation]) -> list[LoggedOperation]:
         """Return the operations, of all those of a history, for which everything holds."""
@@ -286,7 +286,7 @@ def query(func: str | None, wanted: dict[str, Any]) -> Query:
     """
     for name in wanted:
         if name not in Query.__dataclass_fields__:
-            raise TypeError(f"a query has no {name!r}; {nearest(name, Query.__dataclass_fields__)}")
+            raise TypeError(f"expected an attribute of a query, got {name!r}; {nearest(name, Query.__dataclass_fields__)}")
     return Query(func=func, **wanted)
 
 

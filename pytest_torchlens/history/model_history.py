@@ -68,7 +68,7 @@ class ModelHistory(HistoryView):
 
     def __init__(self, recording: Recording, options: TraceOptions | None = None) -> None:
         if not isinstance(recording, Recording):
-            raise TypeError("a ModelHistory is made by log_forward_pass(model, x)")
+            raise TypeError(f"expected a Recording, got {type(recording).__name__}; log_forward_pass(model, x) makes a ModelHistory")
         self.recording = recording
         self._options = options or TraceOptions()
         self._escapes: tuple[EscapeRecord, ...] = ()
@@ -111,7 +111,7 @@ class ModelHistory(HistoryView):
         """
         model = self.recording.model()
         if model is None:
-            raise ReferenceError(f"{self.model_name} is gone: a history does not keep its model, hold it to rerun it")
+            raise ReferenceError(f"{self.model_name} no longer exists: a history does not keep its model; keep it yourself to rerun it")
         options = self._options.again(
             random_seed=random_seed,
             layers_to_save=layers_to_save,
@@ -299,7 +299,7 @@ class ModelHistory(HistoryView):
     def _call(self, number: int) -> Call:
         calls = self.recording.calls
         if number not in range(len(calls)):
-            raise IndexError(f"no call {number!r}: the calls of this pass are numbered from 0 to {len(calls) - 1}")
+            raise IndexError(f"expected the number of a call of this pass, 0 to {len(calls) - 1}, got {number!r}")
         return calls[number]
 
     @functools.cached_property

@@ -60,7 +60,7 @@ def problems_of(history: HistoryRecord, stacks: dict[str, tuple[int, ...]], fram
         if label not in labels or any(not 0 <= place < frames for place in stack):
             yield f"the call stack of {label!r} points nowhere"
     if unknown := [label for label in history.layer_list if label not in labels]:
-        yield f"layer_list has {unknown[0]!r}, which is no operation"
+        yield f"layer_list has {unknown[0]!r}, which is not an operation"
 
 
 def _pass_problems(operations: tuple[Operation, ...]) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _branch_problems(history: HistoryRecord) -> Iterator[str]:
         for lines in (escape.lines_taken, escape.lines_not_taken):
             pieces = list(zip_longest(lines[::2], lines[1::2], fillvalue=0))
             if not all(1 <= first <= last <= _MOST_LINES for first, last in pieces):
-                yield f"a condition has lines {lines[:3]}, which are no first and last line"
+                yield f"a condition has lines {lines[:3]}, which are not a first and last line"
 
 
 _MOST_LINES = 1_000_000
@@ -169,21 +169,21 @@ def _call_problems(history: HistoryRecord) -> Iterator[str]:
             yield f"module {module.address!r} was called {module.num_passes} times, and {there} calls are there"
         made = [call for children in module.pass_children for call in children]
         if strange := [call for call in (*made, *history.top_level_module_passes) if call not in calls]:
-            yield f"{strange[0]!r} is no call of a module"
+            yield f"{strange[0]!r} is not a call of a module"
     for op in history.operations:
         around = (*op.containing_module_origin_nested, *op.modules_entered, *op.modules_exited)
         if strange := [call for call in around if call not in calls and passes.get(call) != 1]:
-            yield f"{op.label} is in or beside {strange[0]!r}, which is no call of a module"
+            yield f"{op.label} is in or beside {strange[0]!r}, which is not a call of a module"
 
 
 def _name_problems(history: HistoryRecord, labels: set[str]) -> Iterator[str]:
     layers = {op.layer_label for op in history.operations}
     for loop in history.loops:
         if strange := [layer for layer in loop.layers if layer not in layers]:
-            yield f"a loop has {strange[0]!r}, which is no layer"
+            yield f"a loop has {strange[0]!r}, which is not a layer"
     for escape in history.escapes:
         if escape.operation and escape.operation not in labels:
-            yield f"a value was asked of {escape.operation!r}, which is no operation"
+            yield f"a value was read from {escape.operation!r}, which is not an operation"
 
 
 FORMAT = "pytest-torchlens history"
@@ -226,7 +226,7 @@ def save(history: HistoryView, path: Path | str) -> None:
     folder, writer = path_of(path), None
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise HistoryFileError(f"{folder} is there already; save into a new or empty folder")
+            raise HistoryFileError(f"expected a new or empty folder, got {folder}, which exists already")
         writer = TensorWriter(folder)
         saved = _saved_history(history, *_write_tensors(history, writer))
         content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
@@ -237,11 +237,11 @@ def save(history: HistoryView, path: Path | str) -> None:
             (folder / _FILE).unlink(missing_ok=True)
         raise HistoryFileError(_in_words(error, folder)) from None
     if saved.left_out:
-        told = ", ".join(f"{name} ({why})" for name, why in list(saved.left_out.items())[:_FEW])
+        rendered = ", ".join(f"{name} ({why})" for name, why in list(saved.left_out.items())[:_FEW])
         more = len(saved.left_out) - _FEW
         warnings.warn(
-            f"{folder}: safetensors has no place for {told}{f' and {more} more' if more > 0 else ''}; "
-            "all else of the history is saved",
+            f"{folder}: safetensors cannot store {rendered}{f' and {more} more' if more > 0 else ''}; "
+            "the rest of the history is saved",
             stacklevel=3,
         )
 
@@ -267,9 +267,9 @@ def path_of(path: object) -> Path:
     """
     if isinstance(path, str | Path) and path != "":
         if why := why_no_path(path):
-            raise HistoryFileError(f"{str(path)!r:.80} is no path: {why}")
+            raise HistoryFileError(f"{str(path)!r:.80} is not a valid path: {why}")
         return Path(path)
-    raise TypeError(f"{path!r:.80} is no path; histories are saved in folders, as 'run-1'")
+    raise TypeError(f"expected the path of a folder, as 'run-1', got {path!r:.80}")
 
 
 def _saved_history(history: HistoryView, left_out: dict[str, str], digests: dict[str, str]) -> SavedHistory:
@@ -381,21 +381,21 @@ def _content(folder: Path) -> dict[str, Any]:
         streamed = folder.is_dir() and any(folder.glob("activations-*.safetensors"))
         hint = "; it has activations that were streamed to it: history.save(another folder) writes all" * streamed
         why = f"{_FILE} cannot be read ({error.strerror}){hint}"
-        raise HistoryFileError(f"{folder} is no saved history: {why}") from None
+        raise HistoryFileError(f"{folder} is not a saved history: {why}") from None
     except (ValueError, RecursionError) as error:
         raise HistoryFileError(f"{file} is damaged: {str(error) or type(error).__name__}") from None
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
-        raise HistoryFileError(f"{file} is no saved history: its format is not {FORMAT!r}")
+        raise HistoryFileError(f"{file} is not a saved history: its format is not {FORMAT!r}")
     version = content.pop("version", None)
     if version != VERSION:
-        raise HistoryFileError(f"{file} has version {version!r}, and {VERSION} is known here: {_advice(version)}")
+        raise HistoryFileError(f"{file}: expected version {VERSION}, got {version!r}: {_advice(version)}")
     return content
 
 
 def _advice(version: object) -> str:
     if not isinstance(version, int) or version < 1:
         return "the file is damaged"
-    return "update pytest-torchlens" if version > VERSION else "trace the model again and save anew"
+    return "update pytest-torchlens" if version > VERSION else "trace the model again and save the new history"
 
 
 _DIGITS = 20  # of any 64-bit number
@@ -408,7 +408,7 @@ def _integer(text: str) -> int:
 
 
 def _constant(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a valid number")
 
 
 def _parse(content: dict[str, Any], folder: Path) -> SavedHistory:
@@ -422,7 +422,7 @@ def _parse(content: dict[str, Any], folder: Path) -> SavedHistory:
     named = [_label_in(name) for name in saved.left_out or {}]
     for label in (*named, *(label for backward in saved.backward_passes for label in backward.layers)):
         if label not in labels:
-            raise HistoryFileError(f"{folder / _FILE} is damaged: it names {label!r}, which is no operation")
+            raise HistoryFileError(f"{folder / _FILE} is damaged: it names {label!r}, which is not an operation")
     return saved
 
 

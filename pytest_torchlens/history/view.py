@@ -179,7 +179,7 @@ class HistoryView(abc.ABC):
             If it is one of another model.
         """
         if not isinstance(other, HistoryView):
-            raise TypeError(f"merge takes another history of {self.model_name}, got {type(other).__name__}")
+            raise TypeError(f"merge: expected another history of {self.model_name}, got {type(other).__name__}")
         return merge(self.record(), other.record())
 
     # -- queries -------------------------------------------------------------------------------------------------
@@ -231,10 +231,10 @@ class HistoryView(abc.ABC):
         found: Any = self[valid_key(which)] if is_key(which) else which
         passes = getattr(found, "passes", (found,))
         if not all(isinstance(op, LoggedOperation) for op in passes):
-            raise LookupKeyError(f"{which!r} is no key, operation or layer")
+            raise LookupKeyError(f"expected a key, an operation or a layer, got {which!r:.80}")
         labels = tuple(op.label for op in passes)
         if strange := [label for label in labels if label not in self.walks]:
-            raise LookupKeyError(f"{strange[0]!r} is no operation of this history of {self.model_name}")
+            raise LookupKeyError(f"{strange[0]!r} is not an operation of this history of {self.model_name}")
         return labels
 
     def to_pandas(self, *, rolled: bool = False) -> pandas.DataFrame:
