@@ -286,7 +286,9 @@ def query(func: str | None, wanted: dict[str, Any]) -> Query:
     """
     for name in wanted:
         if name not in Query.__dataclass_fields__:
-            raise TypeError(f"expected an attribute of a query, got {name!r}; {nearest(name, Query.__dataclass_fields__)}")
+            raise TypeError(
+                f"expected an attribute of a query, got {name!r}; {nearest(name, Query.__dataclass_fields__)}"
+            )
     return Query(func=func, **wanted)
 
 

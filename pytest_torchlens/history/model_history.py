@@ -68,7 +68,9 @@ class ModelHistory(HistoryView):
 
     def __init__(self, recording: Recording, options: TraceOptions | None = None) -> None:
         if not isinstance(recording, Recording):
-            raise TypeError(f"expected a Recording, got {type(recording).__name__}; log_forward_pass(model, x) makes a ModelHistory")
+            raise TypeError(
+                f"expected a Recording, got {type(recording).__name__}; log_forward_pass(model, x) makes a ModelHistory"
+            )
         self.recording = recording
         self._options = options or TraceOptions()
         self._escapes: tuple[EscapeRecord, ...] = ()
@@ -111,7 +113,9 @@ class ModelHistory(HistoryView):
         """
         model = self.recording.model()
         if model is None:
-            raise ReferenceError(f"{self.model_name} no longer exists: a history does not keep its model; keep it yourself to rerun it")
+            raise ReferenceError(
+                f"{self.model_name} no longer exists: a history does not keep its model; keep it yourself to rerun it"
+            )
         options = self._options.again(
             random_seed=random_seed,
             layers_to_save=layers_to_save,

@@ -15,10 +15,10 @@ The steps from an escape to what it decided:
 
 1.  **The expression** (`syntax.node_at`).  The code position is an instruction; the `executing` library tells which
     node of the syntax tree it belongs to.  Here: ``x.sum() > 0``, and ``int(x.max())``.
-2.  **The value's way through the expression** (`expressions.expression_and_value`, then `expressions.carry`).  From the node
-    outward: what ``int(x.max()) > 1`` is once ``int(x.max())`` is known.  Calls as of ``int``, ``not``, and arithmetic
-    and comparisons with literals are computed.  An ``and`` or ``or`` whose next operand decides makes the value
-    `Unknown.UNDECIDED` (branch ``"undecided"``); anything else makes it `Unknown.UNREAD` (branch ``""``).
+2.  **The value of the expression** (`expressions.expression_and_value`, then `expressions.carry`).  From the node
+    outward: what ``int(x.max()) > 1`` is once ``int(x.max())`` is known.  Calls of ``int`` and the like, ``not``,
+    arithmetic and comparisons with literals are computed.  If another operand of an ``and`` or ``or`` decides, the
+    value is `Unknown.UNDECIDED` (branch ``"undecided"``); for anything else it is `Unknown.UNREAD` (branch ``""``).
 3.  **The statement** (`conditions.decision`).  The ``if``, ``while``, ``assert``, conditional expression,
     comprehension filter or ``match`` whose condition the expression is, which branch it took, and the lines of the
     code that was and was not run.  Where the expression is what its function returns, the search goes on in the

@@ -31,7 +31,7 @@ from pytest_torchlens.history.control_flow.callees import Callees
 from pytest_torchlens.history.control_flow.expressions import uses_of_value
 from pytest_torchlens.history.control_flow.syntax import Function
 from pytest_torchlens.history.control_flow.syntax import Loop
-from pytest_torchlens.history.control_flow.syntax import Repeated
+from pytest_torchlens.history.control_flow.syntax import LoopOrFunction
 from pytest_torchlens.history.control_flow.syntax import ancestors
 from pytest_torchlens.history.control_flow.syntax import branches_of
 from pytest_torchlens.history.control_flow.syntax import called_name
@@ -43,9 +43,6 @@ from pytest_torchlens.history.control_flow.syntax import parent_of
 from pytest_torchlens.history.control_flow.syntax import reads_around
 from pytest_torchlens.history.control_flow.syntax import within
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.layers.detours import Detours
-from pytest_torchlens.history.layers.signatures import Groups
-from pytest_torchlens.history.layers.signatures import Operations
 from pytest_torchlens.history.source import by_identity
 from pytest_torchlens.history.source import describe
 from pytest_torchlens.history.source import model_frames
@@ -53,85 +50,8 @@ from pytest_torchlens.history.source import model_frames_of
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import LoopRecord
 
-_AT_MOST = 1000
-"""Streams side by side."""
 
-
-class CarriedValues:
-    """Joins operations of one place that work on successive values of a loop.
-
-    Parameters
-    ----------
-    ops, groups, detours
-        The operations, which of them are one layer so far, and what some passes leave out.
-    """
-
-    def __init__(self, ops: Operations, groups: Groups, detours: Detours) -> None:
-        self._ops = ops
-        self._groups = groups
-        self._detours = detours
-        self._pairs = list(self._visits_in_a_row())
-        self._next = dict(self._pairs)
-
-    def join(self) -> list[int]:
-        """Join what can be told by the layers so far; return the layers that grew."""
-        apart = [pair for pair in self._pairs if not self._groups.same(*pair)]
-        joined = [pair for pair in apart if self._follows(*pair) and self._groups.join(list(pair))]
-        self._pairs = apart
-        return [self._groups.of(number) for number, _ in joined]
-
-    def _visits_in_a_row(self) -> Iterator[tuple[int, int]]:
-        ops = self._ops
-        latest: dict[tuple[int, int], int] = {}
-        for number, key in enumerate(zip(ops.place, ops.key, strict=True)):
-            if key in latest and ops.from_input[number] and not ops.weights[number]:
-                yield latest[key], number
-            latest[key] = number
-
-    def _follows(self, earlier: int, number: int) -> bool:
-        """Return whether an operation comes between another and the next pass of that one's layer."""
-        if not self._is_between(earlier, number):
-            return False
-        later = self._next.get(number)
-        for _ in range(_AT_MOST):
-            if later is None or self._groups.same(later, earlier):
-                break
-            later = self._next.get(later)
-        return later is None or not self._groups.same(later, earlier) or self._is_between(number, later)
-
-    def _is_between(self, earlier: int, number: int) -> bool:
-        """Return whether all that an operation reads came of the earlier one, or of what that read, or is no other."""
-        first = self._ops.nodes[earlier]
-        before = {path: parent for parent, path, _ in first.parents}
-        pairs = [(before.get(path), parent) for parent, path, _ in self._ops.nodes[number].parents]
-        return any(former is not parent for former, parent in pairs) and all(
-            former is parent or (former is not None and self._became((first, former), parent))
-            for former, parent in pairs
-        )
-
-    def _became(self, begins: tuple[Node, Node], parent: Node) -> bool:
-        """Return whether a value was made of one of two, by what the loop does in several passes or leaves out."""
-        lowest, waiting = min(map(self._ops.number, begins)), [parent]
-        seen = {id(parent)}
-        while waiting:
-            node = waiting.pop()
-            if node in begins:
-                return True
-            if self._is_of_a_loop(self._ops.number(node)):
-                for above, _, _ in node.parents:
-                    if id(above) not in seen and (above in begins or self._ops.number(above) > lowest):
-                        seen.add(id(above))
-                        waiting.append(above)
-        return False
-
-    def _is_of_a_loop(self, number: int) -> bool:
-        ops = self._ops
-        if number < 0 or ops.place[number] in ops.shared_places:
-            return False
-        return self._detours.is_detour[number] or len(self._groups.members(self._groups.of(number))) > 1
-
-
-def repeated_by(node: ast.expr, callees: Callees) -> list[Repeated]:
+def repeated_by(node: ast.expr, callees: Callees) -> list[LoopOrFunction]:
     """Return the loops, and functions that may call themselves, whose number of passes hangs on an expression.
 
     It does where the expression, or what it went into, is in a ``while`` condition, in what a ``for`` goes over, or in
@@ -165,7 +85,7 @@ def _is_literal(value: ast.expr | None) -> bool:
     return isinstance(value, ast.Constant) and value.value is not None
 
 
-def _loops_decided_by(node: ast.expr) -> Iterator[Repeated]:
+def _loops_decided_by(node: ast.expr) -> Iterator[LoopOrFunction]:
     below: ast.AST = node
     for above in ancestors(node):
         if isinstance(above, ast.If | ast.IfExp) and below is above.test:
@@ -183,7 +103,7 @@ def _loops_decided_by(node: ast.expr) -> Iterator[Repeated]:
         below = above
 
 
-def _left_by(condition: ast.If | ast.IfExp) -> Iterator[Repeated]:
+def _left_by(condition: ast.If | ast.IfExp) -> Iterator[LoopOrFunction]:
     """Yield the loops that a branch leaves, and the function around it if a branch leaves that or calls it again."""
     around = [loop for loop in loops_around(condition) if isinstance(loop, ast.stmt)]
     branches = branches_of(condition)
@@ -196,7 +116,7 @@ def _left_by(condition: ast.If | ast.IfExp) -> Iterator[Repeated]:
     yield from _calls_again(condition, branches)
 
 
-def _calls_again(condition: ast.AST, parts: Iterable[ast.AST]) -> Iterator[Repeated]:
+def _calls_again(condition: ast.AST, parts: Iterable[ast.AST]) -> Iterator[LoopOrFunction]:
     for function in _functions_around(condition):
         names = {getattr(function, "name", ""), "self"}
         if any(called_name(inner) in names for inner in within(parts)):
@@ -210,7 +130,7 @@ def _functions_around(node: ast.AST) -> Iterator[Function]:
 class _Around(NamedTuple):
     """A loop around a call; a function that calls itself is one."""
 
-    loop: Repeated
+    loop: LoopOrFunction
     asks: bool
     """Whether the call is in the question of a ``while``, which is asked once more than the body runs."""
     run: int
@@ -234,12 +154,12 @@ class LoopsAround:
     """
 
     def __init__(self, callees: Callees) -> None:
-        self.lines: dict[Repeated, str] = {}
+        self.lines: dict[LoopOrFunction, str] = {}
         self._callees = callees
         self._in_code: dict[tuple[object, ...], list[_Around]] = {}
         self._around: dict[int, list[_Around]] = {}
 
-    def passes(self, node: Node) -> Iterator[Repeated]:
+    def passes(self, node: Node) -> Iterator[LoopOrFunction]:
         """Yield for each pass of a layer the innermost loop that ran it and another pass."""
         chains = [self._of(each.call) for each in node.passes if each.call is not None]
         times = Counter(run for chain in chains for run in {(around.run, around.loop): None for around in chain})
@@ -248,9 +168,9 @@ class LoopsAround:
             if innermost is not None:
                 yield innermost.loop
 
-    def times(self, calls: Iterable[Call | ModuleCall]) -> dict[Repeated, int]:
+    def times(self, calls: Iterable[Call | ModuleCall]) -> dict[LoopOrFunction, int]:
         """Return how often each loop ran its body: the most often that one place in it made a call."""
-        made: dict[tuple[Repeated, bool], Counter[Frames]] = defaultdict(Counter)
+        made: dict[tuple[LoopOrFunction, bool], Counter[Frames]] = defaultdict(Counter)
         for call in calls:
             for around in self._in(call.parent if isinstance(call, ModuleCall) else call.module, call.frames)[:1]:
                 made[around.loop, around.asks][around.place] += 1
@@ -289,7 +209,7 @@ class LoopsAround:
             if function is not None:
                 yield _Around(self._note_line(code, function), False, 0, by_identity(place))
 
-    def _note_line(self, code: CodeType, loop: Repeated) -> Repeated:
+    def _note_line(self, code: CodeType, loop: LoopOrFunction) -> LoopOrFunction:
         self.lines[loop] = f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
         return loop
 
@@ -372,7 +292,7 @@ def loop_records(recording: Recording, nodes: list[Node], records: Iterable[Esca
     """Return the loops of the source that ran layers several times, with what decides when each ends."""
     callees = Callees(recording)
     around = LoopsAround(callees)
-    layers: dict[Repeated, dict[str, None]] = defaultdict(dict)
+    layers: dict[LoopOrFunction, dict[str, None]] = defaultdict(dict)
     for node in nodes:
         if len(node.passes) > 1 and node.pass_num == 1 and node.call is not None:
             for loop in around.passes(node):
@@ -394,9 +314,9 @@ def loop_records(recording: Recording, nodes: list[Node], records: Iterable[Esca
 
 def _decided_loops(
     recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord], callees: Callees
-) -> dict[Repeated, dict[str, None]]:
+) -> dict[LoopOrFunction, dict[str, None]]:
     """Return by loop the values that decide when it ends."""
-    found: dict[Repeated, dict[str, None]] = defaultdict(dict)
+    found: dict[LoopOrFunction, dict[str, None]] = defaultdict(dict)
     seen: set[object] = set()
     for escape, record in zip(recording.escapes, records, strict=True):
         layer = record.operation.rpartition(":")[0] or record.operation
@@ -410,7 +330,7 @@ def _decided_loops(
     return found
 
 
-def _by_value(escape: Escape, callees: Callees) -> Iterator[Repeated]:
+def _by_value(escape: Escape, callees: Callees) -> Iterator[LoopOrFunction]:
     """Yield the loops that a value decides; a helper's result counts where its caller uses it."""
     for code, at in model_frames(escape):
         expression = node_at(code, at)
@@ -421,7 +341,7 @@ def _by_value(escape: Escape, callees: Callees) -> Iterator[Repeated]:
             return
 
 
-def _by_sizes(nodes: list[Node]) -> Iterator[tuple[Repeated, str]]:
+def _by_sizes(nodes: list[Node]) -> Iterator[tuple[LoopOrFunction, str]]:
     """Yield by loop the values whose size decides how often it runs."""
     seen: set[tuple[str, int, int]] = set()
     for node in sized_by_data(nodes):
