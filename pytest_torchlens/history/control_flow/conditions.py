@@ -35,13 +35,13 @@ from pytest_torchlens.records import EscapeRecord
 
 
 def escape_records(recording: Recording, nodes: list[Node]) -> tuple[EscapeRecord, ...]:
-    """Return each value handed over to Python, in order, with what was decided by it."""
+    """Return a record of each value that Python read, in order, with what the value decided."""
     node_by_value, decisions = by_value(nodes), _Decisions(recording)
     return tuple(_record(escape, node_by_value.get(id(escape.value)), decisions) for escape in recording.escapes)
 
 
 class _Decisions:
-    """What each place in the code did with a value; a loop asks at one place again and again."""
+    """What each place in the code did with each value; a loop reads many values at one place."""
 
     def __init__(self, recording: Recording) -> None:
         self._cache: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -71,7 +71,7 @@ class _Decisions:
 
 
 def _expressions_outward(node: ast.expr, frames: list[tuple[CodeType, int]]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield file and expression of each frame, from that of `node` out, as far as there is source."""
+    """Yield file and expression of each frame, from that of `node` outward, until a frame without source."""
     yield frames[0][0].co_filename, node
     for code, at in frames[1:]:
         around = node_at(code, at)
@@ -81,7 +81,7 @@ def _expressions_outward(node: ast.expr, frames: list[tuple[CodeType, int]]) -> 
 
 
 def _is_read_by_model(escape: Escape) -> bool:
-    """Return whether the model's own code asked, and not a function of PyTorch that it called."""
+    """Return whether the model's own code read the value, and not a function of PyTorch that it called."""
     return is_model_code(next(frames(escape))[0])
 
 
@@ -96,13 +96,13 @@ def _record(escape: Escape, node: Node | None, decisions: _Decisions) -> EscapeR
 
 
 def _is_read_by_generated_code(escape: Escape) -> bool:
-    """Return whether the code that asked was made by ``exec`` or the like."""
+    """Return whether the code that read the value was made by ``exec`` or the like."""
     reader = next((code for code, _ in frames(escape) if is_model_code(code) or code.co_filename.startswith("<")), None)
     return reader is not None and not is_model_code(reader)
 
 
 def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> None:
-    """Mark the operations whose values conditions asked for, and all that serve nothing else."""
+    """Mark the operations whose values conditions read, and their ancestors that serve only conditions."""
     node_by_value = by_value(nodes)
     waiting = []
     for escape, record in zip(recording.escapes, records, strict=True):
@@ -118,9 +118,9 @@ def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[E
 
 
 def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Return by file the lines that conditions led to, and those that none did.
+    """Return by file the lines in branches that were taken, and the lines in branches that never were.
 
-    The innermost branch that a line is in decides: one that was gone into at least once.
+    The innermost branch around a line decides; it counts as taken if it was taken at least once.
     """
     branches: dict[str, dict[tuple[int, ...], bool]] = defaultdict(dict)
     for record in records:
@@ -135,7 +135,7 @@ def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int
 
 
 def _by_innermost(branches: dict[tuple[int, ...], bool]) -> dict[int, bool]:
-    """Return whether each line was gone into; the largest branches come first, the smaller ones overrule them."""
+    """Return whether each line was run; the largest branches come first, smaller ones overrule them."""
     lines: dict[int, bool] = {}
     for (first, last), is_taken in sorted(branches.items(), key=lambda item: (item[0][0] - item[0][1], item[1])):
         lines.update(dict.fromkeys(range(first, last + 1), is_taken))
@@ -161,10 +161,10 @@ def decision(places: Iterable[_Place], value: Any) -> dict[str, Any]:
     Parameters
     ----------
     places
-        The expression whose value Python was given; then, in the functions around, those that called.  They are gone
-        through as long as each is what its function returns.
+        The expression whose value Python read; then, in each outer frame, the expression that called the inner one.
+        The next one is looked at only if the expression is what its function returns.
     value
-        What the expression is; `Unknown` where that is not known.
+        The value of the expression; an `Unknown` if it is not known.
     """
     fields: dict[str, Any] = {}
     first_file = ""
@@ -229,12 +229,12 @@ def _match_fields(filename: str, statement: ast.Match, value: Any) -> dict[str, 
     return {**fields, "branch": ""}
 
 
-# -- where an expression alone does not say ---------------------------------------------------------------------
+# -- where the expression alone does not decide -------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=256)
 def _later_condition(filename: str, top: ast.expr) -> dict[str, Any] | None:
-    """Return the condition that a value is part of, or that asks for a name that it was given."""
+    """Return the fields of the condition that a value is part of, or that reads a name assigned from it."""
     condition = next((part for part in _expressions_around(top) if owner_of_condition(part) is not None), None)
     above = owner_of_condition(condition) if condition is not None else None
     if condition is None or above is None:
@@ -256,7 +256,7 @@ def _expressions_around(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _uses(value: ast.expr) -> Iterator[ast.expr]:
-    """Yield what is made, as far as `carry` goes, of the names that a value was given, and of those made from them."""
+    """Yield what `carry` makes of the names assigned from a value, and of the names assigned from those."""
     reads = reads_around(value)
     waiting, seen = [value], set[str]()
     while waiting:
@@ -269,7 +269,7 @@ def _uses(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _names_assigned(value: ast.expr) -> set[str]:
-    """Return the names that a value is given, in it and by the assignment that it is the value of."""
+    """Return the names that a value is assigned to, in it or by the statement around it."""
     statement = parent_of(value)
     names = {part.target.id for part in ast.walk(value) if isinstance(part, ast.NamedExpr)}
     if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is value:

@@ -38,7 +38,7 @@ class Unknown(Enum):
     UNDECIDED = "undecided"
     """Another operand decides."""
     UNREAD = ""
-    """It depends on something that was not recorded."""
+    """It depends on other values as well."""
 
 
 _TRUTH_TEST = "__bool__"

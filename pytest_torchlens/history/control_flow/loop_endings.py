@@ -1,10 +1,4 @@
-"""The loops of the model's code that ran layers several times, and what decides when each ends.
-
-``while x.max() > 1: x = x / 2`` evaluates its condition once more than its body, the first time on what enters the
-first pass.  Where passes take different branches, the carried value leaves another branch in each.  `CarriedValues`
-joins these operations to one layer: their place in the code is the same, and each pass works on the result of the one
-before.
-"""
+"""The loops of the model's code that ran layers several times, and what decides when each ends."""
 
 from __future__ import annotations
 
@@ -51,17 +45,112 @@ from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import LoopRecord
 
 
-def repeated_by(node: ast.expr, callees: Callees) -> list[LoopOrFunction]:
-    """Return the loops, and functions that may call themselves, whose number of passes hangs on an expression.
+def loop_records(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> tuple[LoopRecord, ...]:
+    """Return the loops of the source that ran layers several times, with what decides when each ends."""
+    callees = Callees(recording)
+    enclosing = EnclosingLoops(callees)
+    layers: dict[LoopOrFunction, dict[str, None]] = defaultdict(dict)
+    for node in nodes:
+        if len(node.passes) > 1 and node.pass_num == 1 and node.call is not None:
+            for loop in enclosing.passes(node):
+                layers[loop][node.layer_label] = None
+    if not layers:
+        return ()
+    reasons = _reasons_by_loop(recording, nodes, records, callees)
+    times = enclosing.times((*recording.calls, *recording.module_calls))
+    return tuple(
+        LoopRecord(
+            source_line=enclosing.lines[loop],
+            layers=tuple(labels),
+            num_passes=times[loop],
+            decided_by=tuple(reasons.get(loop, ())),
+        )
+        for loop, labels in layers.items()
+    )
 
-    It does where the expression, or what it went into, is in a ``while`` condition, in what a ``for`` goes over, or in
-    a condition that leaves the loop or calls again.
+
+def _reasons_by_loop(
+    recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord], callees: Callees
+) -> dict[LoopOrFunction, dict[str, None]]:
+    """Return for each loop a text for each value that decides when it ends."""
+    reasons: dict[LoopOrFunction, dict[str, None]] = defaultdict(dict)
+    seen: set[object] = set()
+    for escape, record in zip(recording.escapes, records, strict=True):
+        layer = record.operation.rpartition(":")[0] or record.operation
+        reason = f"{layer or 'a value'}, asked by {record.statement}: {record.source_line}"
+        key = (reason, escape.module and escape.module.address, by_identity(escape.frames))
+        for loop in () if key in seen else _loops_decided_by_value(escape, callees):
+            reasons[loop][reason] = None
+        seen.add(key)
+    for loop, reason in _loops_decided_by_size(nodes):
+        reasons[loop][reason] = None
+    return reasons
+
+
+def _loops_decided_by_value(escape: Escape, callees: Callees) -> Iterator[LoopOrFunction]:
+    """Yield the loops that a value decides; if a function returns the value, look at its caller too."""
+    for code, at in model_frames(escape):
+        expression = node_at(code, at)
+        if expression is None:
+            return
+        yield from loops_depending_on(expression, callees)
+        if not is_returned(expression, callees):
+            return
+
+
+def loops_depending_on(node: ast.expr, callees: Callees) -> list[LoopOrFunction]:
+    """Return the loops, and the functions that may call themselves, whose number of passes depends on an expression.
+
+    The expression, or something computed from it, is in the condition of a ``while``, in the iterable of a ``for``, or
+    in a condition that leaves the loop or calls the function again.
     """
-    return list(dict.fromkeys(found for use in uses_of_value(node, callees) for found in _loops_decided_by(use)))
+    return list(dict.fromkeys(loop for use in uses_of_value(node, callees) for loop in _loops_decided_by(use)))
+
+
+def _loops_decided_by(node: ast.expr) -> Iterator[LoopOrFunction]:
+    below: ast.AST = node
+    for above in ancestors(node):
+        if isinstance(above, ast.If | ast.IfExp) and below is above.test:
+            yield from _loops_left_by(above)
+        elif isinstance(above, ast.BoolOp) and below is not above.values[-1]:
+            yield from _functions_called_again(above, above.values)
+        elif isinstance(above, ast.While | ast.For | ast.AsyncFor) and below in (
+            getattr(above, "test", None),
+            getattr(above, "iter", None),
+        ):
+            yield above
+            yield from _functions_called_again(above, above.body)
+        if isinstance(above, ast.stmt):
+            return
+        below = above
+
+
+def _loops_left_by(condition: ast.If | ast.IfExp) -> Iterator[LoopOrFunction]:
+    """Yield the loops that a branch leaves, and the function around it if a branch returns or calls it again."""
+    around = [loop for loop in loops_around(condition) if isinstance(loop, ast.stmt)]
+    branches = branches_of(condition)
+    for inner in within(branches):
+        if isinstance(inner, ast.Return | ast.Raise):
+            yield from around
+            yield from _functions_around(condition) if isinstance(inner, ast.Return) else ()
+        elif isinstance(inner, ast.Break):
+            yield from [loop for loop in loops_around(inner) if isinstance(loop, ast.stmt)][:1]
+    yield from _functions_called_again(condition, branches)
+
+
+def _functions_called_again(condition: ast.AST, parts: Iterable[ast.AST]) -> Iterator[LoopOrFunction]:
+    for function in _functions_around(condition):
+        names = {getattr(function, "name", ""), "self"}
+        if any(called_name(inner) in names for inner in within(parts)):
+            yield function
+
+
+def _functions_around(node: ast.AST) -> Iterator[Function]:
+    return (above for above in ancestors(node) if isinstance(above, Function))
 
 
 def is_returned(node: ast.expr, callees: Callees) -> bool:
-    """Return whether an expression, what it went into, or a branch that it decides, is what its function returns."""
+    """Return whether a function returns an expression, something computed from it, or a literal that it decides on."""
     function = next(_functions_around(node), None)
     uses = (use for use in uses_of_value(node, callees) if next(_functions_around(use), None) is function)
     return any(map(_is_result, uses))
@@ -73,8 +162,8 @@ def _is_result(node: ast.expr) -> bool:
         if isinstance(above, ast.Return | ast.Lambda):
             return True
         if isinstance(above, ast.If) and below is above.test:
-            returned = (part.value for part in within(branches_of(above)) if isinstance(part, ast.Return))
-            return any(map(_is_literal, returned))
+            results = (part.value for part in within(branches_of(above)) if isinstance(part, ast.Return))
+            return any(map(_is_literal, results))
         if isinstance(above, ast.stmt):
             return False
         below = above
@@ -85,264 +174,8 @@ def _is_literal(value: ast.expr | None) -> bool:
     return isinstance(value, ast.Constant) and value.value is not None
 
 
-def _loops_decided_by(node: ast.expr) -> Iterator[LoopOrFunction]:
-    below: ast.AST = node
-    for above in ancestors(node):
-        if isinstance(above, ast.If | ast.IfExp) and below is above.test:
-            yield from _left_by(above)
-        elif isinstance(above, ast.BoolOp) and below is not above.values[-1]:
-            yield from _calls_again(above, above.values)
-        elif isinstance(above, ast.While | ast.For | ast.AsyncFor) and below in (
-            getattr(above, "test", None),
-            getattr(above, "iter", None),
-        ):
-            yield above
-            yield from _calls_again(above, above.body)
-        if isinstance(above, ast.stmt):
-            return
-        below = above
-
-
-def _left_by(condition: ast.If | ast.IfExp) -> Iterator[LoopOrFunction]:
-    """Yield the loops that a branch leaves, and the function around it if a branch leaves that or calls it again."""
-    around = [loop for loop in loops_around(condition) if isinstance(loop, ast.stmt)]
-    branches = branches_of(condition)
-    for inner in within(branches):
-        if isinstance(inner, ast.Return | ast.Raise):
-            yield from around
-            yield from _functions_around(condition) if isinstance(inner, ast.Return) else ()
-        elif isinstance(inner, ast.Break):
-            yield from [loop for loop in loops_around(inner) if isinstance(loop, ast.stmt)][:1]
-    yield from _calls_again(condition, branches)
-
-
-def _calls_again(condition: ast.AST, parts: Iterable[ast.AST]) -> Iterator[LoopOrFunction]:
-    for function in _functions_around(condition):
-        names = {getattr(function, "name", ""), "self"}
-        if any(called_name(inner) in names for inner in within(parts)):
-            yield function
-
-
-def _functions_around(node: ast.AST) -> Iterator[Function]:
-    return (above for above in ancestors(node) if isinstance(above, Function))
-
-
-class _Around(NamedTuple):
-    """A loop around a call; a function that calls itself is one."""
-
-    loop: LoopOrFunction
-    asks: bool
-    """Whether the call is in the question of a ``while``, which is asked once more than the body runs."""
-    run: int
-    """The call of the module whose forward the loop is part of; 0 for a function that calls itself."""
-    place: Frames
-    """Positions from the loop's down to the call's."""
-
-
-class LoopsAround:
-    """The loops that calls were made in, innermost first.
-
-    Parameters
-    ----------
-    callees
-        Which functions call themselves.
-
-    Attributes
-    ----------
-    lines
-        ``file:line, in function`` of each loop that was met.
-    """
-
-    def __init__(self, callees: Callees) -> None:
-        self.lines: dict[LoopOrFunction, str] = {}
-        self._callees = callees
-        self._in_code: dict[tuple[object, ...], list[_Around]] = {}
-        self._around: dict[int, list[_Around]] = {}
-
-    def passes(self, node: Node) -> Iterator[LoopOrFunction]:
-        """Yield for each pass of a layer the innermost loop that ran it and another pass."""
-        chains = [self._of(each.call) for each in node.passes if each.call is not None]
-        times = Counter(run for chain in chains for run in {(around.run, around.loop): None for around in chain})
-        for chain in chains:
-            innermost = next((around for around in chain if times[around.run, around.loop] > 1), None)
-            if innermost is not None:
-                yield innermost.loop
-
-    def times(self, calls: Iterable[Call | ModuleCall]) -> dict[LoopOrFunction, int]:
-        """Return how often each loop ran its body: the most often that one place in it made a call."""
-        made: dict[tuple[LoopOrFunction, bool], Counter[Frames]] = defaultdict(Counter)
-        for call in calls:
-            for around in self._in(call.parent if isinstance(call, ModuleCall) else call.module, call.frames)[:1]:
-                made[around.loop, around.asks][around.place] += 1
-        asked = {loop: max(places.values()) - 1 for (loop, asks), places in made.items() if asks}
-        return asked | {loop: max(places.values()) for (loop, asks), places in made.items() if not asks}
-
-    def _of(self, call: Call) -> list[_Around]:
-        return [*self._in(call.module, call.frames), *self._outside(call.module)]
-
-    def _outside(self, call: ModuleCall | None) -> list[_Around]:
-        if call is None:
-            return []
-        found = self._around.get(id(call))
-        if found is None:
-            found = self._around[id(call)] = [*self._in(call.parent, call.frames), *self._outside(call.parent)]
-        return found
-
-    def _in(self, module: ModuleCall | None, frames: Frames) -> list[_Around]:
-        """Return the loops in the code between a module's forward and a call."""
-        key = (module and module.address, by_identity(frames))
-        found = self._in_code.get(key)
-        if found is None:
-            found = self._in_code[key] = list(self._find(module, frames))
-        return [around._replace(run=around.run and id(module)) for around in found]
-
-    def _find(self, module: ModuleCall | None, frames: Frames) -> Iterator[_Around]:
-        place: Frames = ()
-        for code, at in model_frames_of(frames):
-            place = (*place, code, at)
-            expression = node_at(code, at)
-            parts = (expression, *ancestors(expression)) if expression is not None else ()
-            for loop in loops_at(code, at):
-                asks = isinstance(loop, ast.While) and loop.test in parts
-                yield _Around(self._note_line(code, loop), asks, -1, by_identity(place))
-            function = function_of(code) if self._callees.is_recursive(module, code) else None
-            if function is not None:
-                yield _Around(self._note_line(code, function), False, 0, by_identity(place))
-
-    def _note_line(self, code: CodeType, loop: LoopOrFunction) -> LoopOrFunction:
-        self.lines[loop] = f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
-        return loop
-
-
-_CHOOSE = ("nonzero", "argwhere", "maskedselect", "unique", "unique2", "uniqueconsecutive", "bincount", "nms")
-_KEEP_COUNT = ("enumerate", "zip", "reversed", "range", "len", "int", "list", "tuple", "iter", "tqdm", "trange")
-_METHODS = ("size", "unbind", "numel", "tolist", "split")
-
-
-def sized_by_data(nodes: list[Node]) -> list[Node]:
-    """Return the operations whose first size depends on values, and those that keep it."""
-    found: dict[int, Node] = {}
-    for node in nodes:
-        rows = node.value.shape[:1]
-        kept = any(id(parent) in found and parent.value.shape[:1] == rows for parent, _, _ in node.parents)
-        if node.call is not None and node.from_input and (_chooses(node.call) or (rows and kept)):
-            found[id(node)] = node
-    return list(found.values())
-
-
-def _chooses(call: Call) -> bool:
-    name, rest = call.info.layer_type.replace("_", ""), call.args[1:]
-    if name == "getitem":
-        return any(_is_mask(part) for part in rest)
-    if name == "where":
-        return not rest and not call.kwargs
-    return name in _CHOOSE or (name == "repeatinterleave" and any(isinstance(part, Value | Aliased) for part in rest))
-
-
-def _is_mask(index: Any) -> bool:
-    if isinstance(index, list | tuple):
-        return any(map(_is_mask, index))
-    return isinstance(index, Value | Aliased) and value_of(index).dtype is torch.bool and bool(value_of(index).shape)
-
-
-def loops_over(expression: ast.expr) -> list[Loop]:
-    """Return the loops that go over what an expression makes, or over a range of its size; also by a name."""
-    reads = reads_around(expression)
-    waiting: list[ast.expr] = [expression]
-    found: list[Loop] = []
-    seen: set[str] = set()
-    while waiting:
-        whole = _expression_of_same_count(waiting.pop())
-        above = parent_of(whole)
-        if isinstance(above, ast.For | ast.AsyncFor) and above.iter is whole:
-            found.append(above)
-        elif isinstance(above, ast.comprehension) and above.iter is whole:
-            found += [loop for loop in (parent_of(above),) if isinstance(loop, Loop)]
-        names = set(_names(above, whole)) - seen
-        seen |= names
-        waiting += [read for name in names for read in reads.get(name, ())]
-    return found
-
-
-def _expression_of_same_count(node: ast.expr) -> ast.expr:
-    """Return the largest expression around one that is as long, or a number made of how long it is."""
-    above = parent_of(node)
-    while isinstance(above, ast.expr) and _keeps_count(above, node):
-        node, above = above, parent_of(above)
-    return node
-
-
-def _keeps_count(above: ast.expr, node: ast.expr) -> bool:
-    if isinstance(above, ast.Call):
-        return called_name(above) in (_METHODS if node is above.func else _KEEP_COUNT)
-    if isinstance(above, ast.Subscript):
-        is_shape = isinstance(node, ast.Attribute) or called_name(node) == "size"
-        return node is above.value and is_shape and isinstance(above.slice, ast.Constant) and above.slice.value == 0
-    if isinstance(above, ast.Attribute):
-        return above.attr in ("shape", *_METHODS)
-    return isinstance(above, ast.BinOp)
-
-
-def _names(statement: ast.AST | None, value: ast.expr) -> Iterator[str]:
-    if isinstance(statement, ast.Assign) and statement.value is value:
-        yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
-
-
-def loop_records(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> tuple[LoopRecord, ...]:
-    """Return the loops of the source that ran layers several times, with what decides when each ends."""
-    callees = Callees(recording)
-    around = LoopsAround(callees)
-    layers: dict[LoopOrFunction, dict[str, None]] = defaultdict(dict)
-    for node in nodes:
-        if len(node.passes) > 1 and node.pass_num == 1 and node.call is not None:
-            for loop in around.passes(node):
-                layers[loop][node.layer_label] = None
-    if not layers:
-        return ()
-    decided = _decided_loops(recording, nodes, records, callees)
-    times = around.times((*recording.calls, *recording.module_calls))
-    return tuple(
-        LoopRecord(
-            source_line=around.lines[loop],
-            layers=tuple(found),
-            num_passes=times[loop],
-            decided_by=tuple(decided.get(loop, ())),
-        )
-        for loop, found in layers.items()
-    )
-
-
-def _decided_loops(
-    recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord], callees: Callees
-) -> dict[LoopOrFunction, dict[str, None]]:
-    """Return by loop the values that decide when it ends."""
-    found: dict[LoopOrFunction, dict[str, None]] = defaultdict(dict)
-    seen: set[object] = set()
-    for escape, record in zip(recording.escapes, records, strict=True):
-        layer = record.operation.rpartition(":")[0] or record.operation
-        said = f"{layer or 'a value'}, asked by {record.statement}: {record.source_line}"
-        key = (said, escape.module and escape.module.address, by_identity(escape.frames))
-        for loop in () if key in seen else _by_value(escape, callees):
-            found[loop][said] = None
-        seen.add(key)
-    for loop, said in _by_sizes(nodes):
-        found[loop][said] = None
-    return found
-
-
-def _by_value(escape: Escape, callees: Callees) -> Iterator[LoopOrFunction]:
-    """Yield the loops that a value decides; a helper's result counts where its caller uses it."""
-    for code, at in model_frames(escape):
-        expression = node_at(code, at)
-        if expression is None:
-            return
-        yield from repeated_by(expression, callees)
-        if not is_returned(expression, callees):
-            return
-
-
-def _by_sizes(nodes: list[Node]) -> Iterator[tuple[LoopOrFunction, str]]:
-    """Yield by loop the values whose size decides how often it runs."""
+def _loops_decided_by_size(nodes: list[Node]) -> Iterator[tuple[LoopOrFunction, str]]:
+    """Yield each loop whose number of passes a tensor's size decides, with a text for that tensor."""
     seen: set[tuple[str, int, int]] = set()
     for node in sized_by_data(nodes):
         code, at = next(model_frames(node.call), (None, 0)) if node.call is not None else (None, 0)
@@ -352,3 +185,187 @@ def _by_sizes(nodes: list[Node]) -> Iterator[tuple[LoopOrFunction, str]]:
         expression = node_at(code, at)
         for loop in loops_over(expression) if expression is not None else ():
             yield loop, f"{node.layer_label}, by its size: {describe(code, at)}"
+
+
+_SIZED_BY_VALUES = ("nonzero", "argwhere", "maskedselect", "unique", "unique2", "uniqueconsecutive", "bincount", "nms")
+
+
+_KEEP_COUNT = ("enumerate", "zip", "reversed", "range", "len", "int", "list", "tuple", "iter", "tqdm", "trange")
+
+
+_COUNT_METHODS = ("size", "unbind", "numel", "tolist", "split")
+
+
+def sized_by_data(nodes: list[Node]) -> list[Node]:
+    """Return the operations whose first dimension depends on values, and those that keep that dimension."""
+    sized: dict[int, Node] = {}
+    for node in nodes:
+        rows = node.value.shape[:1]
+        keeps_rows = any(id(parent) in sized and parent.value.shape[:1] == rows for parent, _, _ in node.parents)
+        if node.call is not None and node.from_input and (_chooses(node.call) or (rows and keeps_rows)):
+            sized[id(node)] = node
+    return list(sized.values())
+
+
+def _chooses(call: Call) -> bool:
+    name, rest = call.info.layer_type.replace("_", ""), call.args[1:]
+    if name == "getitem":
+        return any(_is_mask(part) for part in rest)
+    if name == "where":
+        return not rest and not call.kwargs
+    return name in _SIZED_BY_VALUES or (
+        name == "repeatinterleave" and any(isinstance(part, Value | Aliased) for part in rest)
+    )
+
+
+def _is_mask(index: Any) -> bool:
+    if isinstance(index, list | tuple):
+        return any(map(_is_mask, index))
+    return isinstance(index, Value | Aliased) and value_of(index).dtype is torch.bool and bool(value_of(index).shape)
+
+
+def loops_over(expression: ast.expr) -> list[Loop]:
+    """Return the loops over the value of an expression or over a range of its size, also if assigned to a name first."""
+    reads = reads_around(expression)
+    waiting: list[ast.expr] = [expression]
+    loops: list[Loop] = []
+    seen: set[str] = set()
+    while waiting:
+        whole = _expression_of_same_count(waiting.pop())
+        above = parent_of(whole)
+        if isinstance(above, ast.For | ast.AsyncFor) and above.iter is whole:
+            loops.append(above)
+        elif isinstance(above, ast.comprehension) and above.iter is whole:
+            loops += [loop for loop in (parent_of(above),) if isinstance(loop, Loop)]
+        names = set(_assigned_names(above, whole)) - seen
+        seen |= names
+        waiting += [read for name in names for read in reads.get(name, ())]
+    return loops
+
+
+def _expression_of_same_count(node: ast.expr) -> ast.expr:
+    """Return the largest expression around `node` with the same length, or a number computed from that length."""
+    above = parent_of(node)
+    while isinstance(above, ast.expr) and _keeps_count(above, node):
+        node, above = above, parent_of(above)
+    return node
+
+
+def _keeps_count(above: ast.expr, node: ast.expr) -> bool:
+    if isinstance(above, ast.Call):
+        return called_name(above) in (_COUNT_METHODS if node is above.func else _KEEP_COUNT)
+    if isinstance(above, ast.Subscript):
+        is_shape = isinstance(node, ast.Attribute) or called_name(node) == "size"
+        return node is above.value and is_shape and isinstance(above.slice, ast.Constant) and above.slice.value == 0
+    if isinstance(above, ast.Attribute):
+        return above.attr in ("shape", *_COUNT_METHODS)
+    return isinstance(above, ast.BinOp)
+
+
+def _assigned_names(statement: ast.AST | None, value: ast.expr) -> Iterator[str]:
+    if isinstance(statement, ast.Assign) and statement.value is value:
+        yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
+
+
+class _EnclosingLoop(NamedTuple):
+    """A loop around a call; a recursive function counts as a loop."""
+
+    loop: LoopOrFunction
+    in_condition: bool
+    """Whether the call is in the condition of a ``while``, which runs once more than the body."""
+    module_call: int
+    """The id of the module call whose forward contains the loop; 0 for a recursive function."""
+    positions: Frames
+    """Code positions from the loop's frame down to the call's."""
+
+
+class EnclosingLoops:
+    """The loops that calls were made in, innermost first.
+
+    Parameters
+    ----------
+    callees
+        The recursive functions.
+
+    Attributes
+    ----------
+    lines
+        ``file:line, in function`` of each loop found so far.
+    """
+
+    def __init__(self, callees: Callees) -> None:
+        self.lines: dict[LoopOrFunction, str] = {}
+        self._callees = callees
+        self._inside_cache: dict[tuple[object, ...], list[_EnclosingLoop]] = {}
+        self._outside_cache: dict[int, list[_EnclosingLoop]] = {}
+
+    def passes(self, node: Node) -> Iterator[LoopOrFunction]:
+        """Yield for each pass of a layer the innermost loop that ran it and another pass."""
+        chains = [self._of(each.call) for each in node.passes if each.call is not None]
+        times = Counter(
+            key for chain in chains for key in {(enclosing.module_call, enclosing.loop): None for enclosing in chain}
+        )
+        for chain in chains:
+            innermost = next(
+                (enclosing for enclosing in chain if times[enclosing.module_call, enclosing.loop] > 1), None
+            )
+            if innermost is not None:
+                yield innermost.loop
+
+    def times(self, calls: Iterable[Call | ModuleCall]) -> dict[LoopOrFunction, int]:
+        """Return how often each loop ran its body: the largest number of calls from one place in it."""
+        counts: dict[tuple[LoopOrFunction, bool], Counter[Frames]] = defaultdict(Counter)
+        for call in calls:
+            for enclosing in self._inside(call.parent if isinstance(call, ModuleCall) else call.module, call.frames)[
+                :1
+            ]:
+                counts[enclosing.loop, enclosing.in_condition][enclosing.positions] += 1
+        whiles = {
+            loop: max(by_positions.values()) - 1
+            for (loop, in_condition), by_positions in counts.items()
+            if in_condition
+        }
+        return whiles | {
+            loop: max(by_positions.values())
+            for (loop, in_condition), by_positions in counts.items()
+            if not in_condition
+        }
+
+    def _of(self, call: Call) -> list[_EnclosingLoop]:
+        return [*self._inside(call.module, call.frames), *self._outside(call.module)]
+
+    def _outside(self, call: ModuleCall | None) -> list[_EnclosingLoop]:
+        if call is None:
+            return []
+        loops = self._outside_cache.get(id(call))
+        if loops is None:
+            loops = self._outside_cache[id(call)] = [
+                *self._inside(call.parent, call.frames),
+                *self._outside(call.parent),
+            ]
+        return loops
+
+    def _inside(self, module: ModuleCall | None, frames: Frames) -> list[_EnclosingLoop]:
+        """Return the loops between a module's forward and a call in it."""
+        key = (module and module.address, by_identity(frames))
+        loops = self._inside_cache.get(key)
+        if loops is None:
+            loops = self._inside_cache[key] = list(self._find(module, frames))
+        return [enclosing._replace(module_call=enclosing.module_call and id(module)) for enclosing in loops]
+
+    def _find(self, module: ModuleCall | None, frames: Frames) -> Iterator[_EnclosingLoop]:
+        chain: Frames = ()
+        for code, at in model_frames_of(frames):
+            chain = (*chain, code, at)
+            expression = node_at(code, at)
+            parts = (expression, *ancestors(expression)) if expression is not None else ()
+            for loop in loops_at(code, at):
+                in_condition = isinstance(loop, ast.While) and loop.test in parts
+                yield _EnclosingLoop(self._note_line(code, loop), in_condition, -1, by_identity(chain))
+            function = function_of(code) if self._callees.is_recursive(module, code) else None
+            if function is not None:
+                yield _EnclosingLoop(self._note_line(code, function), False, 0, by_identity(chain))
+
+    def _note_line(self, code: CodeType, loop: LoopOrFunction) -> LoopOrFunction:
+        self.lines[loop] = f"{code.co_filename}:{loop.lineno}, in {code.co_name}"
+        return loop

@@ -185,7 +185,7 @@ def _functions(filename: str) -> dict[tuple[str, int], Function]:
 
 
 def loops_at(code: CodeType, at: int) -> list[Loop]:
-    """Return the loops whose body contains an instruction, innermost first."""
+    """Return the loops that run an instruction in each pass, innermost first."""
     node: ast.AST | None = node_at(code, at)
     if node is None and not positions(code):
         line = line_of(code, at)
@@ -202,7 +202,7 @@ def _statements(filename: str) -> list[ast.stmt]:
 
 
 def loops_around(node: ast.AST) -> list[Loop]:
-    """Return the loops whose body contains a node, innermost first; a loop's iterable runs once, so is not in its body."""
+    """Return the loops that run a node in each pass, innermost first; a loop computes its iterable only once."""
     loops: list[Loop] = []
     below = node
     for above in ancestors(node):
