@@ -29,8 +29,8 @@ from pytest_torchlens.history.layers.passes import group_passes
 from pytest_torchlens.history.layers_and_operations import Layer
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.live import BackwardPass
-from pytest_torchlens.history.live import Live
-from pytest_torchlens.history.live import LiveOperation
+from pytest_torchlens.history.live import LiveData
+from pytest_torchlens.history.live import LiveFields
 from pytest_torchlens.history.lookup import Lookup
 from pytest_torchlens.history.lookup import entry_of_node
 from pytest_torchlens.history.modules import Modules
@@ -164,8 +164,8 @@ class ModelHistory(HistoryView):
         return [node for node in self.nodes if id(node) in chosen]
 
     @functools.cached_property
-    def _live(self) -> Live:
-        return Live(self.recording, self.nodes, self._options.saving)
+    def _live(self) -> LiveData:
+        return LiveData(self.recording, self.nodes, self._options.saving)
 
     @functools.cached_property
     def _lookup(self) -> Lookup[Node]:
@@ -212,7 +212,7 @@ class ModelHistory(HistoryView):
         args, kwargs = arguments_with_labels(node)
         return LoggedOperation(
             **(fields_of(node, self._modules, keys) | {"has_saved_activations": self._live.is_saved(node)}),
-            behind=LiveOperation(self._live, node),
+            lazy_fields=LiveFields(self._live, node),
             func_applied=node.call.info.func if node.call is not None else None,
             creation_args=args,
             creation_kwargs=kwargs,

@@ -32,10 +32,10 @@ And from the source's loops to what ended them:
 
 7.  **Loops around a call** (`loop_endings.EnclosingLoops`).  Each frame of a call may be inside loops of its function.
     Calls of one layer (`history.layers`) show which of these loops ran it, and how often.
-8.  **Where an escape's value goes** (`expressions.uses_of_value`, `loop_endings.loops_depending_on`).  Into names, attributes,
-    arguments and the results of functions (`callees.Callees` knows which function called which), until it reaches the condition of
-    a ``while``, the bound of a ``range``, a ``break`` or the condition of a recursive call.
-9.  **Sizes** (`loop_endings.sized_by_data`, `loop_endings.loops_over`).  ``for row in x[x > 0]`` runs a
-    number of times that depends on the data, without any escape.
+8.  **Where an escape's value goes** (`expressions.uses_of_value`, `loop_endings.loops_depending_on`).  It goes into
+    names, attributes, arguments and results of functions (`callees.Callees` knows which function called which), until
+    it reaches the condition of a ``while``, the bound of a ``range``, a ``break`` or the condition of a recursive call.
+9.  **Sizes** (`loop_endings.sized_by_data`, `loop_endings.loops_over`).  How often ``for row in x[x > 0]`` runs depends
+    on the data, without any escape.
 10. **The records** (`loop_endings.loop_records`).  One `LoopRecord` for each loop, with all that decides when it ends.
 """

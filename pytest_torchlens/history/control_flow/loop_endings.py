@@ -225,7 +225,7 @@ def _is_mask(index: Any) -> bool:
 
 
 def loops_over(expression: ast.expr) -> list[Loop]:
-    """Return the loops over the value of an expression or over a range of its size, also if assigned to a name first."""
+    """Return the loops over the value of an expression or a range of its size; the value may be assigned to a name."""
     reads = reads_around(expression)
     waiting: list[ast.expr] = [expression]
     loops: list[Loop] = []
@@ -302,13 +302,9 @@ class EnclosingLoops:
     def passes(self, node: Node) -> Iterator[LoopOrFunction]:
         """Yield for each pass of a layer the innermost loop that ran it and another pass."""
         chains = [self._of(each.call) for each in node.passes if each.call is not None]
-        times = Counter(
-            key for chain in chains for key in {(enclosing.module_call, enclosing.loop): None for enclosing in chain}
-        )
+        times = Counter(key for chain in chains for key in {(each.module_call, each.loop): None for each in chain})
         for chain in chains:
-            innermost = next(
-                (enclosing for enclosing in chain if times[enclosing.module_call, enclosing.loop] > 1), None
-            )
+            innermost = next((each for each in chain if times[each.module_call, each.loop] > 1), None)
             if innermost is not None:
                 yield innermost.loop
 
@@ -316,20 +312,12 @@ class EnclosingLoops:
         """Return how often each loop ran its body: the largest number of calls from one place in it."""
         counts: dict[tuple[LoopOrFunction, bool], Counter[Frames]] = defaultdict(Counter)
         for call in calls:
-            for enclosing in self._inside(call.parent if isinstance(call, ModuleCall) else call.module, call.frames)[
-                :1
-            ]:
-                counts[enclosing.loop, enclosing.in_condition][enclosing.positions] += 1
-        whiles = {
-            loop: max(by_positions.values()) - 1
-            for (loop, in_condition), by_positions in counts.items()
-            if in_condition
-        }
-        return whiles | {
-            loop: max(by_positions.values())
-            for (loop, in_condition), by_positions in counts.items()
-            if not in_condition
-        }
+            module = call.parent if isinstance(call, ModuleCall) else call.module
+            for innermost in self._inside(module, call.frames)[:1]:
+                counts[innermost.loop, innermost.in_condition][innermost.positions] += 1
+        most = {key: max(by_positions.values()) for key, by_positions in counts.items()}
+        whiles = {loop: count - 1 for (loop, in_condition), count in most.items() if in_condition}
+        return whiles | {loop: count for (loop, in_condition), count in most.items() if not in_condition}
 
     def _of(self, call: Call) -> list[_EnclosingLoop]:
         return [*self._inside(call.module, call.frames), *self._outside(call.module)]
@@ -339,10 +327,8 @@ class EnclosingLoops:
             return []
         loops = self._outside_cache.get(id(call))
         if loops is None:
-            loops = self._outside_cache[id(call)] = [
-                *self._inside(call.parent, call.frames),
-                *self._outside(call.parent),
-            ]
+            inside = self._inside(call.parent, call.frames)
+            loops = self._outside_cache[id(call)] = [*inside, *self._outside(call.parent)]
         return loops
 
     def _inside(self, module: ModuleCall | None, frames: Frames) -> list[_EnclosingLoop]:
