@@ -181,9 +181,8 @@ class _Graph:
                 node.parameters.append(self._parameters[id(value)])
             else:
                 node.parents.append((self._node_of(value), path, False))
-                if (
-                    value.slot in self._parameter_by_slot
-                ):  # a parameter that forward itself wrote to, as a lazy layer does
+                # forward may write to a parameter, as a lazy layer does
+                if value.slot in self._parameter_by_slot:
                     node.parameters.append(self._parameter_by_slot[value.slot])
             node.parents.extend((self._node_of(write), path, True) for write in writes)
         if node.call is None or node.call.info.layer_type not in SHAPE_OF_FIRST:

@@ -55,7 +55,7 @@ class LoadedHistory(HistoryView):
 
     @functools.cached_property
     def walks(self) -> Walks:
-        """Ways through the graph, by label."""
+        """Walks through the graph, by label."""
         return Walks(self._stored.saved.history.operations)
 
     @property
@@ -74,7 +74,7 @@ class LoadedHistory(HistoryView):
         return [label for _, label in sorted(self._label_by_index.items())]
 
     def record_without_operations(self) -> HistoryRecord:
-        """Return the model's side of the record alone."""
+        """Return the record without its operations."""
         return dataclasses.replace(self._stored.saved.history, operations=())
 
     @functools.cached_property
