@@ -238,7 +238,7 @@ class Layer:
         return self.passes[pass_num - 1]
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is the same in all passes."""
+        """Return the value of an attribute that is equal in all passes."""
         if name.startswith("_") or not (name in LoggedOperation.__dataclass_fields__ or hasattr(LoggedOperation, name)):
             raise AttributeError(f"Layer has no attribute {name!r}")
         values = [getattr(each, name) for each in self.passes]

@@ -74,11 +74,11 @@ def facts_of_layer(layer: Layer) -> Facts:
         ("Params", _parameters(first)),
         (
             "Parent Layers",
-            _comma_list(dict.fromkeys(_label_with_passes(edge.parent, edge.in_label) for edge in layer.parent_edges)),
+            _comma_list(dict.fromkeys(_endpoint(edge.parent, edge.in_label) for edge in layer.parent_edges)),
         ),
         (
             "Child Layers",
-            _comma_list(dict.fromkeys(_label_with_passes(edge.child, edge.out_label) for edge in layer.child_edges)),
+            _comma_list(dict.fromkeys(_endpoint(edge.child, edge.out_label) for edge in layer.child_edges)),
         ),
         *_function(first),
         ("Computed inside module", _comma_list(dict.fromkeys(op.containing_module_origin or "none" for op in layer))),
@@ -93,7 +93,7 @@ def facts_of_layer(layer: Layer) -> Facts:
     ]
 
 
-def _label_with_passes(label: str, passes: str) -> str:
+def _endpoint(label: str, passes: str) -> str:
     return f"{label} ({passes})" if passes else label
 
 

@@ -54,7 +54,7 @@ Edges = list[AlignedEdge]
 def _changed_edges(edges: Sequence[AlignedEdge], same: Sequence[bool]) -> dict[int, Edges]:
     """Return, by index of the child, the edges that only one pass has, between operations that both ran.
 
-    An argument is left out if one of its edges comes from an operation that only one pass ran: that is reported already.
+    An argument is left out if one of its edges comes from an operation that only one pass ran; its sentence says so.
     """
     alone: dict[tuple[int, str], Edges] = {}
     for edge in edges:

@@ -27,7 +27,7 @@ def to_pandas(operations: Iterable[Operation], rolled: bool = False) -> pandas.D
 
 
 def _as_utf8(value: Any) -> Any:
-    r"""Return text with ``\\udc80`` for each lone surrogate, which Arrow cannot store; return other values unchanged."""
+    r"""Return text with ``\\udc80`` for each lone surrogate, which Arrow cannot store; other values unchanged."""
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     return value

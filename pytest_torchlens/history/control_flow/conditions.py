@@ -229,7 +229,7 @@ def _match_fields(filename: str, statement: ast.Match, value: Any) -> dict[str, 
     return {**fields, "branch": ""}
 
 
-# -- where the expression alone does not decide -------------------------------------------------------------------
+# -- where the expression alone is no condition- -------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=256)

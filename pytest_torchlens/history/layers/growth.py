@@ -175,15 +175,17 @@ class Visits:
         is_detour = detours.is_detour if detours else [False] * len(ops)
         always_new = detours.always_new if detours else ops.weights
         since: list[int] = []
-        alone: list[int] = []
+        latest_single: list[int] = []
         for number, key in enumerate(self.keys):
-            new = ops.from_input[number] and not is_detour[number]
-            always = new and always_new[number]
-            first, only = new and not self._visit_index[number], new and len(self._of_key[key]) == 1
+            is_new = ops.from_input[number] and not is_detour[number]
+            is_always_new = is_new and always_new[number]
+            first, is_single = is_new and not self._visit_index[number], is_new and len(self._of_key[key]) == 1
             above = [parent for _, parent in ops.parents[number]]
-            since.append(number if always or first else max([since[parent] for parent in above], default=-1))
-            alone.append(number if always or only else max([alone[parent] for parent in above], default=-1))
-        return since, alone
+            since.append(number if is_always_new or first else max([since[parent] for parent in above], default=-1))
+            latest_single.append(
+                number if is_always_new or is_single else max([latest_single[parent] for parent in above], default=-1)
+            )
+        return since, latest_single
 
     def candidates(self, number: int) -> list[int]:
         """Return earlier visits of the same key, latest first, that no ancestor with a new key follows."""

@@ -110,7 +110,7 @@ class Operations:
         return self._number[id(node)] if node.from_input and node.kind == "operation" else -1
 
     def call_signature(self, number: int) -> int:
-        """Return what is equal for the same kind with the same non-tensor arguments and shapes."""
+        """Return a number that is equal for operations of one kind with the same non-tensor arguments and shapes."""
         signature = self._call_signatures.get(number)
         if signature is None:
             node = self.nodes[number]
@@ -334,7 +334,7 @@ class Groups:
         self._members: dict[int, list[int]] = {}
 
     def of(self, number: int) -> int:
-        """Return the number that stands for the layer."""
+        """Return the number of the layer, which is that of one of its operations."""
         return self._root[number]
 
     def same(self, first: int, second: int) -> bool:
