@@ -26,8 +26,8 @@ from pytest_torchlens.capture import check_model
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.lookup import Query
-from pytest_torchlens.history.lookup import checked
 from pytest_torchlens.history.lookup import is_key
+from pytest_torchlens.history.lookup import valid_key
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -164,7 +164,7 @@ def keys_and_tests(wanted: LayersToSave) -> tuple[list[str | int], list[Test]]:
     items = wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str | bytes) else [wanted]
     if odd := [hint for item in items if (hint := _why_not(item))]:
         raise LookupKeyError(f"layers_to_save cannot have {odd[0]}")
-    keys = [checked(item) for item in items if is_key(item)]
+    keys = [valid_key(item) for item in items if is_key(item)]
     return keys, [item for item in items if isinstance(item, Query) or callable(item)]
 
 

@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ("conv2d", r"no layer has 'conv2d' in its label; keys are labels"),
+        ("conv2d", r"no layer has 'conv2d' in its label; expected a layer label"),
         ("Relu_1_3", "did you mean 'relu_1_2'"),
         ("ALL", "did you mean 'all'"),
     ],
@@ -157,7 +157,7 @@ def test_a_function_that_raises_is_named_with_the_operation():
 
 @pytest.mark.parametrize("key", [None, 1.5, True, slice(0, 2), (1, 2), X])
 def test_what_can_be_no_key(history, key):
-    with pytest.raises(tl.LookupKeyError, match=r"is no key; keys are labels"):
+    with pytest.raises(tl.LookupKeyError, match=r"expected a layer label"):
         history[key]
 
 
@@ -182,13 +182,13 @@ def test_keys_get_the_nearest(history, key, near):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"func": 3}, "func of a query is 3; it takes text"),
-        ({"modul": "fc"}, "a query has no 'modul'; did you mean 'module'"),
-        ({"shape": 3}, r"shape of a query is 3; it takes sizes, as in \(None, 64"),
-        ({"shape": (1.5,)}, "shape of a query has 1.5; sizes are whole numbers"),
-        ({"dtype": 3}, "dtype of a query is 3; it takes a torch.dtype or text"),
-        ({"followed_by": ["relu"]}, r"followed_by of a query is \['relu'\]; it takes text or a Query"),
-        ({"with_params": "yes"}, "with_params of a query is 'yes'; it takes True or False"),
+        ({"func": 3}, "func of a query: expected text, got 3"),
+        ({"modul": "fc"}, "expected an attribute of a query, got 'modul'; did you mean 'module'"),
+        ({"shape": 3}, r"shape of a query: expected sizes, as in \(None, 64, .*got 3"),
+        ({"shape": (1.5,)}, "shape of a query: expected whole numbers, .*got 1.5"),
+        ({"dtype": 3}, "dtype of a query: expected a torch.dtype or text, got 3"),
+        ({"followed_by": ["relu"]}, r"followed_by of a query: expected text or a Query, got \['relu'\]"),
+        ({"with_params": "yes"}, "with_params of a query: expected True or False, got 'yes'"),
     ],
 )
 def test_queries(history, query, message):
@@ -202,7 +202,7 @@ def test_a_dtype_may_be_torchs_own(history):
 
 
 def test_merging_with_something_else(history):
-    with pytest.raises(TypeError, match="merge takes another history of Watched, got str"):
+    with pytest.raises(TypeError, match="merge: expected another history of Watched, got str"):
         history.merge("x")
     with pytest.raises(ValueError, match="expected two passes of one model, got Watched and RecurrentNetwork"):
         history.merge(tl.log_forward_pass(RecurrentNetwork(), torch.rand(5, 5)))
@@ -211,7 +211,7 @@ def test_merging_with_something_else(history):
 @pytest.mark.parametrize("number", [2, -1, "a"])
 def test_calls_that_are_not_there(history, number):
     for ask in (history.label, history.source_line):
-        with pytest.raises(IndexError, match=r"the calls of this pass are numbered from 0 to 1"):
+        with pytest.raises(IndexError, match=r"expected the number of a call of this pass, 0 to 1, got"):
             ask(number)
 
 
@@ -259,7 +259,7 @@ def test_a_transform_that_writes_is_refused():
 
 
 def test_a_history_is_not_made_by_hand():
-    with pytest.raises(TypeError, match=r"is made by log_forward_pass\(model, x\)"):
+    with pytest.raises(TypeError, match=r"expected a Recording, got .*log_forward_pass\(model, x\) makes"):
         tl.ModelHistory(X)
 
 
