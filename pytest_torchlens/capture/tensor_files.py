@@ -102,11 +102,7 @@ class TensorWriter:
         """Write the tensors that are still in memory."""
         if self._pending:
             file = self.folder / f"activations-{self._files:05d}.safetensors"
-            try:
-                with replacing(file, make_folders=False) as part:
-                    save_file(self._pending, part)
-            except (SafetensorError, OSError, KeyError) as error:
-                raise TensorFileError(f"{file} cannot be written: {error}") from None
+            _save(self._pending, file)
             self._files += 1
             self._pending, self._bytes = {}, 0
 
@@ -116,11 +112,11 @@ class TensorWriter:
             (self.folder / f"activations-{number:05d}.safetensors").unlink(missing_ok=True)
 
     def keep_only(self, wanted: set[str]) -> None:
-        """Remove all other tensors from the files, and delete files that are then empty."""
-        self.names &= wanted
+        """Remove all other tensors from the files, and files without any.  If a file cannot be written, it stays."""
         for file in sorted(self.folder.iterdir()):
             if _NAME.fullmatch(file.name):
                 _keep_only(file, wanted)
+        self.names &= wanted
 
 
 def _keep_only(file: Path, wanted: set[str]) -> None:
@@ -131,8 +127,15 @@ def _keep_only(file: Path, wanted: set[str]) -> None:
     elif len(remaining) < len(names):
         with _open(file) as opened:
             tensors = {name: opened.get_tensor(name).clone() for name in remaining}
-        with replacing(file) as part:
+        _save(tensors, file)
+
+
+def _save(tensors: dict[str, torch.Tensor], file: Path) -> None:
+    try:
+        with replacing(file, make_folders=False) as part:
             save_file(tensors, part)
+    except (SafetensorError, OSError, KeyError) as error:
+        raise TensorFileError(f"{file} cannot be written: {error}") from None
 
 
 class TensorReader:

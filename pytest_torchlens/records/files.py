@@ -95,7 +95,8 @@ def replacing(path: Path, *, make_folders: bool = True) -> Iterator[Path]:
         part.replace(target)
     except OSError as error:
         if error.filename == str(part):  # users know the file by its own name
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            del error.filename2  # it is shown even if it is None
         raise
     finally:
         part.unlink(missing_ok=True)

@@ -34,6 +34,7 @@ from pytest_torchlens.measure import measure_forward_pass
 from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.flops import replay_calls
+from pytest_torchlens.recorder.statistics import exact_statistics
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import HistoryRecord
@@ -118,18 +119,11 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """Return mean, deviation, extremes, shares of zeros, of what is not finite, and of NaN; of others nothing."""
     if not _is_plain(tensor):
         return torch.empty(0)
-    values = tensor.detach().flatten()
+    values = tensor.detach()
     if values.dtype not in (torch.float32, torch.float64):
         values = values.double()
-    is_finite = values.isfinite()
-    lost = 1 - is_finite.count_nonzero() / len(values)
-    nan = values.isnan().count_nonzero() / len(values) if lost else lost
-    finite = values[is_finite] if lost else values
-    if not len(finite):
-        finite = values.new_full((1,), float("nan"))
-    std, mean = torch.std_mean(finite, correction=0)
-    zeros = 1 - values.count_nonzero() / len(values)
-    return torch.stack([number.double().cpu() for number in (mean, std, *finite.aminmax(), zeros, lost, nan)])
+    mean, std, _, low, high, zeros, lost, nan = exact_statistics(values, correction=0).cpu()
+    return torch.stack([mean, std, low, high, zeros, lost / values.numel(), nan / values.numel()])
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
