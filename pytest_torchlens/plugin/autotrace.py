@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
 from dataclasses import dataclass
@@ -17,11 +18,8 @@ import pytest
 
 from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.failure import part_text
-from pytest_torchlens.plugin.marker import choice
+from pytest_torchlens.plugin.marker import MARKER_OPTIONS
 from pytest_torchlens.plugin.marker import marker_options
-from pytest_torchlens.plugin.marker import number
-from pytest_torchlens.plugin.options import MODES
-from pytest_torchlens.plugin.options import WHICH
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
@@ -223,24 +221,25 @@ class AutotraceSettings:
         Raises
         ------
         pytest.UsageError
-            If a value is none that an option takes; with the nearest that it does.
+            If an option does not take a value.
         """
-        names = ("autotrace", "autotrace_mode", "autotrace_seconds", "autotrace_memory")
-        which, mode, seconds, memory = (_value(config, f"lens_{name}") for name in names)
+        keys = {"autotrace": "", "mode": "_mode", "seconds": "_seconds", "memory": "_memory"}
+        values = {name: _value(config, f"lens_autotrace{ending}") for name, ending in keys.items()}
         try:
-            return cls(
-                autotrace=choice("--lens-autotrace", which, WHICH),
-                mode=choice("--lens-autotrace-mode", mode, MODES),
-                seconds=number("--lens-autotrace-seconds", seconds),
-                memory=number("--lens-autotrace-memory", memory),
-            )
+            for name, ending in keys.items():
+                MARKER_OPTIONS[name].check(f"--lens-autotrace{ending.replace('_', '-')}", values[name])
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
+        return cls(**values)
 
 
 def _value(config: pytest.Config, key: str) -> Any:
+    """Return the value of an option, a number where it is one."""
     given = getattr(config.option, key)
-    return config.getini(key) if given is None else given
+    text = config.getini(key) if given is None else given
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
 
 
 def register_autotrace(config: pytest.Config) -> None:
