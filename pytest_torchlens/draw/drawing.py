@@ -16,13 +16,13 @@ from pytest_torchlens.draw.difference import difference
 from pytest_torchlens.draw.dot import Link
 from pytest_torchlens.draw.dot import scene_source
 from pytest_torchlens.draw.draw_options import DrawOptions
-from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.metric import NO_GRADIENT
 from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.options import OptionError
 
 if TYPE_CHECKING:
     from pytest_torchlens.history.view import HistoryView

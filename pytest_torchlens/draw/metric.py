@@ -12,13 +12,13 @@ from dataclasses import fields
 from typing import Any
 
 from pytest_torchlens.draw.draw_options import ColorBy
-from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.records import nearest
+from pytest_torchlens.records.options import OptionError
 
 _FIELDS = {"time": "func_time_elapsed", "memory": "tensor_fsize", "params": "num_params_total"}
 MEASURED_METRICS = ("flops",)

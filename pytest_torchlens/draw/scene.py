@@ -20,13 +20,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from pytest_torchlens.draw.draw_options import NestingDepth
-from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import nearest
+from pytest_torchlens.records.options import OptionError
 
 Mark = Literal["", "added", "removed", "changed"]
 

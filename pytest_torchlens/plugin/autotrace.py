@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
 from dataclasses import dataclass
@@ -17,11 +18,8 @@ import pytest
 
 from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.failure import part_text
-from pytest_torchlens.plugin.marker import choice
+from pytest_torchlens.plugin.marker import MARKER_OPTIONS
 from pytest_torchlens.plugin.marker import marker_options
-from pytest_torchlens.plugin.marker import number
-from pytest_torchlens.plugin.options import AUTOTRACE_MODES
-from pytest_torchlens.plugin.options import AUTOTRACE_VALUES
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
@@ -70,22 +68,23 @@ class AutotraceSettings:
         pytest.UsageError
             If an option does not accept its value; the message suggests the nearest.
         """
-        names = ("autotrace", "autotrace_mode", "autotrace_seconds", "autotrace_memory")
-        which, mode, seconds, memory = (_value(config, f"lens_{name}") for name in names)
+        keys = {"autotrace": "", "mode": "_mode", "seconds": "_seconds", "memory": "_memory"}
+        values = {name: _value(config, f"lens_autotrace{ending}") for name, ending in keys.items()}
         try:
-            return cls(
-                autotrace=choice("--lens-autotrace", which, AUTOTRACE_VALUES),
-                mode=choice("--lens-autotrace-mode", mode, AUTOTRACE_MODES),
-                seconds=number("--lens-autotrace-seconds", seconds),
-                memory=number("--lens-autotrace-memory", memory),
-            )
+            for name, ending in keys.items():
+                MARKER_OPTIONS[name].check(f"--lens-autotrace{ending.replace('_', '-')}", values[name])
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
+        return cls(**values)
 
 
 def _value(config: pytest.Config, key: str) -> Any:
+    """Return the value of an option, as a number if it is one."""
     value = getattr(config.option, key)
-    return config.getini(key) if value is None else value
+    text = config.getini(key) if value is None else value
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
 
 
 SECTION = "lens"

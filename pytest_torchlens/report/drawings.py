@@ -21,8 +21,6 @@ from typing import Final
 
 from pytest_torchlens.draw import DrawingUnavailable
 from pytest_torchlens.draw import DrawOptions
-from pytest_torchlens.draw import OptionError
-from pytest_torchlens.draw import check_choice
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import render
@@ -42,6 +40,8 @@ from pytest_torchlens.records import from_json
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.options import OptionError
+from pytest_torchlens.records.options import choice
 from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.paths import views_path
@@ -346,7 +346,7 @@ class Graphs:
         settings = tuple(settings)
         pairs = _pairs(settings)
         ending = pairs.pop("format", "svg")
-        check_choice("format", ending, FORMATS)
+        choice(*FORMATS).check("format", ending)
         if (name := str(pairs.get("color_by", METRICS[0]))) not in METRICS:
             raise OptionError(f"color_by: expected a metric that records have, got {name!r}; {nearest(name, METRICS)}")
         options = DrawOptions.of(**pairs)

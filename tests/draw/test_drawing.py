@@ -155,7 +155,7 @@ def test_show_model_graph_takes_all_options(tmp_path):
 
 
 def test_show_model_graph_refuses_before_the_model_runs(tmp_path):
-    with pytest.raises(tl.OptionError, match="expected an option of a drawing, got 'nesting'"):
+    with pytest.raises(tl.OptionError, match="unknown option 'nesting'"):
         tl.show_model_graph(Raises(), torch.rand(5, 5), nesting=2)
     with pytest.raises(tl.OptionError, match="expected the ending of a format"):
         tl.show_model_graph(Raises(), torch.rand(5, 5), vis_outpath=tmp_path / "net.txt")

@@ -54,7 +54,7 @@ def test_a_folder_in_the_ini_file_is_under_rootdir(pytester: pytest.Pytester):
         ("graphs,rolled", "--lens-graph: expected NAME=VALUE such as vis_opt=rolled, got 'rolled'"),
         (
             "graphs,vis_nesting_depth=deep",
-            "--lens-graph: vis_nesting_depth: expected a whole number or None, got 'deep'",
+            "--lens-graph: vis_nesting_depth: expected a whole number of at least 1, * or None, got 'deep'",
         ),
         ("graphs,legend=maybe", "--lens-graph: legend: expected True or False, got 'maybe'"),
         ("graphs,repeats=twice", "--lens-graph: repeats: expected True, False or None, got 'twice'"),
