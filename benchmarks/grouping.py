@@ -13,7 +13,7 @@ from torch import nn
 from benchmarks.table import environment
 from pytest_torchlens.capture import record
 from pytest_torchlens.history.graph import build_nodes
-from pytest_torchlens.history.graph import uncollected
+from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.history.layers.passes import group_passes
 from pytest_torchlens.history.operation_records import assign_labels
 
@@ -81,7 +81,7 @@ def seconds(model: nn.Module) -> tuple[float, float, float]:
     with torch.no_grad():
         recording = record(model, (torch.rand(2),))
     marks = [process_time()]
-    with uncollected():
+    with garbage_collection_paused():
         nodes = build_nodes(recording)
         marks.append(process_time())
         layers = group_passes(nodes)

@@ -21,7 +21,7 @@ _HEAD = """# Every field
 Generated from the docstrings by `python docs/generate_fields.py`; a test says when it is out of date. The names are
 those of Supplementary Table 1 of the paper. Sizes are bytes, times are seconds.
 """
-_INSIDE = {"recording", "nodes", "behind"}
+_INSIDE = {"recording", "nodes", "lazy_fields"}
 
 
 def page() -> str:

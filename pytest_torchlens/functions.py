@@ -13,7 +13,7 @@ from pytest_torchlens.draw import DrawingUnavailable
 from pytest_torchlens.draw import DrawOptions
 from pytest_torchlens.draw import NestingDepth
 from pytest_torchlens.draw import VisOpt
-from pytest_torchlens.draw import checked_path
+from pytest_torchlens.draw import check_path
 from pytest_torchlens.draw import draw
 from pytest_torchlens.history import LayersToSave
 from pytest_torchlens.history import ModelHistory
@@ -72,7 +72,7 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
         more options.
     exhaust
         Whether to run a generator that the model returns to its end and record that too; by default (False) it is
-        returned unchanged and ``history.recording.unseen`` reports it.
+        returned unchanged and ``history.recording.untraced`` reports it.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     ['input_1_0', 'linear_1_1', 'output_1_2']
     """
     drawing = DrawOptions(vis_opt=vis_opt, vis_nesting_depth=vis_nesting_depth)
-    path = checked_path(vis_outpath, "vis_outpath") if vis_opt != "none" else None
+    path = check_path(vis_outpath, "vis_outpath") if vis_opt != "none" else None
     saving = with_gradients(save_options, save_gradients or getattr(save_options, "gradients", False))
     options = TraceOptions(layers_to_save, saving, random_seed, exhaust)
     history = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
@@ -166,7 +166,7 @@ def show_model_graph(  # noqa: PLR0913 - the paper's signature
     >>> show_model_graph(model, x, direction="right", focus="layer3.0", color_by="time")  # doctest: +SKIP
     """
     drawing = DrawOptions.of(vis_opt=vis_opt, vis_nesting_depth=vis_nesting_depth, **options)
-    path = checked_path(vis_outpath, "vis_outpath")
+    path = check_path(vis_outpath, "vis_outpath")
     history = log_forward_pass(model, input_args, input_kwargs, None, random_seed)
     if vis_opt != "none":
         draw(history, path, drawing)

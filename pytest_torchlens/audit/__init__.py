@@ -1,4 +1,4 @@
-"""Rules that a model should keep, judged by one recorded pass: nothing is run, and torch is not needed."""
+"""Audits a model by one recorded pass: nothing is run, and torch is not needed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pytest_torchlens.records import Severity
 __all__ = ["MOST_PLACES", "RULES", "ModelFacts", "AuditRule", "Subject", "audit"]
 
 MOST_PLACES = 20
-"""Of one finding."""
+"""Places that one finding lists."""
 _ORDER = list(Severity)
 
 
 def audit(subject: Subject) -> tuple[AuditFinding, ...]:
-    """Return what a model does not keep of the rules, what matters most first."""
-    found = [finding for rule in RULES if (finding := _guarded(rule, subject))]
+    """Return a finding for each rule that a model breaks, the most severe first."""
+    found = [finding for rule in RULES if (finding := _judge_rule(rule, subject))]
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
 
 
-def _guarded(rule: AuditRule, subject: Subject) -> AuditFinding | None:
-    """Return a finding; a rule that fails on a model of a kind it never met is one too, and no error of the model's."""
+def _judge_rule(rule: AuditRule, subject: Subject) -> AuditFinding | None:
+    """Return a rule's finding; if the rule itself raises, the finding says so, and the model does not fail."""
     try:
         return _finding(rule, subject)
     except Exception as error:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""All rules, with what each finding means and what to do about it."""
+"""Lists all rules, with what a finding means and what to do about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AuditRule:
     meaning: str
     advice: str
     find: Callable[[Subject], Iterable[AuditPlace]]
-    """Yields the places where it is not kept."""
+    """Yields the places that break the rule."""
 
 
 RULES = (
@@ -85,7 +85,7 @@ RULES = (
         "Activations are far larger than the rest, and than float16 can hold",
         "In float16 they become infinite, and in quantized form they take the precision of all others.",
         "Normalize before it, or keep this part in a wider type under autocast.",
-        value_rules.large,
+        value_rules.large_activations,
     ),
     AuditRule(
         "unused-module",
@@ -125,7 +125,7 @@ RULES = (
         "An operation mixes floating-point types",
         "One side is converted each time, and the result is of the wider type.",
         "Make both of one type where they are made.",
-        value_rules.mixed,
+        value_rules.mixed_types,
     ),
     AuditRule(
         "duplicate",
@@ -141,7 +141,7 @@ RULES = (
         "No gradient can come from the outputs to a trainable parameter",
         "Between it and every output lies detach(), no_grad, or an operation without a gradient.",
         "If a loss inside the model reads it, all is well; else take out what cuts the gradient off.",
-        structure_rules.unreached,
+        structure_rules.unreached_parameters,
     ),
     AuditRule(
         "frozen-parameter",
@@ -149,7 +149,7 @@ RULES = (
         "Some parameters are not trained",
         "requires_grad is False for them, and True for others.",
         "If that is not meant, call requires_grad_(True) on them.",
-        structure_rules.frozen,
+        structure_rules.frozen_parameters,
     ),
     AuditRule(
         "data-dependent-branch",
@@ -174,7 +174,7 @@ RULES = (
         "The result depends on the order of threads",
         "PyTorch lists the operation as nondeterministic on a GPU: the last bits change from run to run.",
         "Where that matters, call torch.use_deterministic_algorithms(True).",
-        structure_rules.unordered,
+        structure_rules.nondeterministic_kernels,
     ),
     AuditRule(
         "copy",

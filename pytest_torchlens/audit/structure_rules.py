@@ -1,4 +1,4 @@
-"""Audit rules about the graph: what a pass depends on, what it computes for nothing, and what training reaches."""
+"""Audit rules about the graph: what a pass depends on, which work is unused, and which parameters train."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _of_module(subject: Subject, op: Operation) -> str:
 
 
 def random(subject: Subject) -> Iterator[AuditPlace]:
-    """Find random numbers in the outputs of a model in eval mode, but for dropout."""
+    """Find random numbers, except dropout, that reach the outputs of a model in eval mode."""
     if subject.facts is None or subject.facts.is_training:
         return
     for op in subject.calls:
@@ -57,15 +57,15 @@ def random(subject: Subject) -> Iterator[AuditPlace]:
             yield place(op, "draws random numbers that reach an output")
 
 
-def unordered(subject: Subject) -> Iterator[AuditPlace]:
-    """Find operations whose result on a GPU depends on the order that its threads come in."""
+def nondeterministic_kernels(subject: Subject) -> Iterator[AuditPlace]:
+    """Find operations whose result on a GPU depends on the order of its threads."""
     for op in subject.calls:
         if op.layer_type in _NO_ORDER and op.tensor_device.startswith("cuda") and op.is_output_ancestor:
             yield place(op, f"{op.func_applied_name} on {op.tensor_device}")
 
 
 def decisions(subject: Subject) -> Iterator[AuditPlace]:
-    """Find lines where a tensor's value decides what code runs."""
+    """Find lines where a tensor's value decides which code runs."""
     yield from _by_line(subject, lambda escape: escape.is_branching, _decision)
 
 
@@ -75,14 +75,14 @@ def _decision(escape: EscapeRecord) -> str:
 
 
 def into_python(subject: Subject) -> Iterator[AuditPlace]:
-    """Find lines where tensors' values become numbers or arrays of Python's."""
+    """Find lines where tensors become Python numbers or arrays."""
     yield from _by_line(subject, lambda escape: not escape.is_condition, lambda escape: f"by {escape.function}")
 
 
 def _by_line(
     subject: Subject, is_wanted: Callable[[EscapeRecord], bool], say: Callable[[EscapeRecord], str]
 ) -> Iterator[AuditPlace]:
-    """Yield a place for each line, however often it ran."""
+    """Yield one place for each line, with the number of times that it ran."""
     wanted: Iterable[EscapeRecord] = [escape for escape in subject.history.escapes if is_wanted(escape)]
     firsts = {escape.source_line: escape for escape in reversed(list(wanted))}
     counts = Counter(escape.source_line for escape in wanted)
@@ -96,13 +96,13 @@ VIEWS = frozenset(
     "narrow permute real reshape select slice split splitwithsizes squeeze swapaxes t to transpose type typeas unbind "
     "unflatten unfold unsqueeze view viewas".split()
 )
-"""Kinds of operation that move no numbers, or as good as none."""
+"""Kinds of operation that move no data, or hardly any."""
 _WORTH_TELLING = 2**20
-"""Bytes of a copy."""
+"""Bytes from which on a copy is reported."""
 
 
 def unused_modules(subject: Subject) -> Iterator[AuditPlace]:
-    """Find modules with parameters of which nothing was called or read, the outermost of each."""
+    """Find modules with parameters that were neither called nor read; of nested ones the outermost."""
     if subject.facts is None:
         return
     sizes: dict[str, list[int]] = {address: [] for address in _unused_trees(subject)}
@@ -127,7 +127,7 @@ def unused_parameters(subject: Subject) -> Iterator[AuditPlace]:
 
 
 def _unused_trees(subject: Subject) -> dict[str, None]:
-    """Return the outermost modules of which no call was made and no parameter read, in order."""
+    """Return the outermost modules that were not called and have no parameter that was read, in order."""
     parameters = subject.facts.parameters if subject.facts else {}
     used = {module.address for module in subject.history.modules if module.num_passes} | subject.used_parameters
     in_use = {prefix for name in used for prefix in _prefixes(name)}
@@ -140,7 +140,7 @@ def _unused_trees(subject: Subject) -> dict[str, None]:
 
 
 def _tree_around(name: str, trees: Container[str]) -> str | None:
-    """Return the tree that a module or parameter is of; a model may have thousands, as experts are."""
+    """Return the tree that contains a module or parameter; a mixture of experts may have thousands of trees."""
     return next((prefix for prefix in _prefixes(name) if prefix in trees), None)
 
 
@@ -150,7 +150,7 @@ def _prefixes(name: str) -> list[str]:
 
 
 def no_effect(subject: Subject) -> Iterator[AuditPlace]:
-    """Find the last operations of what reaches no output, no buffer and no Python code."""
+    """Find the last operation of each computation that reaches no output, no buffer and no Python code."""
     read = {escape.operation for escape in subject.history.escapes}
     partly_used = {op.call_id for op in subject.calls if op.is_output_ancestor or op.child_layers}
     for op in subject.calls:
@@ -160,18 +160,18 @@ def no_effect(subject: Subject) -> Iterator[AuditPlace]:
 
 
 def _is_excused(op: Operation) -> bool:
-    """Whether an operation serves a condition, writes into what outlives the pass, or does nothing with the input."""
+    """Whether an operation serves a condition, writes in place, or does not depend on the input."""
     is_condition = op.in_cond_branch or op.is_terminal_bool_layer or op.is_condition
     return is_condition or op.function_is_inplace or not op.has_input_ancestor
 
 
 def _is_idle_view(subject: Subject, op: Operation) -> bool:
-    """Whether it only looks at what is used otherwise, to ask for its shape, say."""
+    """Whether it is a view of a tensor that is used elsewhere, taken for example to read the shape."""
     return op.layer_type in VIEWS and any(parent.is_output_ancestor for parent in subject.parents(op))
 
 
 def duplicates(subject: Subject) -> Iterator[AuditPlace]:
-    """Find operations that do again, with the same tensors, what was done before."""
+    """Find operations that repeat an earlier operation on the same tensors."""
     groups: dict[object, list[Operation]] = defaultdict(list)
     for op in subject.calls:
         if op.fingerprint and is_floating(op) and op.has_input_ancestor and op.layer_type not in VIEWS:
@@ -183,7 +183,7 @@ def duplicates(subject: Subject) -> Iterator[AuditPlace]:
 
 
 def _work(op: Operation) -> object:
-    """Return what is equal of two operations that do the same."""
+    """Return a key that is equal for operations that do the same."""
     given = op.func_position_args_non_tensor, op.func_keyword_args_non_tensor, op.parent_param_addresses
     return op.func_applied_name, op.edges, given, op.fingerprint, op.iterable_output_index
 
@@ -203,11 +203,11 @@ def _copies(subject: Subject, op: Operation, moved: tuple[int, ...]) -> bool:
 
 
 _CUTS = ("detach", "data")
-"""Kinds of operation that no gradient goes through."""
+"""Kinds of operation that stop gradients."""
 
 
-def frozen(subject: Subject) -> Iterator[AuditPlace]:
-    """Find parameters that are not trained, where others of the model are: one place a module."""
+def frozen_parameters(subject: Subject) -> Iterator[AuditPlace]:
+    """Find parameters that are not trained in a model that has trained ones: one place for each module."""
     facts = subject.facts
     if facts is None or not facts.trainable:
         return
@@ -220,8 +220,8 @@ def frozen(subject: Subject) -> Iterator[AuditPlace]:
         yield AuditPlace(module=owner, source_line=facts.line_around(owner), detail=detail)
 
 
-def unreached(subject: Subject) -> Iterator[AuditPlace]:
-    """Find where trainable parameters are first read, and no gradient can come from the outputs."""
+def unreached_parameters(subject: Subject) -> Iterator[AuditPlace]:
+    """Find the first reads of trainable parameters that no gradient from the outputs can reach."""
     left = set(subject.facts.trainable if subject.facts else ())
     reached = _reached(subject)
     names = {name for op in subject.history.operations if op.label in reached for name in op.parent_param_addresses}
@@ -234,7 +234,7 @@ def unreached(subject: Subject) -> Iterator[AuditPlace]:
 
 
 def _reached(subject: Subject) -> set[str]:
-    """Return the labels of operations that a gradient of some output comes to."""
+    """Return the labels of the operations that a gradient of an output reaches."""
     outputs = [op for op in subject.history.operations if op.is_output_layer]
     is_followed = any(op.gradfunc_name for op in subject.calls)
     waiting, reached = list(outputs), {op.label for op in outputs}
@@ -247,7 +247,7 @@ def _reached(subject: Subject) -> set[str]:
 
 
 def _lets_through(op: Operation, is_followed: bool) -> bool:
-    """Whether an operation has a gradient; where autograd was on it says so itself."""
+    """Whether a gradient passes through an operation; if autograd was on, the operation's record says so."""
     if is_followed and op.call_id >= 0:
         return bool(op.gradfunc_name)
     return is_floating(op) and op.layer_type not in _CUTS

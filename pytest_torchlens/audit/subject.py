@@ -1,4 +1,4 @@
-"""What audit rules look at: one recorded pass, and the facts about the model that a record lacks."""
+"""Holds what audit rules look at: one recorded pass, and facts about the model that a record lacks."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class ModelFacts:
     """Parameters and modules of a model."""
 
     is_training: bool = False
-    """Mode of the model itself."""
+    """Whether the model itself is in train mode."""
     parameters: dict[str, int] = field(default_factory=dict)
     """Elements of each distinct parameter, by its first name."""
     trainable: frozenset[str] = frozenset()
-    """Names of those that are trained."""
+    """Names of the trainable parameters."""
     in_training: frozenset[str] = frozenset()
     """Addresses of modules in train mode."""
     lines: dict[str, str] = field(default_factory=dict)
-    """``file:line, in function`` of the forward method of each module that is not PyTorch's own."""
+    """``file:line, in function`` of the forward method of each module whose class is not PyTorch's, by address."""
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> ModelFacts:
-        """Look at a model; nothing is run."""
+        """Return the facts about a model; nothing is run."""
         parameters = dict(model.named_parameters())
         modules = dict(model.named_modules())
         return cls(
@@ -53,7 +53,7 @@ class ModelFacts:
         )
 
     def line_around(self, address: str) -> str:
-        """Return where the innermost module of the model's own around an address runs."""
+        """Return the line of the innermost module around an address whose class is not PyTorch's."""
         while address and address not in self.lines:
             address = address.rpartition(".")[0]
         return self.lines.get(address, "")
@@ -71,7 +71,7 @@ def _line(kind: type) -> str:
 
 
 class ActivationNumbers(NamedTuple):
-    """What one activation was like."""
+    """Statistics of one activation."""
 
     minimum: float
     maximum: float
@@ -94,9 +94,9 @@ class Subject:
     history
         The recorded pass.
     statistics, measurements
-        What activations were like and what operations cost; rules that ask for them find nothing without.
+        Statistics of the activations, costs of the operations; without them, rules that need them find nothing.
     facts
-        What the model said; None where it is gone.
+        Facts about the model; None if it no longer exists.
     """
 
     history: HistoryRecord
@@ -106,7 +106,7 @@ class Subject:
 
     @cached_property
     def calls(self) -> tuple[Operation, ...]:
-        """The tensors that functions made, in order."""
+        """The tensors that function calls made, in order."""
         return tuple(op for op in self.history.operations if op.call_id >= 0)
 
     @cached_property
@@ -114,18 +114,18 @@ class Subject:
         return {key: op for op in self.history.operations for key in (op.layer_label_w_pass, op.label)}
 
     def parents(self, op: Operation) -> list[Operation]:
-        """Return what an operation was made from."""
+        """Return the operations whose tensors an operation reads."""
         return [self._by_label[label] for label in op.parent_layers if label in self._by_label]
 
     def origins(self, marked: set[str]) -> Iterator[Operation]:
-        """Yield the operations among those marked, by label, whose parents are not."""
+        """Yield the marked operations (by label) that have no marked parent."""
         for op in self.calls:
             if op.label in marked and not any(parent.label in marked for parent in self.parents(op)):
                 yield op
 
     @cached_property
     def numbers(self) -> dict[str, ActivationNumbers]:
-        """What activations were like, by label."""
+        """Statistics of the activations, by label."""
         found = self.statistics
         if found is None:
             return {}
@@ -156,6 +156,6 @@ def num_elements(op: Operation) -> int:
 
 
 def arguments(op: Operation) -> dict[str, str]:
-    """Return the arguments that are no tensors, as text, by place or name."""
+    """Return the non-tensor arguments as text, by place or name."""
     texts = (*op.func_position_args_non_tensor, *op.func_keyword_args_non_tensor)
     return {name: value for name, _, value in (text.partition("=") for text in texts)}

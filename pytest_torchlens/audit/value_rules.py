@@ -18,7 +18,7 @@ _CASTS = ("copy", "double", "float", "half", "bfloat16", "setitem", "to", "type"
 
 
 def doubles(subject: Subject) -> Iterator[AuditPlace]:
-    """Find where float64 comes into a model that is given none."""
+    """Find where float64 first appears in a model without float64 inputs."""
     if any(op.is_input_layer and op.tensor_dtype == _DOUBLE for op in subject.history.operations):
         return
     for op in subject.origins({op.label for op in subject.calls if op.tensor_dtype == _DOUBLE}):
@@ -26,8 +26,8 @@ def doubles(subject: Subject) -> Iterator[AuditPlace]:
             yield place(op, " and ".join(_dtypes(subject.parents(op))) or "made here")
 
 
-def mixed(subject: Subject) -> Iterator[AuditPlace]:
-    """Find operations on tensors of different floating-point types, which convert one of them each time."""
+def mixed_types(subject: Subject) -> Iterator[AuditPlace]:
+    """Find operations on tensors of different floating-point types, which convert one of them."""
     for op in subject.calls:
         kinds = _dtypes([parent for parent in subject.parents(op) if is_floating(parent) and parent.tensor_shape])
         if len(kinds) > 1 and op.layer_type not in _CASTS:
@@ -39,25 +39,25 @@ def _dtypes(operations: list[Operation]) -> list[str]:
 
 
 HALF_MOST = 65_504.0
-"""The largest number that float16 has."""
+"""The largest number of float16."""
 _OUTLIER = 1_000.0
-"""Times the median of all activations."""
+"""Multiple of the median of all activations."""
 _NEXT_TO_INFINITE = 1e37
 _DEAD = 0.95
 _CHOOSING = ("gather", "getitem", "indexselect", "maskedselect", "take", "takealongdim")
-"""Kinds that, where a tensor says which, pick elements that may be all alike by chance."""
+"""Kinds that pick elements by a tensor of indices; the elements may be equal by chance."""
 _RELUS = ("relu", "relu6", "clampmin", "threshold")
 
 
 def not_a_number(subject: Subject) -> Iterator[AuditPlace]:
-    """Find where NaN comes from."""
+    """Find the operations where NaN first appears."""
     bad = {label for label, numbers in subject.numbers.items() if numbers.nan > 0}
     for op in subject.origins(bad):
         yield place(op, f"{subject.numbers[op.label].nan:.2%} of its elements; none of what it was made from has any")
 
 
 def infinite(subject: Subject) -> Iterator[AuditPlace]:
-    """Find where infinity comes from, but for values that the code writes down, as masks do."""
+    """Find the operations where infinity first appears, except infinities written in the code, as for masks."""
     bad = {label for label, numbers in subject.numbers.items() if numbers.not_finite > 0}
     for op in subject.origins(bad):
         share = subject.numbers[op.label].not_finite - subject.numbers[op.label].nan
@@ -66,7 +66,7 @@ def infinite(subject: Subject) -> Iterator[AuditPlace]:
 
 
 def constant(subject: Subject) -> Iterator[AuditPlace]:
-    """Find where all elements come to be the same."""
+    """Find the operations where all elements first become equal."""
     same = {
         label
         for label, numbers in subject.numbers.items()
@@ -80,15 +80,15 @@ def constant(subject: Subject) -> Iterator[AuditPlace]:
 
 
 def dead_relu(subject: Subject) -> Iterator[AuditPlace]:
-    """Find rectifiers that let next to nothing through."""
+    """Find rectifiers whose result is almost all zero."""
     for op in subject.calls:
         numbers = subject.numbers.get(op.label)
         if numbers and op.layer_type in _RELUS and _DEAD <= numbers.zeros < 1:
             yield place(op, f"{numbers.zeros:.1%} of {num_elements(op):,} elements are zero")
 
 
-def large(subject: Subject) -> Iterator[AuditPlace]:
-    """Find where activations become far larger than the rest, and than float16 can hold."""
+def large_activations(subject: Subject) -> Iterator[AuditPlace]:
+    """Find where activations become far larger than the others, and larger than float16 can hold."""
     peaks = {
         op.label: subject.numbers[op.label].magnitude
         for op in subject.calls
@@ -102,7 +102,7 @@ def large(subject: Subject) -> Iterator[AuditPlace]:
 
 
 def _is_written_down(op: Operation) -> bool:
-    """Whether the code itself gives an operation a number that is infinite or next to it."""
+    """Whether an argument in the code is infinite or nearly so."""
     return any(_magnitude(text) > _NEXT_TO_INFINITE for text in arguments(op).values())
 
 

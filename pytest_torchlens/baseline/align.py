@@ -1,4 +1,4 @@
-"""Two snapshots side by side: which step is which, and what differs in them apart from numbers."""
+"""Aligns the steps of two snapshots, and finds what differs in them apart from numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from itertools import groupby
+from itertools import zip_longest
 
+from pytest_torchlens.baseline.snapshot import Answer
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.records import Change
@@ -18,6 +20,7 @@ from pytest_torchlens.records.alignment import common_places
 
 _SHOWN = 3
 _PAIR = 2
+_NOT_ASKED = "never asked"
 _COMMUTATIVE = frozenset(
     "add mul eq ne maximum minimum fmax fmin hypot logaddexp logicaland logicalor logicalxor bitwiseand bitwiseor "
     "bitwisexor and or xor".split()
@@ -25,21 +28,21 @@ _COMMUTATIVE = frozenset(
 
 
 @dataclass
-class Both:
+class StepPair:
     """A step of both snapshots, or of one.
 
     Attributes
     ----------
     before, after
-        The step in each; None in the one that has none like it.
+        The step in each snapshot; None where that snapshot has no such step.
     parents
-        Places of the steps that the later one reads.
+        Places of the steps that the step in `after` reads.
     structure
-        What differs of the call: function, arguments, what it reads.
+        Differences of the call: its function, its arguments, what it reads.
     meta
-        What differs of the tensor: shape, dtype, strides, memory.
+        Differences of the tensor: shape, dtype, strides, memory.
     rewired
-        Whether an argument comes from another step, or from one that is in one of the two alone.
+        Whether an argument comes from another step, or from a step that only one snapshot has.
     """
 
     before: Step | None
@@ -51,26 +54,26 @@ class Both:
 
     @property
     def step(self) -> Step:
-        """The step, as it is now where there are two."""
+        """The step in `after`, or in `before` where `after` has none."""
         found = self.after or self.before
-        assert found is not None  # noqa: S101 - one is there at least
+        assert found is not None  # noqa: S101 - a pair has at least one
         return found
 
 
-class Aligned:
+class StepAlignment:
     """The steps of two snapshots in one order.
 
     Attributes
     ----------
     steps
-        In the order of the later one; what the earlier alone has stands where it ran.
+        In the order of `after`; a step that only `before` has stands where it ran.
     """
 
     def __init__(self, before: Snapshot, after: Snapshot) -> None:
         self.before, self.after = before, after
-        self.steps = list(_paired(before, after))
+        self.steps = list(_step_pairs(before, after))
         self._now = {both.before.id: both.after.id for both in self.steps if both.before and both.after}
-        self._kept = set(self._now.values())
+        self._ids_of_both = set(self._now.values())
         places = {both.after.id: place for place, both in enumerate(self.steps) if both.after is not None}
         for both in self.steps:
             if both.after is not None:
@@ -80,8 +83,8 @@ class Aligned:
                 both.meta = list(_tensors(both.before, both.after))
                 self._rewire(both, both.before, both.after)
 
-    def _rewire(self, both: Both, before: Step, after: Step) -> None:
-        """Note which arguments come from elsewhere; that is a difference of its own where both makers are known."""
+    def _rewire(self, both: StepPair, before: Step, after: Step) -> None:
+        """Set `rewired`; where both snapshots have the steps that make an argument, note the difference too."""
         old, new = _sources(before), _sources(after)
         arguments = dict.fromkeys([*old, *new])
         pairs = {argument: (old.get(argument, []), new.get(argument, [])) for argument in arguments}
@@ -92,30 +95,30 @@ class Aligned:
         known = {
             argument: ([self._now[name] for name in was], now)
             for argument, (was, now) in moved.items()
-            if all(name in self._now for name in was) and all(name in self._kept for name in now)
+            if all(name in self._now for name in was) and all(name in self._ids_of_both for name in now)
         }
-        both.structure += _exchanged(known, after) or [
+        both.structure += _swapped_operands(known, after) or [
             f"{f'argument {argument}' if argument else 'it'} is {_names(now)}, was {_names(was)}"
             for argument, (was, now) in known.items()
         ]
 
     @property
     def partners(self) -> dict[str, str]:
-        """What each step that both have is called in the earlier, by its id in the later one."""
+        """For each step that both have: its id in `before`, by its id in `after`."""
         return {now: then for then, now in self._now.items()}
 
-    def replaced(self) -> Iterator[Finding]:
-        """Yield what was added, removed, replaced or moved, one for each stretch in one module call."""
+    def replacements(self) -> Iterator[Finding]:
+        """Yield the steps that were added, removed, replaced or moved; consecutive ones are one finding."""
         stretches = [list(run) for alone, run in groupby(self.steps, _is_alone) if alone]
         gone = [[both.before for both in run if both.before is not None] for run in stretches]
         new = [[both.after for both in run if both.after is not None] for run in stretches]
-        moved = _moved(gone, new)
+        moved = _moved_ids(gone, new)
         for old, late in zip(gone, new, strict=True):
             yield from _stretch(old, late, moved)
 
     @functools.cached_property
     def other_names(self) -> dict[tuple[str, str], list[Step]]:
-        """Addresses of modules before and after where these differ, with the steps in them."""
+        """Addresses of renamed modules before and after, with the steps in them."""
         names: dict[tuple[str, str], list[Step]] = defaultdict(list)
         for both in self.steps:
             if both.before is not None and both.after is not None:
@@ -124,8 +127,8 @@ class Aligned:
                     names[_roots(old, new)].append(both.after)
         return dict(names)
 
-    def renamed(self) -> Iterator[Finding]:
-        """Yield module calls that have another address, with all in them matched."""
+    def renames(self) -> Iterator[Finding]:
+        """Yield the modules that have another address now."""
         for (old, new), steps in self.other_names.items():
             count = f"{len(steps)} operation{'s' * (len(steps) != 1)} in it matched"
             where = f"module {old or '(the model)'} is now {new or '(the model)'}"
@@ -133,27 +136,27 @@ class Aligned:
                 change=Change.STRUCTURE,
                 operation=steps[0].id,
                 message=f"renamed: {where}; {count}",
-                source_line=steps[0].source_line,
+                source_place=steps[0].source_place,
             )
 
     def outside_steps(self) -> Iterator[Finding]:
-        """Yield what differs in the returned object, in answers to Python and in parameters that no step reads."""
-        yield from _returned(self.before.output, self.after.output)
-        yield from _answered(self.before.answers, self.after.answers)
-        yield from self._unread()
+        """Yield differences in the returned object, in answers to Python, and in parameters that no step reads."""
+        yield from _output_differences(self.before.output, self.after.output)
+        yield from _answer_differences(self.before.answers, self.after.answers)
+        yield from self._unread_differences()
 
-    def _unread(self) -> Iterator[Finding]:
-        """Yield the parameters and buffers that no step reads and that were added, removed or changed."""
-        old = {self._renamed(name): weight for name, weight in _unread(self.before).items()}
-        new = _unread(self.after)
-        came = set(new) - {self._renamed(name) for name in self.before.state}
+    def _unread_differences(self) -> Iterator[Finding]:
+        """Yield the parameters and buffers that were added, removed or changed, and that no step reads."""
+        old = {self._current_name(name): weight for name, weight in _unread_weights(self.before).items()}
+        new = _unread_weights(self.after)
+        came = set(new) - {self._current_name(name) for name in self.before.state}
         for word, names in (("came", came), ("went", set(old) - set(self.after.state))):
             if names:
                 yield Finding(change=Change.STRUCTURE, message=f"parameters that nothing reads {word}: {_few(names)}")
         if changed := {name for name in old if name in new and old[name] != new[name]}:
             yield Finding(change=Change.INPUTS_DIFFER, message=f"other weights, which nothing reads: {_few(changed)}")
 
-    def _renamed(self, name: str) -> str:
+    def _current_name(self, name: str) -> str:
         """Return a parameter's address after its module was renamed."""
         for old, new in self.other_names:
             prefix = f"{old}." if old else ""
@@ -162,7 +165,7 @@ class Aligned:
         return name
 
 
-def _returned(old: dict[str, str], new: dict[str, str]) -> Iterator[Finding]:
+def _output_differences(old: dict[str, str], new: dict[str, str]) -> Iterator[Finding]:
     """Yield the first place at which the returned objects differ."""
     path = next((path for path in [*new, *old] if old.get(path) != new.get(path)), None)
     if path is not None:
@@ -171,19 +174,16 @@ def _returned(old: dict[str, str], new: dict[str, str]) -> Iterator[Finding]:
         yield Finding(change=Change.STRUCTURE, message=message)
 
 
-def _answered(old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[Finding]:
+def _answer_differences(old: tuple[Answer, ...], new: tuple[Answer, ...]) -> Iterator[Finding]:
     """Yield the first answer to Python about a tensor's value that differs."""
-    different = next((pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]), None)
-    if different is None and len(old) != len(new):
-        rest = max(old, new, key=len)[min(len(old), len(new))]
-        different = (rest, "never asked") if len(old) > len(new) else ("never asked", rest)
-    if different is not None:
-        was, now = different
-        operation = now.partition(" ")[0] if was.partition(" ")[0] == now.partition(" ")[0] else ""
-        yield Finding(change=Change.STRUCTURE, operation=operation, message=f"other branch taken: {was} → {now}")
+    was, now = next((pair for pair in zip_longest(old, new) if pair[0] != pair[1]), (None, None))
+    if was is not None or now is not None:
+        operation = now.operation if was and now and was.operation == now.operation else ""
+        message = f"other branch taken: {was or _NOT_ASKED} → {now or _NOT_ASKED}"
+        yield Finding(change=Change.STRUCTURE, operation=operation, message=message)
 
 
-def _unread(snapshot: Snapshot) -> dict[str, object]:
+def _unread_weights(snapshot: Snapshot) -> dict[str, object]:
     read = {edge.parent for step in snapshot.steps for edge in step.reads}
     return {name: weight for name, weight in snapshot.state.items() if name not in read}
 
@@ -193,47 +193,47 @@ def _few(names: set[str]) -> str:
     return ", ".join(first) + (f" and {len(names) - len(first)} more" if len(names) > len(first) else "")
 
 
-def _is_alone(both: Both) -> bool:
+def _is_alone(both: StepPair) -> bool:
     return both.before is None or both.after is None
 
 
-def _paired(before: Snapshot, after: Snapshot) -> Iterator[Both]:
-    """Yield steps in one order: matched from the model's call down, then what is left between, wherever it runs."""
+def _step_pairs(before: Snapshot, after: Snapshot) -> Iterator[StepPair]:
+    """Yield the steps in one order: `align` matches module by module, then `_match_stretch` matches the rest."""
     alignment = align(
         [step.operation(before.state) for step in before.steps],
         [step.operation(after.state) for step in after.steps],
     )
     old, new = ({step.id: step for step in side.steps} for side in (before, after))
     every = [
-        Both(old[pair.first.label] if pair.first else None, new[pair.second.label] if pair.second else None)
+        StepPair(old[pair.first.label] if pair.first else None, new[pair.second.label] if pair.second else None)
         for pair in alignment.pairs
     ]
     for alone, run in groupby(every, _is_alone):
         stretch = list(run)
-        yield from _matched(stretch) if alone else stretch
+        yield from _match_stretch(stretch) if alone else stretch
 
 
-def _matched(stretch: list[Both]) -> Iterator[Both]:
+def _match_stretch(stretch: list[StepPair]) -> Iterator[StepPair]:
     gone = [both.before for both in stretch if both.before is not None]
     new = [both.after for both in stretch if both.after is not None]
     early = 0
     partners = {place: of for of, place in common_places(list(map(_content, gone)), list(map(_content, new)))}
     for place, step in enumerate(new):
         if place in partners:
-            yield from (Both(before, None) for before in gone[early : partners[place]])
-            yield Both(gone[partners[place]], step)
+            yield from (StepPair(before, None) for before in gone[early : partners[place]])
+            yield StepPair(gone[partners[place]], step)
             early = partners[place] + 1
         else:
-            yield Both(None, step)
-    yield from (Both(before, None) for before in gone[early:])
+            yield StepPair(None, step)
+    yield from (StepPair(before, None) for before in gone[early:])
 
 
 def _content(step: Step) -> tuple[object, ...]:
     return step.function, step.index, tuple((edge.argument, edge.parent.rpartition(".")[2]) for edge in step.reads)
 
 
-def _exchanged(arguments: dict[str, tuple[list[str], list[str]]], step: Step) -> list[str]:
-    """Return that two operands stand for one another, where that is all."""
+def _swapped_operands(arguments: dict[str, tuple[list[str], list[str]]], step: Step) -> list[str]:
+    """Return one line if two operands were swapped, and nothing else."""
     pairs = [*arguments.values()]
     if len(pairs) != _PAIR or pairs[0] != pairs[1][::-1]:
         return []
@@ -264,7 +264,7 @@ def _calls(before: Step, after: Step) -> Iterator[str]:
 
 
 def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iterator[str]:
-    """Yield which parameters and buffers come or go, or have another shape; that of a renamed module is the same."""
+    """Yield the parameters and buffers that come, go or change shape; a module's new name is not a difference."""
     old = {edge.argument: edge.parent for edge in before.reads}
     new = {edge.argument: edge.parent for edge in after.reads}
     for argument in dict.fromkeys([*old, *new]):
@@ -281,7 +281,7 @@ def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iter
 
 
 def _relative(name: str, step: Step) -> str:
-    """Return a parameter's name inside the module that reads it, its whole address where that is another's."""
+    """Return a parameter's name relative to the module that reads it; its address if another module owns it."""
     return name.removeprefix(f"{_address(step)}.")
 
 
@@ -312,7 +312,7 @@ def _names(ids: list[str]) -> str:
 
 
 def _roots(old: str, new: str) -> tuple[str, str]:
-    """Return two addresses without the names at the end that they share."""
+    """Return two addresses without the names that both end in."""
     first, second = old.split("."), new.split(".")
     while first and second and first[-1] == second[-1]:
         first.pop()
@@ -327,8 +327,8 @@ def _what(step: Step) -> _What:
     return step.applied, step.arguments, step.reads, step.index
 
 
-def _moved(gone: list[list[Step]], new: list[list[Step]]) -> set[str]:
-    """Return the ids of steps that run elsewhere now: the same function with the same arguments, gone and come."""
+def _moved_ids(gone: list[list[Step]], new: list[list[Step]]) -> set[str]:
+    """Return the ids of steps that moved: the same function with the same arguments is in both lists."""
     by_what: dict[_What, list[Step]] = defaultdict(list)
     for step in (step for steps in gone for step in steps):
         by_what[_what(step)].append(step)
@@ -344,20 +344,20 @@ def _stretch(old: list[Step], new: list[Step], moved: set[str]) -> Iterator[Find
     old = [step for step in old if step.id not in moved]
     new = [step for step in new if step.id not in moved]
     if went:
-        yield _finding(went[0], f"moved: {_listed(went)} at another place in the order")
+        yield _finding(went[0], f"moved: {_list_text(went)} at another place in the order")
     if old and new:
-        yield _finding(new[0], f"replaced: {_listed(new)} in place of {_listed(old)}")
+        yield _finding(new[0], f"replaced: {_list_text(new)} in place of {_list_text(old)}")
     elif new:
-        yield _finding(new[0], f"added: {_listed(new)}")
+        yield _finding(new[0], f"added: {_list_text(new)}")
     elif old:
-        yield _finding(old[0], f"removed: {_listed(old)}")
+        yield _finding(old[0], f"removed: {_list_text(old)}")
 
 
 def _finding(step: Step, message: str) -> Finding:
-    return Finding(change=Change.STRUCTURE, operation=step.id, message=message, source_line=step.source_line)
+    return Finding(change=Change.STRUCTURE, operation=step.id, message=message, source_place=step.source_place)
 
 
-def _listed(steps: list[Step]) -> str:
+def _list_text(steps: list[Step]) -> str:
     if len(steps) > _SHOWN:
         return f"{steps[0].id} to {steps[-1].id} ({len(steps)} operations)"
     return ", ".join(f"{step.id}({', '.join(step.arguments)})"[:120] for step in steps)

@@ -1,4 +1,4 @@
-"""Compares one model with its baseline in a straight line: align, judge, then put in order; needs no torch."""
+"""Compares one model with its baseline: aligns, judges and sorts; needs no torch."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Mapping
 
-from pytest_torchlens.baseline.align import Aligned
+from pytest_torchlens.baseline.align import StepAlignment
 from pytest_torchlens.baseline.conditions import Conditions
-from pytest_torchlens.baseline.costs import grown
+from pytest_torchlens.baseline.costs import cost_findings
 from pytest_torchlens.baseline.environments import axes
 from pytest_torchlens.baseline.environments import nearest_class
-from pytest_torchlens.baseline.judge import Judged
 from pytest_torchlens.baseline.judge import Judgement
+from pytest_torchlens.baseline.judge import Judgements
 from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.judge import judge
 from pytest_torchlens.baseline.snapshot import STATUSES
-from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import function_of
-from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
 from pytest_torchlens.records import Growth
+from pytest_torchlens.records import IsolatedResult
 
 SERIOUS = (
     Change.STRUCTURE,
@@ -40,7 +40,7 @@ SERIOUS = (
     Change.ENVIRONMENT,
     Change.IDENTICAL,
 )
-"""Classes, the most serious first."""
+"""Classes of change, the most serious first."""
 _MOST = 20
 """Findings that a comparison lists; its counts cover all."""
 _GROWTH = 6
@@ -69,7 +69,7 @@ def compare(
         Name of the baseline in messages.
     repeat
         Runs operations alone on the baseline's inputs, which separates an operation's own error from the error that it
-        inherits.  Without it, only operations with equal inputs are known to err by themselves.
+        inherits.  Without it, an operation's own error is known only where its inputs are equal.
     seconds
         Time of the fastest pass then and now; None if the two were not measured on one machine.
 
@@ -80,9 +80,9 @@ def compare(
     """
     conditions = conditions or Conditions()
     blocks = _comparable(before, after)
-    aligned = Aligned(before, after)
+    aligned = StepAlignment(before, after)
     judged = judge(aligned, blocks, conditions, repeat)
-    costs = grown(before, after, conditions, seconds)
+    costs = cost_findings(before, after, conditions, seconds)
     findings = sorted(
         [*_differences(aligned, judged), *costs.values(), *(_less_proved(*blocks) if blocks else ())],
         key=lambda finding: SERIOUS.index(finding.change),
@@ -102,35 +102,36 @@ def compare(
     )
 
 
-def _comparable(before: Snapshot, after: Snapshot) -> tuple[Measured, Measured] | None:
+def _comparable(before: Snapshot, after: Snapshot) -> tuple[EnvironmentNumbers, EnvironmentNumbers] | None:
     """Return the numbers to compare: those of one class of environment, else those of the nearest classes."""
     for name in sorted(after.measured):
         if name in before.measured:
             return before.measured[name], after.measured[name]
-    for name in sorted(after.measured):
-        if (nearest := nearest_class(name, before.measured)) is not None:
-            return before.measured[nearest], after.measured[name]
+    known = {name: block.environment for name, block in before.measured.items()}
+    for _, block in sorted(after.measured.items()):
+        if (nearest := nearest_class(block.environment, known)) is not None:
+            return before.measured[nearest], block
     return None
 
 
-def _differences(aligned: Aligned, judged: Judged) -> Iterator[Finding]:
-    yield from aligned.replaced()
-    yield from aligned.renamed()
+def _differences(aligned: StepAlignment, judged: Judgements) -> Iterator[Finding]:
+    yield from aligned.replacements()
+    yield from aligned.renames()
     for both, judgement in zip(aligned.steps, judged.judgements, strict=True):
         if judgement.message:
             yield judgement.finding(both.step)
     yield from aligned.outside_steps()
 
 
-def _less_proved(before: Measured, after: Measured) -> Iterator[Finding]:
-    """Yield the parts of the validation that passed better in the baseline, of those that both ran."""
+def _less_proved(before: EnvironmentNumbers, after: EnvironmentNumbers) -> Iterator[Finding]:
+    """Yield the parts of the validation that both ran, and that passed better in the baseline."""
     for part, old in before.proof.items():
         new = after.proof.get(part, old)
         if STATUSES.index(new) > STATUSES.index(old):
             yield Finding(change=Change.UNSTABLE, message=f"less could be proved: {part} {old} → {new}")
 
 
-def _verdict(findings: list[Finding], judged: Judged, has_numbers: bool) -> Change:
+def _verdict(findings: list[Finding], judged: Judgements, has_numbers: bool) -> Change:
     verdict = findings[0].change if findings else Change.IDENTICAL
     if verdict is Change.IDENTICAL and any(not judgement.same for judgement in judged.judgements):
         return Change.DRIFT
@@ -143,15 +144,15 @@ def _word(judgement: Judgement, has_numbers: bool) -> str:
     return (Change.ENVIRONMENT if unknown else judgement.change).value
 
 
-def _fails(aligned: Aligned, findings: list[Finding], verdict: Change, conditions: Conditions) -> bool:
+def _fails(aligned: StepAlignment, findings: list[Finding], verdict: Change, conditions: Conditions) -> bool:
     steps = {step.id: step for side in (aligned.before, aligned.after) for step in side.steps}
     if any(conditions.fails(finding.change, steps.get(finding.operation)) for finding in findings):
         return True
     return not findings and conditions.fails(verdict)
 
 
-def _growth(aligned: Aligned, judgements: list[Judgement], findings: list[Finding]) -> Iterator[Growth]:
-    """Yield the first difference in numbers and some of the steps that it reaches, in order, with the last one."""
+def _growth(aligned: StepAlignment, judgements: list[Judgement], findings: list[Finding]) -> Iterator[Growth]:
+    """Yield the first difference in numbers, some of the steps that it reaches in order, and the last of them."""
     first = next((finding for finding in findings if finding.error is not None), None)
     if first is None:
         return
@@ -165,7 +166,7 @@ def _growth(aligned: Aligned, judgements: list[Judgement], findings: list[Findin
             yield Growth(operation=aligned.steps[place].step.id, error=error.largest, nrms=error.nrms)
 
 
-def _reached(aligned: Aligned, judgements: list[Judgement], start: int) -> list[int]:
+def _reached(aligned: StepAlignment, judgements: list[Judgement], start: int) -> list[int]:
     reached = {start}
     for place, both in enumerate(aligned.steps):
         if reached & set(both.parents) and not judgements[place].same:
@@ -173,7 +174,7 @@ def _reached(aligned: Aligned, judgements: list[Judgement], start: int) -> list[
     return sorted(reached)
 
 
-def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, Alone]) -> Iterator[str]:
+def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, IsolatedResult]) -> Iterator[str]:
     if without_numbers is not None:
         known = ", ".join(sorted(without_numbers.measured)) or "no environment"
         yield f"numbers were not compared: the baseline has those of {known}"
@@ -182,7 +183,7 @@ def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, Alo
     yield from _of_repeated(alone)
 
 
-def _of_repeated(alone: Mapping[str, Alone]) -> Iterator[str]:
+def _of_repeated(alone: Mapping[str, IsolatedResult]) -> Iterator[str]:
     """Yield how many operations were run alone, how many results differ, and why other operations were not run."""
     ran = {name: result for name, result in alone.items() if not result.reason}
     if ran:

@@ -1,4 +1,4 @@
-"""What may differ, and what fails a model: one grammar for options, markers, zoo files and the command."""
+"""Reads what may differ, and what fails a model: one grammar for options, markers, zoo files and commands."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pytest_torchlens.records import close
 
 LIMITS = ("own", "graph", "output")
 COSTS = ("peak", "flops", "operations", "parameters", "time")
-"""What a model costs: sizes, which are compared exactly, and time, which is where it is named alone."""
+"""Costs of a model: sizes are always compared, exactly; time only where a condition names it."""
 DEFAULT = (Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
-"""Classes that fail a model where no others are asked for."""
+"""Classes of change that fail a model unless conditions name others."""
 _FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED, Change.SLOWER))
 _CONDITION = re.compile(r"(?P<name>[a-z-]+)(?::(?P<value>[^@]*))?(?:@(?P<glob>.+))?")
 
 
 class ConditionError(ValueError):
-    """A condition that is none; the message says what there is."""
+    """A text that is not a condition; the message lists what is."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Condition:
     value
         The limit, relative; NaN for a class.
     glob
-        Module paths, functions or ids that it is about.
+        Matches the module calls, functions or ids that the condition is about.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Condition:
     glob: str = "*"
 
     def fits(self, step: Step | None) -> bool:
-        """Whether it speaks of an operation; of the model (None) all do that speak of everything."""
+        """Whether it is about an operation; about the model (None) if it has no glob."""
         if self.glob == "*" or step is None:
             return self.glob == "*"
         return any(fnmatchcase(name, self.glob) for name in (step.id, module_of(step.id), step.function, step.applied))
@@ -53,9 +53,9 @@ class Condition:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions together; of two that speak of the same, the later wins."""
+    """Several conditions; of two about the same, the later one wins."""
 
-    given: tuple[Condition, ...] = ()
+    items: tuple[Condition, ...] = ()
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Conditions:
@@ -64,26 +64,26 @@ class Conditions:
         Raises
         ------
         ConditionError
-            If one is none.
+            If a text is not a condition.
         """
         parts = [part.strip() for text in texts for part in text.split(",")]
         return cls(tuple(_condition(part) for part in parts if part))
 
     def fails(self, change: Change, step: Step | None = None) -> bool:
-        """Whether a class of change at an operation, or in the model (None), fails it."""
-        words = [condition for condition in self.given if condition.name == "none" or _is_class(condition.name)]
+        """Whether a class of change at an operation, or in the model (None), fails the model."""
+        words = [condition for condition in self.items if condition.name == "none" or _is_class(condition.name)]
         if not words:
             return change in DEFAULT
         return any(condition.name == change.value and condition.fits(step) for condition in words)
 
     def limit(self, name: str, step: Step) -> float | None:
-        """Return the limit ``own``, ``graph`` or ``output`` of an operation; None where none was given."""
-        found = [condition.value for condition in self.given if condition.name == name and condition.fits(step)]
+        """Return the limit ``own``, ``graph`` or ``output`` of an operation; None if no condition sets it."""
+        found = [condition.value for condition in self.items if condition.name == name and condition.fits(step)]
         return found[-1] if found else None
 
     def cost(self, name: str) -> float | None:
-        """Return by how much a cost may grow, relative; None where that was not said: then more fails nothing."""
-        found = [condition.value for condition in self.given if condition.name == name]
+        """Return by how much a cost may grow, relative; None if no condition limits it."""
+        found = [condition.value for condition in self.items if condition.name == name]
         return found[-1] if found else None
 
 
@@ -95,17 +95,19 @@ def _condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
     names = (*(change.value for change in _FAILING), *LIMITS, *COSTS, "none")
     if found is not None and found["name"] == Change.SLOWER.value:
-        raise ConditionError(f"{text!r}: say by how much a pass may be slower, as in time:+20%")
+        raise ConditionError(f"expected by how much a pass may be slower, as in time:+20%, got {text!r}")
     if found is None or found["name"] not in names:
         word = found["name"] if found else text
-        raise ConditionError(f"no condition {text!r}: {close(word, names) or 'there are ' + ', '.join(names)}")
+        raise ConditionError(
+            f"expected a condition, got {text!r}; {close(word, names) or 'there are ' + ', '.join(names)}"
+        )
     name, value, glob = found["name"], found["value"], found["glob"] or "*"
     if name in COSTS and found["glob"]:
-        raise ConditionError(f"{text!r}: {name!r} is the whole model's, without {'@' + glob!r}")
+        raise ConditionError(f"expected {name!r} without {'@' + glob!r}, as it is the whole model's, got {text!r}")
     if name in LIMITS + COSTS:
         return Condition(name, _number(text, name, value or ""), glob)
     if value is not None:
-        raise ConditionError(f"{text!r}: {name!r} takes no value")
+        raise ConditionError(f"expected {name!r} without a value, got {text!r}")
     return Condition(name, glob=glob)
 
 
@@ -116,5 +118,5 @@ def _number(text: str, name: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise ConditionError(f"{text!r}: {name!r} takes a number from 0, as in {example}")
+        raise ConditionError(f"expected a number from 0, as in {example}, got {text!r}")
     return number

@@ -1,6 +1,6 @@
 """Compares a model's costs with those of its baseline: exact sizes, and the time on one machine.
 
-Times are stored on the machine that measured them and nowhere else: they say nothing about another machine.
+Times are stored only on the machine that measured them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pytest_torchlens.records import Finding
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 
-UNTIMED = "times were not compared: none of this machine had been kept; now this run's are"
-"""Said where a condition asks for a comparison that cannot be made yet."""
-UNTIMED_AGAINST = "times were not compared: of another interpreter's run none is taken"
-"""Said where it is never made."""
+UNTIMED = "times not compared: no earlier time from this machine; this run's time was stored"
+"""Reported if a condition limits the time and there is nothing to compare with yet."""
+UNTIMED_AGAINST = "times not compared: the other interpreter's run is not timed"
+"""Reported if a condition limits the time of a run against another interpreter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,11 @@ class StoredTimes:
     Attributes
     ----------
     machine
-        Where they were measured.
+        The machine that measured them.
     baseline
-        When the baseline was stored, or first after that.
+        Of the run that stored the baseline, or of the first run after it.
     last
-        In the last run.
+        Of the last run.
     """
 
     machine: str
@@ -44,20 +44,20 @@ class StoredTimes:
 
     def __post_init__(self) -> None:
         if not all(0 < seconds < math.inf for seconds in (self.baseline, self.last)):
-            raise ValueError(f"no time of a pass: {self}")
+            raise ValueError(f"expected seconds above 0, got {self}")
 
     def after(self, machine: str, seconds: float) -> StoredTimes:
-        """Return them after another run; those of another machine are dropped."""
+        """Return the times after another run; a time of another machine is dropped."""
         same = machine == self.machine
         return StoredTimes(machine=machine, baseline=self.baseline if same else seconds, last=seconds)
 
-    def accepted(self) -> StoredTimes:
-        """Return them as they are when what the last run obtained becomes the baseline."""
+    def as_baseline(self) -> StoredTimes:
+        """Return the times after the last run has become the baseline."""
         return replace(self, baseline=self.last)
 
 
 def read_times(path: Path) -> StoredTimes | None:
-    """Return what a file has; None where there is none that can be used: then it is written anew."""
+    """Return the times in a file; None if it is missing or damaged: it is then written anew."""
     try:
         return from_json(path.read_text(encoding="utf-8"), StoredTimes)
     except (OSError, ValueError):
@@ -65,27 +65,27 @@ def read_times(path: Path) -> StoredTimes | None:
 
 
 def times_text(times: StoredTimes) -> str:
-    """Return times as text, which `read_times` reads."""
+    """Return times as text for `read_times`."""
     return to_json(times) + "\n"
 
 
 _TOTALS = {"flops": "flops", "operations": "operations", "parameters": "parameters", "peak": "peak_bytes"}
-"""Names of costs in conditions, and of the totals that are compared exactly."""
+"""By a cost's name in conditions: the name of the total, which is compared exactly."""
 
 
-def grown(
+def cost_findings(
     before: Snapshot, after: Snapshot, conditions: Conditions, seconds: tuple[float, float] | None
 ) -> dict[str, Finding]:
-    """Return what a model costs more than it may, by the cost's name in conditions.
+    """Return a finding for each cost that grew more than allowed, by the cost's name in conditions.
 
     Parameters
     ----------
     before, after
-        Their totals are compared where both have them.
+        A total is compared if both have it.
     conditions
-        By how much a cost may grow; sizes by nothing if that is not said, time by anything.
+        By how much a cost may grow.  Without a condition sizes may not grow, and time may.
     seconds
-        Of the fastest pass then and now, on one machine; None where the two cannot be compared.
+        Of the fastest pass then and now, on one machine; None if the two cannot be compared.
     """
     found = dict(_larger(before.totals, after.totals, conditions))
     allowed = conditions.cost("time")

@@ -1,4 +1,4 @@
-"""How far two tensors are apart, judged from the numbers that a snapshot stores, and how far they may be.
+"""Measures how far two tensors are apart, from the numbers that a snapshot stores, and how far they may be.
 
 The tolerance depends on the dtype and on the function that was computed.
 """
@@ -20,22 +20,22 @@ _PARTS = {"complex128": "float64", "complex64": "float32", "complex32": "float16
 _OWN = {"float64": 4096.0, "float32": 64.0, "float16": 2.0, "bfloat16": 2.0}
 _GRAPH = {"float64": 1e-11, "float32": 1e-4, "float16": 2e-2, "bfloat16": 0.15}
 _OUTPUT = {"float64": 1e-11, "float32": 2e-5, "float16": 5e-3, "bfloat16": 2e-2}
-_LONG = 256
-"""Terms of a sum from which on its rounding error is let grow."""
+_LONG_REDUCTION = 256
+"""Terms of a sum; the rounding error of longer sums may be larger."""
 _MACHINE, _TF32 = 2.0, 10.0
 
 
 class Tolerance:
-    """Limits on the largest difference, relative to the largest value; half of each holds for the RMS.
+    """Limits on the largest difference, relative to the largest value; the RMS may be half as much.
 
     Parameters
     ----------
     conditions
-        Limits that were asked for; they hold as they are.
+        The user's limits, which replace the defaults.
     machines_differ
-        Whether the numbers are of different CPUs or settings.
+        Whether the numbers come from different CPUs or settings.
     environment
-        Where the later numbers were had.
+        Where the later numbers were measured.
     """
 
     def __init__(self, conditions: Conditions, machines_differ: bool, environment: Environment) -> None:
@@ -46,20 +46,20 @@ class Tolerance:
         self._factor = _TF32 if rounded else _MACHINE if machines_differ else 1.0
 
     def own(self, step: Step, terms: int) -> float:
-        """Return what an operation on equal inputs may differ by; `terms` is the length of the sums in it."""
+        """Return how much an operation may differ on equal inputs; `terms` is the length of the sums in it."""
         dtype = _real(step.dtype)
         default = _OWN.get(dtype, 0.0) * _EPS.get(dtype, 0.0) * self._factor
-        return self._given("own", step, default * math.sqrt(max(1.0, terms / _LONG)))
+        return self._limit("own", step, default * math.sqrt(max(1.0, terms / _LONG_REDUCTION)))
 
     def graph(self, step: Step) -> float:
-        """Return what may have grown out of small differences up to an operation."""
-        return self._given("graph", step, _GRAPH.get(_real(step.dtype), 0.0) * self._factor)
+        """Return how much an operation may differ if its inputs differ within tolerance."""
+        return self._limit("graph", step, _GRAPH.get(_real(step.dtype), 0.0) * self._factor)
 
     def output(self, step: Step) -> float:
-        """Return what an output of the model may differ by."""
-        return self._given("output", step, _OUTPUT.get(_real(step.dtype), 0.0) * self._factor)
+        """Return how much an output of the model may differ."""
+        return self._limit("output", step, _OUTPUT.get(_real(step.dtype), 0.0) * self._factor)
 
-    def _given(self, name: str, step: Step, default: float) -> float:
+    def _limit(self, name: str, step: Step, default: float) -> float:
         given = self._conditions.limit(name, step)
         return default if given is None else given
 
@@ -69,12 +69,12 @@ def _real(dtype: str) -> str:
 
 
 def is_exact(step: Step) -> bool:
-    """Whether an operation gives whole numbers or truth values, of which none is nearly right."""
+    """Whether an operation returns whole numbers or truth values, which may not differ at all."""
     return _real(step.dtype) not in _EPS
 
 
 def terms_of(step: Step, parents: list[Step], state: dict[str, Weight]) -> int:
-    """Return about how many terms the sums have that an operation takes."""
+    """Return roughly how many terms an operation sums up for each element."""
     weights = [state[edge.parent].shape for edge in step.reads if edge.parent in state]
     if weights:
         return math.prod(weights[0][1:])
@@ -83,19 +83,19 @@ def terms_of(step: Step, parents: list[Step], state: dict[str, Weight]) -> int:
     return max([1, *shrunk, *inner])
 
 
-_ALONE = 0.9
-"""Share of a difference in one bucket from which on it is taken for that of one element."""
+_ONE_ELEMENT = 0.9
+"""If one bucket has this share of the squared difference, the difference is taken to be one element's."""
 
 
 @dataclass(frozen=True)
 class Error:
-    """A difference: its largest, relative to the largest value, and its RMS, relative to theirs."""
+    """The difference of two tensors: its largest element relative to the largest value, its RMS relative to the RMS."""
 
     largest: float
     nrms: float
 
     def within(self, limit: float) -> bool:
-        """Whether it is tolerated."""
+        """Whether the limit allows it."""
         return self.largest <= limit and self.nrms <= limit / 2
 
 
@@ -103,16 +103,16 @@ NONE = Error(0.0, 0.0)
 
 
 def error_between(before: Numbers, after: Numbers, size: int, scale: float = 0.0) -> Error | None:
-    """Return the difference of two tensors of one shape; None where it cannot be told.
+    """Return the difference of two tensors of one shape; None if their numbers do not tell.
 
     Parameters
     ----------
     before, after
-        What is kept of them.
+        What snapshots store of them.
     size
         Number of elements.
     scale
-        A largest value to relate it to at least, for sums whose terms nearly cancel.
+        The least value to divide by, for sums whose terms nearly cancel.
     """
     if not (before.sketch and after.sketch and size):
         return None
@@ -120,7 +120,7 @@ def error_between(before: Numbers, after: Numbers, size: int, scale: float = 0.0
     square = math.fsum(step * step for step in steps)
     seen = [abs(new - old) for old, new in zip(before.samples, after.samples, strict=True) if _finite(new, old)]
     bucket = max(map(abs, steps))
-    alone = bucket if bucket * bucket > _ALONE * square else 0.0
+    alone = bucket if bucket * bucket > _ONE_ELEMENT * square else 0.0
     rms = math.sqrt(square / size)
     largest = max([*seen, abs(after.low - before.low), abs(after.high - before.high), alone, rms])
     return Error(_ratio(largest, max(before.largest, after.largest, scale)), _ratio(rms, max(before.rms, scale)))

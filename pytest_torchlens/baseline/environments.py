@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 
 from pytest_torchlens.records import Environment
 
@@ -24,13 +25,14 @@ def class_of(environment: Environment) -> str:
     return " ".join(filter(None, (environment.device, environment.cpu_capability, count)))
 
 
-def nearest_class(wanted: str, known: Iterable[str]) -> str | None:
-    """Return the known class most like `wanted`; None if no known class has its device."""
-    same_device = [name for name in known if name.split(" ")[0] == wanted.split(" ", maxsplit=1)[0]]
-    if not same_device:
-        return None
-    words = wanted.split(" ")
-    return max(sorted(same_device), key=lambda name: [a == b for a, b in zip(name.split(" "), words, strict=False)])
+def nearest_class(wanted: Environment, known: Mapping[str, Environment]) -> str | None:
+    """Return the known class most like that of `wanted`; None if no known class has its device."""
+    same_device = [name for name, environment in known.items() if environment.device == wanted.device]
+    return max(sorted(same_device), key=lambda name: _common_facts(wanted, known[name]), default=None)
+
+
+def _common_facts(one: Environment, other: Environment) -> tuple[bool, bool]:
+    return one.cpu_capability == other.cpu_capability, one.num_threads == other.num_threads
 
 
 def axes(before: Environment, after: Environment) -> tuple[str, ...]:
@@ -59,7 +61,7 @@ def version_axes(before: Environment, after: Environment) -> tuple[str, ...]:
 
 
 def _in_both(before: dict[str, str], after: dict[str, str], names: Iterable[str]) -> dict[str, tuple[object, object]]:
-    """Return the facts that both sides have; a fact that only a later version of ours records has not changed."""
+    """Return the facts that both sides have: a fact that only a later pytest-torchlens records has not changed."""
     return {name: (before[name], after[name]) for name in names if name in before and name in after}
 
 

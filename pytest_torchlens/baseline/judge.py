@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 
-from pytest_torchlens.baseline.align import Aligned
-from pytest_torchlens.baseline.align import Both
+from pytest_torchlens.baseline.align import StepAlignment
+from pytest_torchlens.baseline.align import StepPair
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.distance import NONE
 from pytest_torchlens.baseline.distance import Error
@@ -17,15 +17,15 @@ from pytest_torchlens.baseline.distance import error_between
 from pytest_torchlens.baseline.distance import is_exact
 from pytest_torchlens.baseline.distance import terms_of
 from pytest_torchlens.baseline.environments import machine_axes
-from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
-from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Exactness
 from pytest_torchlens.records import Finding
+from pytest_torchlens.records import IsolatedResult
 
 SOURCES = ("input", "constant")
 _DECISIONS = frozenset(
@@ -33,12 +33,12 @@ _DECISIONS = frozenset(
     "uniqueconsecutive nonzero bucketize searchsorted multinomial nms round floor ceil trunc sign heaviside gt lt ge "
     "le eq ne greater less where gridsample gridsampler interpolate onehot quantize roialign".split()
 )
-"""Functions that choose: a small difference before can be a large one after."""
+"""Functions that choose: a small difference in their inputs can make a large one in their results."""
 _SUMS = frozenset("add sub mean sum diff lerp addmm addcmul baddbmm".split())
-"""Functions whose terms may cancel: what is left is to be related to the terms."""
+"""Functions whose terms may cancel: their error is measured relative to the terms."""
 _CANCELLED = 1e-3
-_JUMP = 10.0
-"""Growth from the worst parent that no sound operation shows on small differences."""
+_GROWTH_RATIO = 10.0
+"""If a small difference grows by more than this ratio, the operation itself is at fault."""
 _OWN = "from equal inputs it computes other values"
 _UNSTEADY = "on the baseline's inputs it gives other values each time"
 _ONCE = "from equal inputs it gave other values in the pass, and the baseline's when it was run again"
@@ -46,26 +46,27 @@ _ONCE = "from equal inputs it gave other values in the pass, and the baseline's 
 
 @dataclass
 class Judgement:
-    """What is found at one step.
+    """The judgement of one step.
 
     Attributes
     ----------
     change
-        Its class.
+        The class of change.
     same
-        Whether its values are those of the baseline, bit for bit.
+        Whether the values are those of the baseline, bit for bit.
     tainted
-        Whether something beyond tolerance, or another computation, is behind its values: they are not judged.
+        Whether the values follow from a difference beyond tolerance, or from another computation.  Later steps that
+        read them are then not judged.
     shifted
-        Whether its tensor has another shape, dtype or layout.
+        Whether the tensor has another shape, dtype or layout.
     error
-        Its difference; None where it could not be told.
+        The difference; None if it is not known.
     message
-        What it is about, where the difference begins here.
+        What differs, if the difference begins here.
     limit
-        What the error may be.
+        How large the error may be.
     alone
-        What it gives by itself on the baseline's inputs, where that was tried.
+        The result of the step run alone on the baseline's inputs; None if it was not run.
     """
 
     change: Change = Change.IDENTICAL
@@ -75,7 +76,7 @@ class Judgement:
     error: Error | None = NONE
     message: str = ""
     limit: float | None = None
-    alone: Alone | None = None
+    alone: IsolatedResult | None = None
 
     def finding(self, step: Step) -> Finding:
         """Return it as a finding at a step."""
@@ -85,7 +86,7 @@ class Judgement:
             change=self.change,
             operation=step.id,
             message=self.message,
-            source_line=step.source_line,
+            source_place=step.source_place,
             error=error.largest if error else None,
             nrms=error.nrms if error else None,
             limit=self.limit,
@@ -95,7 +96,7 @@ class Judgement:
 
 @dataclass
 class _Case:
-    """A step of both snapshots with what its judgement hangs on."""
+    """A step of both snapshots, and all that its judgement depends on."""
 
     before: Step
     after: Step
@@ -103,7 +104,7 @@ class _Case:
     new: Numbers
     parents: list[Judgement]
     weights: list[str]
-    """Parameters and buffers that it reads and that differ."""
+    """Parameters and buffers that the step reads and that differ."""
     rewired: bool
     error: Error | None = None
 
@@ -123,7 +124,7 @@ class _Case:
 
     @property
     def same(self) -> bool:
-        """Whether the values are equal; where no digest tells, whether those of the parents are."""
+        """Whether the values are equal; without digests, whether those of the parents are."""
         if (self.before.shape, self.before.dtype) != (self.after.shape, self.after.dtype):
             return False
         if not (self.old.digest or self.new.digest):
@@ -150,11 +151,11 @@ class Suspects:
     numbers: dict[str, Numbers]
 
 
-Repeat = Callable[[Suspects], Mapping[str, Alone]]
+Repeat = Callable[[Suspects], Mapping[str, IsolatedResult]]
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judgements:
     """The judgements of all steps.
 
     Attributes
@@ -166,12 +167,15 @@ class Judged:
     """
 
     judgements: list[Judgement]
-    alone: Mapping[str, Alone]
+    alone: Mapping[str, IsolatedResult]
 
 
 def judge(
-    aligned: Aligned, blocks: tuple[Measured, Measured] | None, conditions: Conditions, repeat: Repeat | None = None
-) -> Judged:
+    aligned: StepAlignment,
+    blocks: tuple[EnvironmentNumbers, EnvironmentNumbers] | None,
+    conditions: Conditions,
+    repeat: Repeat | None = None,
+) -> Judgements:
     """Judge aligned steps.
 
     Parameters
@@ -192,30 +196,30 @@ def judge(
     steps = _Judge((aligned.before, aligned.after), numbers, tolerance, machines_differ)
     judgements = steps.judge(aligned)
     if repeat is None or not steps.suspects or numbers is None:
-        return Judged(judgements, {})
+        return Judgements(judgements, {})
     alone = repeat(Suspects(steps.suspects, aligned.partners, numbers[0]))
-    return Judged(steps.judge(aligned, alone), alone)
+    return Judgements(steps.judge(aligned, alone), alone)
 
 
 class _Judge:
-    """Goes through aligned steps in order.
+    """Judges aligned steps in order.
 
     Parameters
     ----------
     snapshots
         Before and after.
     numbers
-        Their numbers; None where there are none to compare.
+        Their numbers; None if they have none to compare.
     tolerance
-        How far these may differ.
+        How much the numbers may differ.
     machines_differ
-        Whether they are of different CPUs or settings: then every kernel may differ.
+        Whether they come from different CPUs or settings: every kernel may then differ.
 
     Attributes
     ----------
     suspects
-        Steps whose own error is to be told from what they inherit, by their ids now; of each the least value to relate
-        an error to.
+        Steps whose own error must be separated from the inherited one, by id in `after`; for each the least value to
+        divide an error by.
     """
 
     def __init__(
@@ -226,24 +230,24 @@ class _Judge:
         machines_differ: bool,
     ) -> None:
         self.suspects: dict[str, float] = {}
-        self._alone: Mapping[str, Alone] = {}
+        self._alone: Mapping[str, IsolatedResult] = {}
         self._states = snapshots[0].state, snapshots[1].state
         self._numbers = numbers or ({}, {})
         self._tolerance = tolerance
         self._machines_differ = machines_differ
-        self._steps: list[Both] = []
+        self._steps: list[StepPair] = []
         self._steps_by_id: dict[str, Step] = {}
-        self._found: list[Judgement] = []
+        self._judgements: list[Judgement] = []
 
-    def judge(self, aligned: Aligned, alone: Mapping[str, Alone] | None = None) -> list[Judgement]:
-        """Return a judgement for each step, in order; `alone` has what suspects gave on the baseline's inputs."""
-        self._steps, self._found, self._alone = aligned.steps, [], alone or {}
+    def judge(self, aligned: StepAlignment, alone: Mapping[str, IsolatedResult] | None = None) -> list[Judgement]:
+        """Return a judgement for each step, in order; `alone` has the suspects' results on the baseline's inputs."""
+        self._steps, self._judgements, self._alone = aligned.steps, [], alone or {}
         self._steps_by_id = {both.after.id: both.after for both in aligned.steps if both.after is not None}
         for both in aligned.steps:
-            self._found.append(self._judge(both))
-        return self._found
+            self._judgements.append(self._judge(both))
+        return self._judgements
 
-    def _judge(self, both: Both) -> Judgement:
+    def _judge(self, both: StepPair) -> Judgement:
         if both.before is None or both.after is None:
             return Judgement(Change.STRUCTURE, same=False, tainted=True, shifted=True, error=None)
         case = self._case(both, both.before, both.after)
@@ -251,14 +255,14 @@ class _Judge:
         if both.structure:
             return Judgement(Change.STRUCTURE, case.same, not case.same, shifted, case.error, "; ".join(both.structure))
         if shifted:
-            return self._shifted(both, case)
-        if case.same and case.weights:  # other weights that this input does not show
+            return self._judge_layout(both, case)
+        if case.same and case.weights:  # other weights, which this input does not show
             return Judgement(Change.INPUTS_DIFFER, message=self._of_weights(case))
-        return Judgement() if case.same else self._told_apart(both, case)
+        return Judgement() if case.same else self._judge_difference(both, case)
 
-    def _told_apart(self, both: Both, case: _Case) -> Judgement:
-        """Judge by what the step gives on the baseline's inputs, where it was run on them, else by what it inherits."""
-        found, step = self._other_values(case), case.after
+    def _judge_difference(self, both: StepPair, case: _Case) -> Judgement:
+        """Judge a step with other values: by its result on the baseline's inputs if known, else by what it reads."""
+        found, step = self._judge_values(case), case.after
         if found.change in (Change.INPUTS_DIFFER, Change.UNSTABLE) or case.rewired or step.is_view:
             return found
         if step.function != "output" and case.old.digest and case.new.digest:
@@ -268,10 +272,10 @@ class _Judge:
             return found
         if not alone.steady:
             return replace(found, change=Change.UNSTABLE, tainted=True, message=_UNSTEADY, limit=None, alone=alone)
-        return self._innocent(case, found, alone) if alone.same else self._guilty(case, alone)
+        return self._judge_same_alone(case, found, alone) if alone.same else self._judge_other_alone(case, alone)
 
-    def _innocent(self, case: _Case, found: Judgement, alone: Alone) -> Judgement:
-        """Judge a step that gives on the baseline's inputs what it gave then."""
+    def _judge_same_alone(self, case: _Case, found: Judgement, alone: IsolatedResult) -> Judgement:
+        """Judge a step that has the baseline's result on the baseline's inputs."""
         if not (case.inherits or case.tainted):
             return replace(found, change=Change.UNSTABLE, tainted=True, message=_ONCE, limit=None, alone=alone)
         if found.change is Change.REGRESSION:
@@ -279,12 +283,14 @@ class _Judge:
         message = f"{found.message}; on the baseline's it gives what it gave" if found.message else ""
         return replace(found, message=message, alone=alone)
 
-    def _guilty(self, case: _Case, alone: Alone) -> Judgement:
-        """Judge a step that gives something else on the baseline's inputs: that is its own."""
+    def _judge_other_alone(self, case: _Case, alone: IsolatedResult) -> Judgement:
+        """Judge a step that has another result on the baseline's inputs: the error is its own."""
         if alone.holes:
             message = f"on the baseline's inputs: {_of_holes(case.old, case.new)}"
             return Judgement(Change.NAN_CHANGE, False, True, error=case.error, message=message, alone=alone)
-        found = self._own(case, Error(alone.error, alone.nrms), "on the baseline's inputs it computes other values")
+        found = self._judge_own(
+            case, Error(alone.error, alone.nrms), "on the baseline's inputs it computes other values"
+        )
         better = alone.exactness is Exactness.MORE and alone.after is not None and alone.after <= (found.limit or 0) / 2
         if found.change is Change.REGRESSION and better:
             message = f"{found.message}, beyond tolerance, for it is more exact now"
@@ -292,9 +298,9 @@ class _Judge:
         in_graph = case.error if case.inherits or case.tainted else found.error
         return replace(found, tainted=found.tainted or case.tainted, error=in_graph, alone=alone)
 
-    def _case(self, both: Both, before: Step, after: Step) -> _Case:
+    def _case(self, both: StepPair, before: Step, after: Step) -> _Case:
         old, new = (side.get(step.id, Numbers()) for side, step in zip(self._numbers, (before, after), strict=True))
-        parents = [self._found[place] for place in both.parents]
+        parents = [self._judgements[place] for place in both.parents]
         case = _Case(before, after, old, new, parents, self._weights(before, after), both.rewired)
         if not case.same and before.shape == after.shape:
             case.error = error_between(old, new, after.size, self._scale(both))
@@ -305,8 +311,8 @@ class _Judge:
         new = {edge.argument: (edge.parent, self._states[1].get(edge.parent)) for edge in after.reads}
         return [name for argument, (name, weight) in new.items() if argument in old and old[argument] != weight]
 
-    def _scale(self, both: Both) -> float:
-        """Return the least value to relate an error to: of a sum, a part of its largest term."""
+    def _scale(self, both: StepPair) -> float:
+        """Return the least value to divide an error by: for a sum, a part of its largest term."""
         if both.step.function not in _SUMS:
             return 0.0
         steps = [self._steps[place].step.id for place in both.parents]
@@ -314,7 +320,7 @@ class _Judge:
             (_CANCELLED * self._numbers[1][name].largest for name in steps if name in self._numbers[1]), default=0
         )
 
-    def _shifted(self, both: Both, case: _Case) -> Judgement:
+    def _judge_layout(self, both: StepPair, case: _Case) -> Judgement:
         tainted = not case.same
         message = "; ".join(both.meta)
         if case.after.function in SOURCES:
@@ -330,21 +336,21 @@ class _Judge:
         why = " (a new name, and a zoo's random weights follow the names)" if renamed == case.weights else ""
         return f"other weights: {', '.join(case.weights)}{why}"
 
-    def _other_values(self, case: _Case) -> Judgement:
+    def _judge_values(self, case: _Case) -> Judgement:
         if case.after.function in SOURCES:
             return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message="other values")
         if case.weights:
             return Judgement(Change.INPUTS_DIFFER, False, True, error=case.error, message=self._of_weights(case))
-        if case.tainted or any(parent.shifted and parent.same for parent in case.parents):  # laid out otherwise
+        if case.tainted or any(parent.shifted and parent.same for parent in case.parents):  # another layout
             return Judgement(Change.PROPAGATED, False, True, error=case.error)
         if case.old.unstable or case.new.unstable:
             return Judgement(Change.UNSTABLE, False, True, error=case.error, message="each run gives other values")
         if _holes(case.old) != _holes(case.new):
             return Judgement(Change.NAN_CHANGE, False, True, error=case.error, message=_of_holes(case.old, case.new))
-        return self._inherited(case) if case.inherits else self._own(case, case.error, _OWN)
+        return self._judge_inherited(case) if case.inherits else self._judge_own(case, case.error, _OWN)
 
-    def _own(self, case: _Case, error: Error | None, message: str) -> Judgement:
-        """Judge a step by what differs from equal inputs: that is all its own."""
+    def _judge_own(self, case: _Case, error: Error | None, message: str) -> Judgement:
+        """Judge a step whose inputs are equal: the error is its own."""
         step = case.after
         if is_exact(step) and self._machines_differ and step.function in _DECISIONS:
             return Judgement(Change.DECISION_FLIP, False, True, error=error, message="another choice")
@@ -355,7 +361,7 @@ class _Judge:
         change = Change.DRIFT if self._machines_differ else Change.LOCAL_CHANGE
         return Judgement(change, False, error=error, message=message, limit=limit)
 
-    def _inherited(self, case: _Case) -> Judgement:
+    def _judge_inherited(self, case: _Case) -> Judgement:
         """Judge a step whose inputs differ within tolerance."""
         step, error = case.after, case.error or case.inherited
         if step.function == "output":
@@ -366,7 +372,7 @@ class _Judge:
         if step.function in _DECISIONS or is_exact(step):
             message = "inputs that differ within tolerance lead to another choice"
             return Judgement(Change.DECISION_FLIP, False, True, error=error, message=message)
-        if error.nrms > _JUMP * case.inherited.nrms:
+        if error.nrms > _GROWTH_RATIO * case.inherited.nrms:
             grown = (
                 f"{error.nrms / case.inherited.nrms:.0f} times" if case.inherited.nrms else "from nothing measurable"
             )

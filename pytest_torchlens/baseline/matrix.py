@@ -1,4 +1,4 @@
-"""Several environments side by side: models by environments, a verdict each; no torch."""
+"""Compares several environments: a table of models by environments, with a verdict in each cell; no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 
 MISSING = "error"
-"""Stands where an environment has no record of a model: there it did not run to its end."""
+"""The cell of a model that did not run to its end in an environment, and so has no record there."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Models by environments</title><style>
 :root {{ color-scheme: light dark; }}
@@ -35,7 +35,7 @@ pre {{ overflow-x: auto; }}
 
 @dataclass(frozen=True)
 class Matrix:
-    """Comparisons of the same models in several environments with one.
+    """Compares models in several environments with the same models in one.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Matrix:
     others
         Their names.
     rows
-        For each model what each of them comes to; None where it has no record of the model.
+        By model: its comparison in each other environment; None where that has no record of the model.
     """
 
     base: str
@@ -62,7 +62,7 @@ class Matrix:
         """
         first, *others = [Store(folder, folder) for folder in folders]
         rows = {
-            key: tuple(_compared(key, first, other, conditions) for other in others)
+            key: tuple(_compare(key, first, other, conditions) for other in others)
             for key in sorted({key for store in (first, *others) for key in store.models()})
         }
         names = [folder.name.removeprefix("@") for folder in folders]
@@ -70,11 +70,11 @@ class Matrix:
 
     @property
     def fails(self) -> bool:
-        """Whether a comparison fails, or a model did not run in one of the environments."""
+        """Whether a comparison fails, or an environment has no record of a model."""
         return any(cell is None or cell.fails for row in self.rows.values() for cell in row)
 
     def environments(self) -> list[str]:
-        """Return for each of the others in what it differs from the base: ``"new: torch 2.13.0 → 2.14.1"``."""
+        """Return how each other environment differs from the base: ``"new: torch 2.13.0 → 2.14.1"``."""
         columns = zip(*self.rows.values(), strict=True)
         return [f"{name}: {_axes(column)}" for name, column in zip(self.others, columns, strict=True)]
 
@@ -86,7 +86,7 @@ class Matrix:
         return tabulate([*rows, *totals], headers=(f"against {self.base}", *self.others), tablefmt=style)
 
     def details(self) -> str:
-        """Return where each difference begins, one line each."""
+        """Return one line for each model and environment that differ: where the difference begins."""
         lines = []
         for key, row in self.rows.items():
             for name, cell in zip(self.others, row, strict=True):
@@ -103,12 +103,12 @@ class Matrix:
         return f"{escaped.table('github')}\n\n{environments}\n\nWhere differences begin:\n\n{details}\n"
 
     def page(self) -> str:
-        """Return them as a page of its own."""
+        """Return table and details as an HTML page."""
         environments = "".join(f"<li>{html.escape(line)}</li>" for line in self.environments())
         return _PAGE.format(table=self.table("html"), environments=environments, details=html.escape(self.details()))
 
 
-def _compared(key: str, first: Store, other: Store, conditions: Conditions) -> Comparison | None:
+def _compare(key: str, first: Store, other: Store, conditions: Conditions) -> Comparison | None:
     before, after = first.load(key), other.load(key)
     return compare(before, after, conditions, baseline=key) if before is not None and after is not None else None
 

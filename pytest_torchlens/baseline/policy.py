@@ -1,4 +1,4 @@
-"""What a run does with baselines: compare, store, leave pending, fail."""
+"""Decides what a run does with baselines: compare, store, leave pending, fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
 from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import Store
-from pytest_torchlens.baseline.store import ignored_by_git
+from pytest_torchlens.baseline.store import ignore_in_git
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 
 UPDATES = ("new", "changed", "unused", "all")
 KEEPS = ("activations",)
-UNKEPT = "activations were not kept"
-"""Said before the reason."""
+NOT_SAVED = "activations not saved"
+"""Precedes the reason in a note."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How a run treats baselines; plain, so that it goes to other processes as JSON.
+    """How a run treats baselines; plain data, which goes to other processes as JSON.
 
     Attributes
     ----------
     folder, pending, activations, times
         Those of the `Store`.
     root
-        What paths are told relative to.
+        Reported paths are relative to this folder.
     update
-        Of ``"new"``, ``"changed"`` and ``"unused"`` what is stored, or deleted, now.
+        Which of ``"new"``, ``"changed"`` and ``"unused"`` baselines the run stores or deletes.
     strict
         Whether a model without a baseline fails.
     fail_on
         Conditions of the whole run, as `Conditions.of` reads them.
     keep
-        ``"activations"`` where all of them are to be kept.
+        ``"activations"`` to save all activations.
     against
-        Whose run it is compared with, in place of a stored baseline; empty for a stored one.
+        The interpreter whose run takes the place of a stored baseline; empty for a stored one.
     """
 
     folder: str
@@ -69,7 +69,7 @@ class Policy:
         )
 
     def conditions(self, fail_on: tuple[str, ...] = ()) -> Conditions:
-        """Return a model's own conditions with those of the run, which win over them."""
+        """Return the conditions of a model, then those of the run, which take precedence."""
         return Conditions.of((*fail_on, *self.fail_on))
 
     def check(
@@ -81,21 +81,21 @@ class Policy:
         history: ModelHistory | None = None,
         timed: tuple[str, float] | None = None,
     ) -> Comparison:
-        """Compare with the stored baseline, and store, keep or leave pending what was asked for.
+        """Compare a snapshot with the stored baseline, then store it or leave it pending.
 
         Parameters
         ----------
         key
-            Of the model in the store.
+            The model's key in the store.
         snapshot
-            What was obtained.
+            The model's pass in this run.
         fail_on
-            The model's own conditions; those of the run win over them.
+            The model's own conditions; those of the run take precedence.
         history
-            Of the snapshot: its operations are run again where the baseline's activations were kept; None where the
-            model has changed since.
+            The pass of the snapshot.  If the baseline's activations are saved, its operations run again on them.  None
+            if the model has changed since the pass.
         timed
-            The machine, and the seconds of the fastest pass on it; None where no time was taken.
+            The machine, and the seconds of the fastest pass on it; None if the pass was not timed.
 
         Raises
         ------
@@ -103,16 +103,16 @@ class Policy:
             If the stored file cannot be used.
         """
         seconds = self._seconds(key, timed) if timed is not None and not self.against else None
-        found = self._compared(key, snapshot, self.conditions(fail_on), history, seconds)
+        found = self._compare(key, snapshot, self.conditions(fail_on), history, seconds)
         if not self.keep or history is None:
             return found
         try:
-            self._keep_activations(key, history, snapshot)
+            self._save_activations(key, history, snapshot)
         except (OSError, ValueError) as error:
-            return replace(found, unsaved=str(error), notes=(*found.notes, f"{UNKEPT}: {error}"))
+            return replace(found, unsaved=str(error), notes=(*found.notes, f"{NOT_SAVED}: {error}"))
         return found
 
-    def _compared(
+    def _compare(
         self,
         key: str,
         snapshot: Snapshot,
@@ -129,7 +129,7 @@ class Policy:
         if stored is None:
             new = Comparison(verdict=Change.NEW, fails=self.strict or conditions.fails(Change.NEW))
             return self._settle(key, snapshot, new, "new")
-        name = self.against or self._told(self.store.path(key))
+        name = self.against or self._relative(self.store.path(key))
         repeat = self._repeat(key, snapshot, history)
         found = compare(stored, snapshot, conditions, baseline=name, repeat=repeat, seconds=seconds)
         if seconds is None and conditions.cost("time") is not None:
@@ -140,16 +140,16 @@ class Policy:
         return self._settle(key, snapshot, found, "new" if found.verdict is Change.ENVIRONMENT else "changed")
 
     def _seconds(self, key: str, timed: tuple[str, float]) -> tuple[float, float] | None:
-        """Keep the time of this run; return that of the baseline and it, None where there is none of this machine."""
+        """Store this run's time; return the baseline's and this one, None if the baseline's is of another machine."""
         before = self.store.times_of(key)
         try:
             times = self.store.note_time(key, *timed)
-        except OSError:  # as good as a machine on which nothing ran yet
+        except OSError:  # as on a machine without earlier times
             return None
         return (times.baseline, times.last) if before is not None and before.machine == times.machine else None
 
     def _repeat(self, key: str, snapshot: Snapshot, history: ModelHistory | None) -> Repeat | None:
-        """Return what runs operations on the activations that were kept of a model's baseline."""
+        """Return a runner of operations on the saved activations of a model's baseline; None without them."""
         folder = self.store.activations_of(key)
         if history is None or folder is None or not folder.is_dir():
             return None
@@ -157,16 +157,16 @@ class Policy:
 
         return Repeater(folder, history, snapshot)
 
-    def _keep_activations(self, key: str, history: ModelHistory, snapshot: Snapshot) -> None:
-        """Keep them, and those of the stored baseline, whose place they may take."""
+    def _save_activations(self, key: str, history: ModelHistory, snapshot: Snapshot) -> None:
+        """Save the activations of this pass; keep those of the stored baseline, and delete all others."""
         from pytest_torchlens.baseline.saved_activations import folder_name
-        from pytest_torchlens.baseline.saved_activations import keep
+        from pytest_torchlens.baseline.saved_activations import save_activations
         from pytest_torchlens.baseline.saved_activations import tidy
 
         folder = self.store.activations_of(key)
         assert folder is not None  # noqa: S101 - a policy has one
-        ignored_by_git(folder.parent)
-        keep(folder, history, snapshot)
+        ignore_in_git(folder.parent)
+        save_activations(folder, history, snapshot)
         stored = self.store.load(key)
         tidy(folder, {folder_name(b.numbers) for side in (stored, snapshot) if side for b in side.measured.values()})
 
@@ -176,7 +176,7 @@ class Policy:
             return found
         if kind in self.update:
             self.store.accept(key, snapshot)
-            stored = self._told(self.store.path(key))
+            stored = self._relative(self.store.path(key))
             return replace(found, fails=False, stored=stored, notes=(*found.notes, f"stored: {stored}"))
         try:
             self.store.keep(key, snapshot)
@@ -184,5 +184,5 @@ class Policy:
             return replace(found, notes=(*found.notes, f"it cannot wait to be accepted: {error}"))
         return found
 
-    def _told(self, path: Path) -> str:
+    def _relative(self, path: Path) -> str:
         return os.path.relpath(path, self.root) if self.root else str(path)

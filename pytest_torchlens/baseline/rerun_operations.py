@@ -1,4 +1,4 @@
-"""Runs operations again by themselves on a baseline's inputs: what differs then is their own, and not inherited."""
+"""Runs single operations again on a baseline's inputs: a difference is then their own, and not inherited."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from pytest_torchlens.baseline.judge import Suspects
-from pytest_torchlens.baseline.saved_activations import Kept
-from pytest_torchlens.baseline.saved_activations import KeptError
+from pytest_torchlens.baseline.saved_activations import SavedActivations
+from pytest_torchlens.baseline.saved_activations import SavedActivationsError
 from pytest_torchlens.baseline.saved_activations import argument_name
-from pytest_torchlens.baseline.saved_activations import copied
+from pytest_torchlens.baseline.saved_activations import copy_with_layout
 from pytest_torchlens.baseline.saved_activations import folder_name
 from pytest_torchlens.baseline.saved_activations import names_of
 from pytest_torchlens.baseline.snapshot import Snapshot
@@ -23,25 +23,25 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.records import Alone
 from pytest_torchlens.records import Exactness
+from pytest_torchlens.records import IsolatedResult
 from pytest_torchlens.replay import Player
 
 _CLEARLY = 1.1
-"""How many times as far from float64 a result must be to be called less exact."""
+"""A result is called less exact if it is so many times as far from float64."""
 _EXACT = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 _EXACT |= dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
 
 
 class Repeater:
-    """Runs suspects on the activations that were kept of a baseline.
+    """Runs suspects on the saved activations of a baseline.
 
     Parameters
     ----------
     folder
-        Where the activations of the model are.
+        The folder with the model's activations.
     history, snapshot
-        The pass that is compared; the model must hold the values that it had before it.
+        The pass to compare; the model must hold the values that it had before the pass.
     """
 
     def __init__(self, folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
@@ -49,30 +49,32 @@ class Repeater:
         self._recording = history.recording
         self._names = names_of(history, snapshot)
 
-    def __call__(self, suspects: Suspects) -> dict[str, Alone]:
-        """Return what each suspect gives; nothing where no activations were kept of this baseline."""
+    def __call__(self, suspects: Suspects) -> dict[str, IsolatedResult]:
+        """Return the result of each suspect; nothing if no activations of this baseline are saved."""
         folder = self._folder / folder_name(suspects.numbers)
         if not folder.is_dir():
             return {}
         try:
-            kept = Kept(folder)
-        except KeptError as error:
-            return dict.fromkeys(suspects.scales, Alone(reason=str(error)))
-        found: dict[str, Alone] = {}
+            saved = SavedActivations(folder)
+        except SavedActivationsError as error:
+            return dict.fromkeys(suspects.scales, IsolatedResult(reason=str(error)))
+        found: dict[str, IsolatedResult] = {}
         with Player(self._recording) as player:
             for call in self._recording.calls:
                 if any(self._names.get(id(value)) in suspects.scales for value in call.outputs):
-                    found.update(_Repetition(player, call, kept, self._names, suspects).found())
+                    found.update(_Repetition(player, call, saved, self._names, suspects).results())
         return found
 
 
 class _Repetition:
-    """One call, run on what was kept."""
+    """One call, run on saved activations."""
 
-    def __init__(self, player: Player, call: Call, kept: Kept, names: dict[int, str], suspects: Suspects) -> None:
+    def __init__(
+        self, player: Player, call: Call, saved: SavedActivations, names: dict[int, str], suspects: Suspects
+    ) -> None:
         self._player = player
         self._call = call
-        self._kept = kept
+        self._saved = saved
         self._suspects = suspects
         self._names = names
         self._wanted = {
@@ -81,85 +83,85 @@ class _Repetition:
             if (name := names.get(id(value), "")) in suspects.scales
         }
 
-    def found(self) -> dict[str, Alone]:
-        """Return what each of the call's suspects gives, or why it was not run."""
+    def results(self) -> dict[str, IsolatedResult]:
+        """Return the result of each of the call's suspects, or why it was not run."""
         try:
             if self._call.info.opaque:
-                raise KeptError("what is compiled or scripted is not run alone")
+                raise SavedActivationsError("compiled and scripted calls are not run alone")
             inputs = self._inputs()
             results = self._run(inputs)
-            return {name: self._compared(name, place, inputs, results) for place, name in self._wanted.items()}
+            return {name: self._compare(name, place, inputs, results) for place, name in self._wanted.items()}
         except Exception as error:  # noqa: BLE001 - a function may raise anything, the second time too
-            reason = str(error) if isinstance(error, KeptError) else f"{type(error).__name__}: {error}"
-            return dict.fromkeys(self._wanted.values(), Alone(reason=reason.partition("\n")[0]))
+            reason = str(error) if isinstance(error, SavedActivationsError) else f"{type(error).__name__}: {error}"
+            return dict.fromkeys(self._wanted.values(), IsolatedResult(reason=reason.partition("\n")[0]))
 
     def _inputs(self) -> dict[int, torch.Tensor]:
-        """Return the baseline's tensors by slot; of parameters and buffers the model's own, for they are equal."""
+        """Return the baseline's tensors by slot; parameters and buffers are the model's own, which are equal."""
         found = {}
         for path, read in edges_in(self._call):
             value = value_of(read)
-            name = self._kept_as(value, path)
+            name = self._saved_name(value, path)
             if name is None:
                 found[value.slot] = self._player.at(value.slot)
                 continue
-            tensor = self._kept.tensor(name, value.device)
+            tensor = self._saved.tensor(name, value.device)
             found[value.slot] = tensor.requires_grad_(value.requires_grad and value.slot not in self._call.writes)
         return found
 
-    def _kept_as(self, value: Value, path: str) -> str | None:
-        """Return what an argument was kept as; None of a parameter or buffer."""
+    def _saved_name(self, value: Value, path: str) -> str | None:
+        """Return the name under which an argument is saved; None for a parameter or buffer."""
         first = next(name for output in self._call.outputs if (name := self._names.get(id(output))))
-        written = argument_name(self._then(first), path)
-        if written in self._kept:
+        written = argument_name(self._name_in_baseline(first), path)
+        if written in self._saved:
             return written
         if name := self._names.get(id(value)):
-            return self._then(name)
+            return self._name_in_baseline(name)
         if value.call >= 0:
-            raise KeptError("an input is no step of the graph")
+            raise SavedActivationsError("an input is not a step of the graph")
         return None
 
-    def _then(self, name: str) -> str:
+    def _name_in_baseline(self, name: str) -> str:
         if name not in self._suspects.partners:
-            raise KeptError(f"the baseline has no {name}")
+            raise SavedActivationsError(f"the baseline has no {name}")
         return self._suspects.partners[name]
 
     def _run(
         self, inputs: dict[int, torch.Tensor], exactly: Callable[[Any], Any] | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Run the call; what it overwrites are copies that lie in memory as their originals do."""
+        """Run the call; it overwrites copies, which have the memory layout of their originals."""
         written: dict[int, torch.Tensor] = {}
 
-        def given(value: Value) -> torch.Tensor:
+        def tensor_of(value: Value) -> torch.Tensor:
             if value.slot not in self._call.writes:
                 return inputs[value.slot]
             if value.slot not in written:
-                written[value.slot] = copied(inputs[value.slot])
+                written[value.slot] = copy_with_layout(inputs[value.slot])
             return written[value.slot]
 
-        args, kwargs = self._player.arguments(self._call, given)
+        args, kwargs = self._player.arguments(self._call, tensor_of)
         if exactly is not None:
             args, kwargs = substitute(args, exactly), substitute(kwargs, exactly)
         returned = self._player.run(self._call, (args, kwargs))
         return returned if self._call.returned else tuple([written[value.slot] for value in self._call.outputs])
 
-    def _compared(
+    def _compare(
         self, name: str, place: int, inputs: dict[int, torch.Tensor], results: tuple[torch.Tensor, ...]
-    ) -> Alone:
+    ) -> IsolatedResult:
         try:
-            old = self._kept.tensor(self._then(name), results[place].device)
-        except KeptError as error:
-            return Alone(reason=str(error))
+            old = self._saved.tensor(self._name_in_baseline(name), results[place].device)
+        except SavedActivationsError as error:
+            return IsolatedResult(reason=str(error))
         new = results[place].detach()
         if (old.dtype, old.shape) != (new.dtype, new.shape):
-            return Alone(reason="its result has another shape or dtype")
+            return IsolatedResult(reason="its result has another shape or dtype")
         if fingerprint(old) == fingerprint(new):
-            return Alone(same=True)
+            return IsolatedResult(same=True)
         steady = fingerprint(self._run(inputs)[place]) == fingerprint(new)
         scale = self._suspects.scales[name]
         largest, nrms = distance(old, new, scale)
         holes = bool((_plain(old).isfinite() != _plain(new).isfinite()).any())
         before, after = self._exactness(place, inputs, (old, new), scale)
-        return Alone(
+        return IsolatedResult(
             error=largest,
             nrms=nrms,
             holes=holes,
@@ -172,12 +174,12 @@ class _Repetition:
     def _exactness(
         self, place: int, inputs: dict[int, torch.Tensor], results: tuple[torch.Tensor, torch.Tensor], scale: float
     ) -> tuple[float | None, float | None]:
-        """Return how far both results are from the operation in float64; None where it cannot be had."""
+        """Return how far both results are from the result in float64; None if the operation does not run in float64."""
         if self._call.random is not None or not results[0].dtype.is_floating_point:
             return None, None
         try:
             exact = self._run({slot: _in_float64(tensor) for slot, tensor in inputs.items()}, _in_float64)[place]
-        except Exception:  # noqa: BLE001 - functions that know no float64
+        except Exception:  # noqa: BLE001 - functions without float64
             return None, None
         if exact.dtype is not torch.float64:
             return None, None
@@ -186,14 +188,14 @@ class _Repetition:
 
 
 def distance(old: torch.Tensor, new: torch.Tensor, scale: float = 0.0) -> tuple[float, float]:
-    """Return the largest difference of finite values relative to the largest of them, and the same of their RMS.
+    """Return the largest difference relative to the largest value, and the RMS relative to the RMS, of finite values.
 
     Parameters
     ----------
     old, new
         Of one shape; differences are taken in float64.
     scale
-        A largest value to relate it to at least.
+        The least value to divide by.
     """
     one, other = _plain(old), _plain(new)
     finite = one.isfinite() & other.isfinite()
@@ -216,7 +218,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _in_float64(leaf: Any) -> Any:
-    """Return a tensor in float64, and that dtype in place of another of its kind; all else as it is."""
+    """Return a tensor in float64, and float64 for a floating dtype; anything else unchanged."""
     if isinstance(leaf, torch.Tensor):
         return leaf.detach().to(_EXACT.get(leaf.dtype, leaf.dtype))
     return _EXACT.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf

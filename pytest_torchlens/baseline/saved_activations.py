@@ -1,4 +1,4 @@
-"""All activations of a forward pass in local files, for operations to be run again on them, elsewhere or later."""
+"""Saves all activations of a forward pass in local files, so that operations can run again on them later."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from pytest_torchlens.replay import Player
 
 _INDEX = "index.json"
 _ALIGNMENT = 64
-"""Bytes: kernels may compute otherwise on memory that is aligned otherwise."""
+"""Bytes: a kernel may compute differently on memory with another alignment."""
 
 
-class KeptError(ValueError):
-    """Activations that cannot be read, with the reason."""
+class SavedActivationsError(ValueError):
+    """Activations cannot be read; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lying:
-    """One tensor: its name in the files, which is its digest, and how it lay in memory.
+class StoredTensor:
+    """One tensor: its name in the files, which is its digest, and its memory layout.
 
     Attributes
     ----------
@@ -56,36 +56,38 @@ class Lying:
 
 @dataclass(frozen=True, kw_only=True)
 class _Index:
-    tensors: dict[str, Lying] = field(default_factory=dict)
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
 
 
 def folder_name(numbers: dict[str, Numbers]) -> str:
-    """Return what the activations are called that these numbers are of: a digest of all their digests."""
+    """Return the name of the folder of the activations that have these numbers: a digest of their digests."""
     lines = sorted(f"{name} {found.digest}\n" for name, found in numbers.items())
     return str(xxhash.xxh3_64_hexdigest("".join(lines).encode()))
 
 
 def names_of(history: ModelHistory, snapshot: Snapshot) -> dict[int, str]:
-    """Return the ids of the snapshot's steps, by the ``id()`` of the recorded value that each is about."""
+    """Return the ids of the snapshot's steps, by the ``id()`` of each step's recorded value."""
     nodes = [node for node in history.nodes if node.kind != "buffer"]
     pairs = list(zip(nodes, snapshot.steps, strict=True))
-    return {id(node.value): step.id for node, step in reversed(pairs)}  # an output is named as what made it
+    return {
+        id(node.value): step.id for node, step in reversed(pairs)
+    }  # an output has the name of the step that made it
 
 
 def argument_name(step_id: str, path: str) -> str:
-    """Return what an argument is kept as that was written to, through other memory, since it was made."""
+    """Return the name of a saved argument that was written to through an alias after it was made."""
     return f"{step_id} < {path}"
 
 
-def keep(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
-    """Replay a pass, and write all its activations, each content once.
+def save_activations(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
+    """Replay a pass and save all its activations; equal tensors are stored once.
 
     Parameters
     ----------
     folder
-        Of the model.
+        The model's folder.
     history, snapshot
-        The pass; the model and its inputs must hold the values that they had before it.
+        The pass; the model and its inputs must hold the values that they had before the pass.
 
     Raises
     ------
@@ -99,26 +101,26 @@ def keep(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
     part = folder / f"{os.getpid()}.part"
     shutil.rmtree(part, ignore_errors=True)
     try:
-        _Keeping(part, names_of(history, snapshot)).keep(history)
+        _ActivationWriter(part, names_of(history, snapshot)).write(history)
         part.rename(whole)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def tidy(folder: Path, wanted: Collection[str]) -> None:
-    """Delete all activations of a model but those of these names."""
+    """Delete all activations of a model except those with these names."""
     for old in folder.iterdir() if folder.is_dir() else ():
         if old.name not in wanted:
             shutil.rmtree(old, ignore_errors=True)
 
 
-class _Keeping:
+class _ActivationWriter:
     def __init__(self, folder: Path, names: dict[int, str]) -> None:
         self._writer = TensorWriter(folder)
         self._names = names
-        self._index: dict[str, Lying] = {}
+        self._index: dict[str, StoredTensor] = {}
 
-    def keep(self, history: ModelHistory) -> None:
+    def write(self, history: ModelHistory) -> None:
         recording = history.recording
         with Player(recording) as player:
             for source in recording.sources:
@@ -146,13 +148,13 @@ class _Keeping:
         stored = f"{digest} {tensor.dtype}"
         if stored not in self._writer.names:
             self._writer.write(stored, tensor.detach().reshape(-1))
-        self._index[name] = Lying(
+        self._index[name] = StoredTensor(
             name=stored, shape=tuple(tensor.shape), stride=tensor.stride(), offset=tensor.data_ptr() % _ALIGNMENT
         )
 
 
-class Kept:
-    """The activations that were kept of one pass.
+class SavedActivations:
+    """The saved activations of one pass.
 
     Parameters
     ----------
@@ -170,33 +172,33 @@ class Kept:
             self._index = from_json((folder / _INDEX).read_text(encoding="utf-8"), _Index).tensors
             self._reader = TensorReader(folder)
         except (OSError, ValueError) as error:
-            raise KeptError(f"the activations in {folder} cannot be used: {error}") from None
+            raise SavedActivationsError(f"the activations in {folder} cannot be used: {error}") from None
 
     def __contains__(self, name: str) -> bool:
         return name in self._index
 
     def tensor(self, name: str, device: torch.device) -> torch.Tensor:
-        """Return an activation, laid out in memory as it was.
+        """Return an activation in its original memory layout.
 
         Raises
         ------
         KeptError
-            If it was not kept, or is not what was kept.
+            If it was not saved, or is damaged.
         """
-        lying = self._index.get(name)
-        if lying is None:
-            raise KeptError(f"{name} was not kept")
+        stored = self._index.get(name)
+        if stored is None:
+            raise SavedActivationsError(f"{name} was not saved")
         try:
-            contents = self._reader.read(lying.name)
-            if f"{fingerprint(contents)} {contents.dtype}" != lying.name:
-                raise KeptError(f"{name} is damaged: it is not what was kept")
-            return laid_out(contents.to(device).reshape(lying.shape), lying.stride, lying.offset)
+            contents = self._reader.read(stored.name)
+            if f"{fingerprint(contents)} {contents.dtype}" != stored.name:
+                raise SavedActivationsError(f"{name} is damaged: its digest differs from the stored one")
+            return with_layout(contents.to(device).reshape(stored.shape), stored.stride, stored.offset)
         except (RuntimeError, ValueError) as error:
-            raise KeptError(f"{name} cannot be read: {error}") from None
+            raise SavedActivationsError(f"{name} cannot be read: {error}") from None
 
 
-def laid_out(contents: torch.Tensor, stride: tuple[int, ...], offset: int) -> torch.Tensor:
-    """Return a copy with these strides that begins so many bytes behind a multiple of 64."""
+def with_layout(contents: torch.Tensor, stride: tuple[int, ...], offset: int) -> torch.Tensor:
+    """Return a copy with these strides that begins `offset` bytes after a multiple of 64."""
     start = offset // contents.itemsize
     like = torch.empty(0, dtype=contents.dtype, device="meta").as_strided(contents.shape, stride)
     memory = torch.empty(start + reach(like), dtype=contents.dtype, device=contents.device)
@@ -205,9 +207,9 @@ def laid_out(contents: torch.Tensor, stride: tuple[int, ...], offset: int) -> to
     return tensor
 
 
-def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a detached copy that lies in memory as the tensor does."""
+def copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a detached copy with the memory layout of the tensor."""
     tensor = tensor.detach()
     if why_not_storable(tensor):
         return tensor.clone()
-    return laid_out(tensor, tensor.stride(), tensor.data_ptr() % _ALIGNMENT)
+    return with_layout(tensor, tensor.stride(), tensor.data_ptr() % _ALIGNMENT)

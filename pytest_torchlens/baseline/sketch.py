@@ -1,4 +1,4 @@
-"""The values of a tensor in a few hundred bytes, from which the size of a difference can be told."""
+"""Reduces a tensor to a few hundred bytes, from which the size of a difference can be estimated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_torchlens.baseline.snapshot import SAMPLES
 from pytest_torchlens.baseline.snapshot import Numbers
 
 _PERIOD = 2**24 - 3
-"""After so many elements (a prime) the pattern of buckets and signs begins again."""
+"""The pattern of buckets and signs repeats after so many elements (a prime)."""
 _CHUNK = 2**16
 _pattern = np.empty(0, dtype=np.uint8)
 
@@ -27,14 +27,14 @@ def numbers_of(tensor: torch.Tensor, digest: str, *, unstable: bool = False) -> 
         return Numbers(digest=digest, unstable=unstable)
     return Numbers(
         digest=digest,
-        **_summed(values),
+        **_statistics(values),
         samples=tuple(float(value) for value in values[_places(values.size)]),
         unstable=unstable,
     )
 
 
 def _values(tensor: torch.Tensor) -> npt.NDArray[Any] | None:
-    """Return the elements in logical order, float32 or wider; None for what is no array of numbers."""
+    """Return the elements in logical order, float32 or wider; None if the tensor has no array of numbers."""
     plain = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
     if not plain:
         return None
@@ -43,7 +43,7 @@ def _values(tensor: torch.Tensor) -> npt.NDArray[Any] | None:
         tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16, torch.float32) else torch.float64
         return _array(tensor.to(wide).contiguous())
-    except (RuntimeError, TypeError, NotImplementedError):  # a tensor of a class that has no such elements
+    except (RuntimeError, TypeError, NotImplementedError):  # a tensor subclass without such elements
         return None
 
 
@@ -59,8 +59,8 @@ def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _summed(values: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return statistics and sketch; what is not finite counts as zero in both, and is counted."""
+def _statistics(values: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return statistics and sketch; values that are not finite count as zero in both, and are counted."""
     total = square = 0.0
     low, high = np.inf, -np.inf
     sums = np.zeros(2 * BUCKETS)
@@ -86,7 +86,7 @@ def _summed(values: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _kinds(chunk: npt.NDArray[Any], start: int) -> npt.NDArray[Any]:
-    """Return places and kinds of what is not finite: 1 for NaN, 2 and 3 for the infinities."""
+    """Return places and kinds of the values that are not finite: 1 for NaN, 2 and 3 for the infinities."""
     places = np.flatnonzero(~np.isfinite(chunk))
     odd = chunk[places]
     return np.stack([places + start, np.where(np.isnan(odd), 1, np.where(odd > 0, 2, 3))])
@@ -101,22 +101,22 @@ def _holes(kinds: list[npt.NDArray[Any]]) -> dict[str, Any]:
 
 
 def _bins(start: int, size: int) -> npt.NDArray[Any]:
-    """Return twice the bucket, plus one where the sign is minus, of `size` positions from `start` on."""
+    """Return twice the bucket, plus one for a minus sign, of `size` positions from `start` on."""
     global _pattern  # noqa: PLW0603 - the same for every tensor: made once
     if _pattern.size < min(start + size, _PERIOD):
         more = np.arange(_pattern.size, min(max(start + size, 2 * _pattern.size), _PERIOD), dtype=np.uint64)
-        _pattern = np.concatenate([_pattern, (_mixed(more) % np.uint64(2 * BUCKETS)).astype(np.uint8)])
+        _pattern = np.concatenate([_pattern, (_hashes(more) % np.uint64(2 * BUCKETS)).astype(np.uint8)])
     begin = start % _PERIOD
     found = _pattern[begin : begin + size]
     return found if found.size == size else np.concatenate([found, _pattern[: size - found.size]])
 
 
 def _places(size: int) -> npt.NDArray[Any]:
-    hashed: npt.NDArray[Any] = _mixed(np.arange(SAMPLES, dtype=np.uint64) + np.uint64(2**40)) % np.uint64(size)
+    hashed: npt.NDArray[Any] = _hashes(np.arange(SAMPLES, dtype=np.uint64) + np.uint64(2**40)) % np.uint64(size)
     return hashed
 
 
-def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _hashes(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return 64-bit hashes (the finalizer of SplitMix64)."""
     mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

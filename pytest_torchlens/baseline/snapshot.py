@@ -1,54 +1,57 @@
-"""What a baseline stores of one forward pass; needs no torch.
+"""Holds what a baseline stores of one forward pass; needs no torch.
 
-A snapshot holds enough to say, later and on another machine, what changed.
+From a snapshot one can tell later, on another machine, what changed.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from dataclasses import field
 
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.records import Status
 
 BUCKETS = 31
-"""Buckets of the sign sketch: a prime, for widths of tensors are no multiples of one."""
+"""Buckets of the sign sketch: a prime, as tensor widths are rarely multiples of one."""
 SAMPLES = 16
+_ANSWER = re.compile(r"(?P<operation>.+?) (?P<function>\S+) (?P<value>True|False|)(?: (?P<branch>.*))?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One operation, input, output or constant: all of it but its numbers.
+    """One operation, input, output or constant, without its numbers.
 
     Attributes
     ----------
     id
-        Module call, function, and which of that function in that call: ``"layer1.0.conv1/conv2d"``,
+        Module call, function, and number of that function in that call: ``"layer1.0.conv1/conv2d"``,
         ``"encoder:2/add.3"`` for the third ``add`` of the second call.
     function, applied
         As `Operation.layer_type` and `Operation.func_applied_name`.
     module
         Module calls around it, outermost first.
     parents
-        Tensors that go in: id of the step that made each, and the argument.
+        Tensor arguments: the id of the step that made each, and the argument.
     reads
-        Parameters and buffers that go in: address and argument.
+        Parameters and buffers among the arguments: address and argument.
     arguments
         All other arguments as text: ``"3=(1, 1)"``, ``"eps=1e-05"``.
     shape, dtype, device
-        Of the tensor.
+        Those of the tensor.
     stride
-        In elements; None where it is dense in the order of its elements.
+        In elements; None if the tensor is contiguous.
     alias
-        Argument whose memory the tensor shares; ``""`` where it has its own.
+        The argument whose memory the tensor shares; ``""`` if it has its own.
     in_place
-        Whether it overwrote that argument.
+        Whether the call overwrote that argument.
     index
-        Which of the tensors that one call returned; None where it returned one.
-    source_line
-        Known in the run itself, not stored.
+        The tensor's place among those that the call returned; None if it returned one.
+    source_place
+        The model's line; known in the run itself, not stored.
     """
 
     id: str
@@ -65,23 +68,23 @@ class Step:
     alias: str = ""
     in_place: bool = False
     index: int | None = None
-    source_line: str = field(default="", compare=False)
+    source_place: SourcePlace | None = field(default=None, compare=False)
 
     @property
     def is_view(self) -> bool:
-        """Whether its values are those of another step, in other order."""
+        """Whether it is a view: its values are those of another step."""
         return bool(self.alias) and not self.in_place
 
     @property
     def size(self) -> int:
-        """Number of elements; 0 where that cannot be told."""
+        """Number of elements; 0 if that is not known."""
         size = 1
         for length in self.shape:
             size *= length
         return max(size, 0)
 
     def operation(self, state: dict[str, Weight]) -> Operation:
-        """Return it as an operation that can be aligned with others."""
+        """Return the step as an operation, which `align` takes."""
         return Operation(
             layer_label=self.id,
             layer_label_w_pass=self.id,
@@ -107,7 +110,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:
-    """A parameter or buffer as forward found it."""
+    """A parameter or buffer before the forward pass."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -115,7 +118,7 @@ class Weight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModuleCalled:
+class ModuleCallRecord:
     """A module call: the call that it was made in (``""`` for the model's own), and the module's class."""
 
     parent: str
@@ -124,24 +127,24 @@ class ModuleCalled:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """The values of one tensor, in short.
+    """A summary of the values of one tensor.
 
     Attributes
     ----------
     digest
-        Exact fingerprint; ``""`` where there is none, or the values are nobody's choice (uninitialised memory).
+        Exact fingerprint; ``""`` if there is none, or if the memory is uninitialised.
     mean, rms, low, high
-        Of the finite values.
+        Statistics of the finite values.
     nan, inf
-        How many there are.
+        How many values are NaN or infinite.
     holes
-        Digest of where they are; ``""`` without any.
+        Digest of the places of these values; ``""`` without any.
     sketch
-        In each of `BUCKETS` the sum of its values with random signs; empty for views and for what has no numbers.
+        For each of `BUCKETS` the sum of its values with random signs; empty for views and tensors without numbers.
     samples
         `SAMPLES` values at hashed positions.
     unstable
-        Whether the call, repeated, gave other values.
+        Whether the call gave other values when it was repeated.
     """
 
     digest: str = ""
@@ -163,13 +166,13 @@ class Numbers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What was found in one environment.
+class EnvironmentNumbers:
+    """The numbers of one environment.
 
     Attributes
     ----------
     environment
-        Where.
+        The environment.
     numbers
         By id of the step.
     proof
@@ -179,6 +182,40 @@ class Measured:
     environment: Environment
     numbers: dict[str, Numbers]
     proof: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A tensor's value that Python read, and the branch it took; its text is ``"gate/gt __bool__ True body"``.
+
+    Attributes
+    ----------
+    operation
+        Id of the step that made the tensor; ``"?"`` if it is not a step.
+    function
+        As `EscapeRecord.function`.
+    value
+        The result of a truth test; None for any other function.
+    branch
+        As `EscapeRecord.branch`.
+    """
+
+    operation: str
+    function: str
+    value: bool | None = None
+    branch: str = ""
+
+    @classmethod
+    def of_text(cls, text: str) -> Answer | None:
+        """Return the answer that `str` of it gave; for baselines of older versions, which have the text alone."""
+        found = _ANSWER.fullmatch(text)
+        value = {"True": True, "False": False}.get(found["value"]) if found else None
+        return cls(found["operation"], found["function"], value, found["branch"] or "") if found else None
+
+    def __str__(self) -> str:
+        """Return the answer in words."""
+        value = "" if self.value is None else self.value
+        return f"{self.operation} {self.function} {value} {self.branch}".strip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,22 +235,22 @@ class Snapshot:
     steps
         In execution order.
     answers
-        What Python was told of tensors' values, and did: ``"gate/gt is True: body"``.
+        The tensors' values that Python read, and the branches it took.
     output
-        What was returned: kind by path of each tensor and of each container around one, ``{"": "tuple of 2", ...}``.
+        The returned object: by path, the kind of each tensor and container, ``{"": "tuple of 2", ...}``.
     measured
         Numbers by class of environment.
     """
 
     model: str
     totals: dict[str, int] = field(default_factory=dict)
-    calls: dict[str, ModuleCalled] = field(default_factory=dict)
+    calls: dict[str, ModuleCallRecord] = field(default_factory=dict)
     state: dict[str, Weight] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
-    answers: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
     output: dict[str, str] = field(default_factory=dict)
-    measured: dict[str, Measured] = field(default_factory=dict)
+    measured: dict[str, EnvironmentNumbers] = field(default_factory=dict)
 
 
 STATUSES = (Status.PASSED.value, Status.PASSED_WITH_TOLERANCE.value, Status.NOT_APPLICABLE.value)
-"""Of a part of a validation that did not fail, the best first."""
+"""Statuses of a part of a validation that did not fail, the best first."""

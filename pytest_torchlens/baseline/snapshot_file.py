@@ -1,7 +1,7 @@
 """Writes snapshots as text and reads them back.
 
-The text suits git: it is sorted, has one operation a line, and holds nothing that differs between machines.  Anybody
-may have edited a file, so it is read strictly, and nothing in it is executed.
+The text suits git: it is sorted, has one line for each operation, and holds nothing that differs between machines.
+Anybody may have edited a file, so the reader checks everything, and executes nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import TypeVar
 from pytest_torchlens.baseline.snapshot import BUCKETS
 from pytest_torchlens.baseline.snapshot import SAMPLES
 from pytest_torchlens.baseline.snapshot import STATUSES
-from pytest_torchlens.baseline.snapshot import Measured
-from pytest_torchlens.baseline.snapshot import ModuleCalled
+from pytest_torchlens.baseline.snapshot import Answer
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
+from pytest_torchlens.baseline.snapshot import ModuleCallRecord
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
@@ -34,18 +35,18 @@ from pytest_torchlens.records import to_json
 FORMAT = "pytest-torchlens baseline"
 VERSION = 1
 UNREADABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
-"""Control characters, what turns lines around, and halves of characters, which UTF-8 cannot write."""
+"""Control characters, marks of writing direction, and lone surrogates, which UTF-8 cannot write."""
 BEFORE = "^"
-"""Stands for the step on the line before."""
+"""Means the step on the line before."""
 
 
 def readable(text: str) -> str:
-    r"""Return a text with escapes (``\x1b``) in place of characters that terminals obey or files cannot hold."""
+    r"""Return a text with escapes (``\x1b``) for characters that terminals interpret or files cannot hold."""
     return UNREADABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def to_text(snapshot: Snapshot) -> str:
-    """Return a snapshot as JSON text, which `parsed` reads."""
+    """Return a snapshot as JSON text for `parse_snapshot`."""
     return "\n".join(_lines(snapshot)) + "\n"
 
 
@@ -55,7 +56,7 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield f'"version": {VERSION},'
     yield f'"model": {_json(snapshot.model)},'
     yield f'"totals": {_json(dict(sorted(snapshot.totals.items())))},'
-    yield from _table("answers", [_json(answer) for answer in snapshot.answers], "[]")
+    yield from _table("answers", [_json([a.operation, a.function, a.value, a.branch]) for a in snapshot.answers], "[]")
     yield f'"output": {_json(snapshot.output)},'
     yield from _table("calls", [f"{_json(name)}:{_json([c.parent, c.kind])}" for name, c in snapshot.calls.items()])
     state = sorted(snapshot.state.items())
@@ -123,7 +124,7 @@ def _read(edge: Edge, module: str) -> str:
     return f"{edge.argument}={'.' + short if short != edge.parent else edge.parent}"
 
 
-def _measured(block: Measured) -> str:
+def _measured(block: EnvironmentNumbers) -> str:
     numbers = [f"{_json(name)}:{_json(_numbers(found))}" for name, found in block.numbers.items()]
     facts = [f'"environment": {to_json(block.environment)},']
     facts += [f'"proof": {_json(block.proof)},'] if block.proof else []
@@ -134,15 +135,15 @@ def _numbers(numbers: Numbers) -> list[Any]:
     found: list[Any] = [numbers.digest]
     if numbers.sketch:
         statistics = [f"{numbers.mean:.5g}", f"{numbers.rms:.5g}", f"{numbers.low:.9g}", f"{numbers.high:.9g}"]
-        found += [" ".join(statistics), _packed([*numbers.sketch, *numbers.samples])]
+        found += [" ".join(statistics), _pack([*numbers.sketch, *numbers.samples])]
     odd = {"nan": numbers.nan, "inf": numbers.inf, "holes": numbers.holes, "unstable": numbers.unstable}
     if any(odd.values()):
         found.append({key: value for key, value in odd.items() if value})
     return found
 
 
-def _packed(values: list[float]) -> str:
-    """Return numbers as base64 of float32, of float64 where these would not hold them."""
+def _pack(values: list[float]) -> str:
+    """Return numbers as base64 of float32, or of float64 if they exceed float32."""
     try:
         packed = struct.pack(f"<{len(values)}f", *values)
     except OverflowError:
@@ -163,7 +164,7 @@ _STEP = ("id", "function", "applied", "in", "reads", "args", "out", "stride", "d
 
 
 class BaselineError(ValueError):
-    """A baseline file that cannot be used: which, why, and what to do."""
+    """A baseline file cannot be used; the message names it, the reason and the fix."""
 
 
 def read(path: Path) -> Snapshot:
@@ -172,36 +173,36 @@ def read(path: Path) -> Snapshot:
     Raises
     ------
     BaselineError
-        If it cannot be read, is too large, or is no baseline.
+        If it cannot be read, is too large, or is not a baseline.
     """
     try:
         if path.stat().st_size > LARGEST:
-            raise BaselineError(f"{path} has more than {LARGEST >> 20} MiB: it is no baseline of ours")
-        return parsed(path.read_text(encoding="utf-8"))
+            raise BaselineError(f"{path}: expected a baseline of at most {LARGEST >> 20} MiB, got a larger file")
+        return parse_snapshot(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BaselineError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise BaselineError(f"{path} is no baseline that can be used: {error}") from None
+        raise BaselineError(f"{path} is not a usable baseline: {error}") from None
 
 
-def parsed(text: str) -> Snapshot:
-    """Return the snapshot that a text holds.
+def parse_snapshot(text: str) -> Snapshot:
+    """Return the snapshot that a JSON text holds.
 
     Raises
     ------
     ValueError
-        If anything in it is not as `to_text` writes it.
+        If the text is not one that `to_text` writes.
     """
     try:
-        raw = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+        raw = json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     _fields(raw, "the file", _FILE)
     if raw["format"] != FORMAT:
-        raise ValueError(f"its format is {raw['format']!r:.80}, not {FORMAT!r}")
+        raise ValueError(f"expected the format {FORMAT!r}, got {raw['format']!r:.80}")
     if raw["version"] != VERSION:
-        raise ValueError(f"it has version {raw['version']!r:.20}, this program reads {VERSION}; store it anew")
-    calls = {name: ModuleCalled(**_call(row, name)) for name, row in _dict(raw["calls"], "calls").items()}
+        raise ValueError(f"expected version {VERSION}, got {raw['version']!r:.20}; store it anew")
+    calls = {name: ModuleCallRecord(**_call(row, name)) for name, row in _dict(raw["calls"], "calls").items()}
     steps = tuple(_steps(_list(raw["steps"], "steps"), calls))
     known = {step.id for step in steps}
     return Snapshot(
@@ -211,20 +212,20 @@ def parsed(text: str) -> Snapshot:
         state={name: _weight(row, name) for name, row in _dict(raw["state"], "state").items()},
         steps=steps,
         output={path: _text(kind, "output") for path, kind in _dict(raw["output"], "output").items()},
-        answers=tuple(_text(answer, "answers") for answer in _list(raw["answers"], "answers")),
+        answers=tuple(map(_answer, _list(raw["answers"], "answers"))),
         measured={name: _parse_measured(block, known) for name, block in _dict(raw["measured"], "measured").items()},
     )
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = {_text(name, "a name"): value for name, value in pairs}
     if len(found) < len(pairs):
-        raise ValueError("a name stands twice in one table")
+        raise ValueError("expected each name once in a table, got one twice")
     return found
 
 
-def _refused(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"expected a finite number, got {name}")
 
 
 def _fields(raw: Any, where: str, names: tuple[str, ...], more: tuple[str, ...] = ()) -> None:
@@ -236,7 +237,7 @@ def _fields(raw: Any, where: str, names: tuple[str, ...], more: tuple[str, ...] 
 
 def _expect(value: Any, kind: type[T], where: str) -> T:
     if type(value) is not kind:
-        raise ValueError(f"{where!r:.80}: expected {kind.__name__}, found {type(value).__name__}")
+        raise ValueError(f"{where!r:.80}: expected {kind.__name__}, got {type(value).__name__}")
     return value
 
 
@@ -250,26 +251,37 @@ def _list(value: Any, where: str) -> list[Any]:
 
 def _text(value: Any, where: str) -> str:
     if UNREADABLE.search(_expect(value, str, where)):
-        raise ValueError(f"{where!r:.80}: {value!r:.80} has a character that no name of ours has")
+        raise ValueError(f"{where!r:.80}: {value!r:.80} has a character that is not allowed")
     return str(value)
 
 
 def _size(value: Any, where: str) -> int:
     if not -_LONGEST_SIZE < _expect(value, int, where) < _LONGEST_SIZE:
-        raise ValueError(f"{where!r:.80}: {value} is out of range")
+        raise ValueError(f"{where!r:.80}: expected a 62-bit number, got {value}")
     return int(value)
 
 
 def _count(value: Any, where: str) -> int:
     if _size(value, where) < 0:
-        raise ValueError(f"{where!r:.80}: {value} is less than nothing")
+        raise ValueError(f"{where!r:.80}: expected 0 or more, got {value}")
     return int(value)
 
 
 def _row(value: Any, where: str, *counts: int) -> list[Any]:
     if len(_list(value, where)) not in counts:
-        raise ValueError(f"{where!r:.80}: a row of {len(value)} entries")
+        raise ValueError(f"{where!r:.80}: expected a row of {' or '.join(map(str, counts))} entries, got {len(value)}")
     return list(value)
+
+
+def _answer(row: Any) -> Answer:
+    if isinstance(row, str):  # of an older version
+        answer = Answer.of_text(_text(row, "answers"))
+        if answer is None:
+            raise ValueError(f"'answers': expected an operation, a function, a value and a branch, got {row!r:.80}")
+        return answer
+    operation, function, value, branch = _row(row, "answers", 4)
+    value = None if value is None else _expect(value, bool, "answers")
+    return Answer(_text(operation, "answers"), _text(function, "answers"), value, _text(branch, "answers"))
 
 
 def _call(value: Any, where: str) -> dict[str, str]:
@@ -286,18 +298,18 @@ def _weight(value: Any, where: str) -> Weight:
 def _parse_out(value: Any, where: str) -> tuple[str, tuple[int, ...]]:
     found = _OUT.fullmatch(_text(value, where))
     if found is None:
-        raise ValueError(f"{where!r:.80}: {value!r:.80} is no dtype and shape")
+        raise ValueError(f"{where!r:.80}: expected a dtype and shape, got {value!r:.80}")
     sizes = found[2].split(",") if found[2] else []
     return found[1], tuple(_count(int(size), where) for size in sizes)
 
 
 def _digest(value: Any, where: str) -> str:
     if not _DIGEST.fullmatch(_text(value, where)):
-        raise ValueError(f"{where!r:.80}: {value!r:.80} is no digest")
+        raise ValueError(f"{where!r:.80}: expected a digest, got {value!r:.80}")
     return str(value)
 
 
-def _steps(rows: list[Any], calls: dict[str, ModuleCalled]) -> Iterator[Step]:
+def _steps(rows: list[Any], calls: dict[str, ModuleCallRecord]) -> Iterator[Step]:
     before = ""
     known: set[str] = set()
     for row in rows:
@@ -305,13 +317,13 @@ def _steps(rows: list[Any], calls: dict[str, ModuleCalled]) -> Iterator[Step]:
         before = step.id
         if before in known:
             raise ValueError(f"two steps have the same id {before!r:.80}")
-        if strangers := {edge.parent for edge in step.parents} - known:
-            raise ValueError(f"{before!r:.80} has the parent {min(strangers)!r:.80}, which is no earlier step")
+        if unknown := {edge.parent for edge in step.parents} - known:
+            raise ValueError(f"{before!r:.80} has the parent {min(unknown)!r:.80}, which is not an earlier step")
         known.add(before)
         yield step
 
 
-def _parse_step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]) -> Step:
+def _parse_step(row: dict[str, Any], before: str, calls: dict[str, ModuleCallRecord]) -> Step:
     identity = _text(row.get("id"), "id")
     if unknown := set(row) - set(_STEP):
         raise ValueError(f"{identity!r:.80} has an unknown {min(unknown)!r:.80}")
@@ -336,53 +348,53 @@ def _parse_step(row: dict[str, Any], before: str, calls: dict[str, ModuleCalled]
     )
 
 
-def _chain(call: str, calls: dict[str, ModuleCalled]) -> tuple[str, ...]:
+def _chain(call: str, calls: dict[str, ModuleCallRecord]) -> tuple[str, ...]:
     """Return a module call and those around it, outermost first."""
     chain: list[str] = []
     while call:
         if call not in calls or len(chain) > _DEEPEST:
-            raise ValueError(f"{call!r:.80} is no module call, or is inside itself")
+            raise ValueError(f"{call!r:.80} is not a module call, or is inside itself")
         chain.append(call)
         call = calls[call].parent
     return tuple(reversed(chain))
 
 
-def _halves(text: str) -> tuple[str, str]:
+def _split_argument(text: str) -> tuple[str, str]:
     argument, equals, name = text.partition("=")
     if not equals:
-        raise ValueError(f"{text!r:.80} is no argument=NAME")
+        raise ValueError(f"expected ARGUMENT=NAME, got {text!r:.80}")
     return argument, name
 
 
 def _parse_parent(text: str, before: str) -> Edge:
-    argument, name = _halves(text)
+    argument, name = _split_argument(text)
     return Edge(before if name == BEFORE else name, argument.removesuffix("*"), argument.endswith("*"))
 
 
 def _parse(text: str, module: str) -> Edge:
-    argument, name = _halves(text)
+    argument, name = _split_argument(text)
     return Edge(module + name if name.startswith(".") else name, argument)
 
 
-def _parse_measured(value: Any, known: set[str]) -> Measured:
+def _parse_measured(value: Any, known: set[str]) -> EnvironmentNumbers:
     _fields(value, "measured", ("environment", "numbers"), more=("proof",))
     numbers = {name: _parse_numbers(row, name) for name, row in _dict(value["numbers"], "numbers").items()}
-    if strangers := set(numbers) - known:
-        raise ValueError(f"numbers of {min(strangers)!r:.80}, which is no step")
+    if unknown := set(numbers) - known:
+        raise ValueError(f"numbers of {min(unknown)!r:.80}, which is not a step")
     environment = from_json(json.dumps(value["environment"]), Environment)
     _ = list(_texts(value["environment"]))
     proof = {part: _status(status, part) for part, status in _dict(value.get("proof", {}), "proof").items()}
-    return Measured(environment=environment, numbers=numbers, proof=proof)
+    return EnvironmentNumbers(environment=environment, numbers=numbers, proof=proof)
 
 
 def _status(value: Any, where: str) -> str:
     if value not in STATUSES:
-        raise ValueError(f"{where!r:.80}: {value!r:.80} is none of {', '.join(STATUSES)}")
+        raise ValueError(f"{where!r:.80}: expected one of {', '.join(STATUSES)}, got {value!r:.80}")
     return str(value)
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in what is read elsewhere."""
+    """Yield the checked texts of an environment, which `from_json` reads."""
     for item in value.values() if isinstance(value, dict) else ():
         yield from [_text(item, "environment")] if isinstance(item, str) else _texts(item)
 
@@ -395,7 +407,7 @@ def _parse_numbers(value: Any, where: str) -> Numbers:
     statistics, packed = _row(rest, where, 2)
     try:
         mean, rms, low, high = (float(number) for number in _text(statistics, where).split())
-        values = _unpacked(base64.b64decode(_text(packed, where), validate=True))
+        values = _unpack(base64.b64decode(_text(packed, where), validate=True))
     except (ValueError, binascii.Error):
         raise ValueError(f"{where!r:.80}: its statistics cannot be read") from None
     return Numbers(
@@ -410,7 +422,7 @@ def _parse_numbers(value: Any, where: str) -> Numbers:
     )
 
 
-def _unpacked(packed: bytes) -> tuple[float, ...]:
+def _unpack(packed: bytes) -> tuple[float, ...]:
     kind = {4 * _VALUES: "f", 8 * _VALUES: "d"}.get(len(packed))
     if kind is None:
         raise ValueError

@@ -1,4 +1,4 @@
-"""Baselines as files, and what runs obtained that nobody has accepted yet."""
+"""Stores baselines as files, and the pending records of runs beside them."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from pytest_torchlens.records import write_atomically
 FOLDER = "lens_baselines"
 LOCAL = ".lens"
 _SET = "@"
-"""Begins the folder of a named set."""
+"""First character of the folder of a named set."""
 
 
 def key_of(zoo: str, name: str) -> str:
-    """Return under which key a model is kept: ``"torchvision/resnet50"``; names that are no file's end in a digest."""
+    """Return a model's key: ``"torchvision/resnet50"``; names that no file can have get a digest."""
     return "/".join(file_name(part) for part in [*filter(None, zoo.split("/")), name])
 
 
 @dataclass(frozen=True)
 class Store:
-    """One set of baselines, and the pending records beside it.
+    """One set of baselines, and its pending records.
 
-    Each model has a file of its own, written whole or not at all: processes that run other models never meet, and a
-    run that is cut short leaves all that it finished.
+    Each model has its own file, written whole or not at all: processes that run other models do not interfere, and an
+    interrupted run leaves the models that it finished.
 
     Parameters
     ----------
     folder
-        Committed; ``lens_baselines`` in rootdir.
+        The committed folder: ``lens_baselines`` in rootdir.
     pending
-        Local.
+        Local folder of the pending records.
     activations
-        Local: those that were kept, in a folder for each model; None where none are looked for.
+        Local folder of saved activations, with a folder for each model; None to save and look for none.
     times
-        Local: how long models took on this machine; None where that is not kept.
+        Local folder of the models' times on this machine; None to store none.
     """
 
     folder: Path
@@ -57,9 +57,9 @@ class Store:
 
     @classmethod
     def of(cls, root: Path, folder: Path | None = None, name: str = "") -> Store:
-        """Return the set `name` of a project; the one without a name is the default.
+        """Return the set `name` of a project; the default set has no name.
 
-        What waits for a folder that is not the usual one lies apart: it must not be accepted into another.
+        A folder that is not the usual one has its own pending records, so that another does not accept them.
         """
         part = f"{_SET}{name}" if name else "."
         given = os.path.relpath(folder or root / FOLDER, root)
@@ -67,19 +67,19 @@ class Store:
         return cls(root / given / part, local / "pending" / rest, local / "activations" / rest, local / "times" / rest)
 
     def __bool__(self) -> bool:
-        """Return whether the project has stored this set."""
+        """Whether the project has stored this set."""
         return self.folder.is_dir()
 
     def path(self, key: str) -> Path:
-        """Return the file of a model's baseline; it need not be there."""
+        """Return the file of a model's baseline, which may not exist."""
         return self.folder / f"{key}.json"
 
     def pending_path(self, key: str) -> Path:
-        """Return the file of what a run obtained for a model; it need not be there."""
+        """Return the file of a model's pending record, which may not exist."""
         return self.pending / f"{key}.json"
 
     def load(self, key: str) -> Snapshot | None:
-        """Return a model's baseline; None where it has none.
+        """Return a model's baseline; None if it has none.
 
         Raises
         ------
@@ -90,34 +90,34 @@ class Store:
         return read(path) if path.exists() else None
 
     def keep(self, key: str, snapshot: Snapshot) -> None:
-        """Let what a run obtained wait for being accepted."""
-        ignored_by_git(self.pending)
+        """Store a snapshot as pending."""
+        ignore_in_git(self.pending)
         write_atomically(self.pending_path(key), to_text(snapshot))
 
     def forget(self, key: str) -> None:
-        """Let nothing wait."""
+        """Delete a model's pending record."""
         self.pending_path(key).unlink(missing_ok=True)
 
     def accept(self, key: str, snapshot: Snapshot) -> None:
-        """Store a snapshot as the baseline, with the numbers of other environments where they are of the same steps."""
-        write_atomically(self.path(key), to_text(merged(self._usable(key), snapshot)))
+        """Store a snapshot as the baseline; keep the numbers of other environments if the steps are the same."""
+        write_atomically(self.path(key), to_text(merge_snapshots(self._usable(key), snapshot)))
         self.forget(key)
         if (times := self.times_of(key)) is not None:
-            self._keep_times(key, times.accepted())
+            self._keep_times(key, times.as_baseline())
 
     def times_of(self, key: str) -> StoredTimes | None:
-        """Return how long a model took; None where that is not known."""
+        """Return a model's stored times; None if there are none."""
         return read_times(path) if (path := self._times_path(key)) else None
 
     def note_time(self, key: str, machine: str, seconds: float) -> StoredTimes:
-        """Keep how long a model took in this run, and return it beside how long it took for its baseline."""
+        """Store a model's time in this run; return it together with the baseline's."""
         before = self.times_of(key) or StoredTimes(machine=machine, baseline=seconds, last=seconds)
         self._keep_times(key, times := before.after(machine, seconds))
         return times
 
     def _keep_times(self, key: str, times: StoredTimes) -> None:
         if path := self._times_path(key):
-            ignored_by_git(path.parent)
+            ignore_in_git(path.parent)
             write_atomically(path, times_text(times))
 
     def _times_path(self, key: str) -> Path | None:
@@ -130,7 +130,7 @@ class Store:
             return None
 
     def remove(self, key: str) -> None:
-        """Delete a model's baseline, and what was kept of it: activations and times."""
+        """Delete a model's baseline, activations and times."""
         self.path(key).unlink(missing_ok=True)
         if path := self._times_path(key):
             path.unlink(missing_ok=True)
@@ -138,20 +138,20 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)
 
     def activations_of(self, key: str) -> Path | None:
-        """Return the folder of a model's activations; it need not be there."""
+        """Return the folder of a model's activations, which may not exist."""
         return self.activations and self.activations / f"{key}.tensors"
 
     def models(self, glob: str = "*") -> list[str]:
-        """Return the keys of the baselines that fit a glob, sorted."""
+        """Return the sorted keys of the baselines that match a glob."""
         return sorted(key for key in _keys(self.folder) if fnmatchcase(key, glob))
 
     def waiting(self, glob: str = "*") -> list[str]:
-        """Return the keys of what waits for being accepted."""
+        """Return the sorted keys of the pending records that match a glob."""
         return sorted(key for key in _keys(self.pending) if fnmatchcase(key, glob))
 
 
-def merged(old: Snapshot | None, new: Snapshot) -> Snapshot:
-    """Return `new` with the numbers that `old` has of other environments, if both ran the same steps."""
+def merge_snapshots(old: Snapshot | None, new: Snapshot) -> Snapshot:
+    """Return `new` with the numbers of `old` for other environments, if both ran the same steps."""
     if old is None or (old.steps, old.state) != (new.steps, new.state):
         return new
     return replace(new, measured={**old.measured, **new.measured})
@@ -160,12 +160,14 @@ def merged(old: Snapshot | None, new: Snapshot) -> Snapshot:
 def _keys(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*.json") if folder.is_dir() else ():
         key = path.relative_to(folder).with_suffix("").as_posix()
-        if not key.startswith(_SET) and not UNREADABLE.search(key):  # a stranger's file; a terminal obeys its name
+        if not key.startswith(_SET) and not UNREADABLE.search(
+            key
+        ):  # not one of our files, or a name that a terminal would interpret
             yield key
 
 
-def ignored_by_git(folder: Path) -> None:
-    """Put a ``.gitignore`` inside the local folder; the user's own is none of our business."""
+def ignore_in_git(folder: Path) -> None:
+    """Put a ``.gitignore`` inside the local folder; the user's own stays unchanged."""
     local = next(parent for parent in (folder, *folder.parents) if parent.name in (LOCAL, ""))
     local.mkdir(parents=True, exist_ok=True)
     if not (mark := local / ".gitignore").exists():

@@ -1,4 +1,4 @@
-"""Makes the snapshot of a forward pass from its history; one replay gives the numbers of every value."""
+"""Makes the snapshot of a forward pass from its history; one replay measures the numbers of every value."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import nn
 
 from pytest_torchlens.baseline.environments import class_of
 from pytest_torchlens.baseline.sketch import numbers_of
-from pytest_torchlens.baseline.snapshot import Measured
-from pytest_torchlens.baseline.snapshot import ModuleCalled
+from pytest_torchlens.baseline.snapshot import Answer
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
+from pytest_torchlens.baseline.snapshot import ModuleCallRecord
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
@@ -37,12 +38,12 @@ from pytest_torchlens.replay import Player
 
 
 class Rerun:
-    """Replays a pass and looks at each value when it is made.
+    """Replays a pass and measures each value when it is made.
 
     Attributes
     ----------
     peak_bytes
-        Most bytes that the values of the pass held at one time, parameters and inputs not counted.
+        The most bytes that the values of the pass held at one time, without parameters and inputs.
     """
 
     def __init__(self, history: ModelHistory) -> None:
@@ -61,15 +62,15 @@ class Rerun:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that values held at one time."""
+        """The most bytes that values held at one time."""
         return self._memory.peak
 
     def numbers_of(self, node: Node) -> Numbers:
-        """Return the numbers of a node's value; its digest alone where it was not replayed."""
+        """Return the numbers of a node's value; only its digest if it was not replayed."""
         return self._numbers.get(id(node.value)) or Numbers(digest=node.value.fingerprint)
 
     def alias_of(self, node: Node) -> str:
-        """Return the argument whose memory a node's value shares; ``""`` where it has its own."""
+        """Return the argument whose memory a node's value shares; ``""`` if it has its own."""
         return self._aliases.get(id(node.value), "") if node.call is not None else ""
 
     def _play(self, player: Player, number: int, call: Call) -> None:
@@ -87,7 +88,7 @@ class Rerun:
         player.store(number, call, returned)
 
     def _look(self, call: Call, value: Value, output: torch.Tensor | None) -> Numbers:
-        """Return the numbers of a value; the digest alone of a view, nothing of memory that nobody wrote to yet."""
+        """Return the numbers of a value; only the digest of a view, nothing of uninitialised memory."""
         if id(value) in self._blank:
             return Numbers()
         if output is None:
@@ -97,7 +98,7 @@ class Rerun:
 
 
 class _Memory:
-    """Counts the bytes under tensors for as long as they live."""
+    """Counts the bytes of tensors as long as they live."""
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
@@ -118,34 +119,34 @@ def take(
     flops: int | None = None,
     proof: dict[str, str] | None = None,
 ) -> Snapshot:
-    """Return what is kept of a forward pass.
+    """Return the snapshot of a forward pass.
 
-    The pass is replayed once, for the numbers: no activation need be saved, and no more memory is held than in a plain
+    The pass is replayed once for the numbers, so no activation needs to be saved, and memory use is that of a plain
     pass.
 
     Parameters
     ----------
     history
-        Just made; the model and its inputs must hold the values that they had before the pass.
+        The pass; the model and its inputs must hold the values that they had before it.
     environment
-        Where this process runs.
+        The environment of this process.
     flops
-        Floating-point operations of the pass; None where they were not counted.
+        Floating-point operations of the pass; None if they were not counted.
     proof
         Status of each part of the validation that was run; None without any.
 
     Raises
     ------
     ReferenceError
-        If the model is gone.
+        If the model no longer exists.
     """
     model = history.recording.model()
     if model is None:
         raise ReferenceError(f"{history.model_name} is gone: hold the model until its snapshot is taken")
-    return _Taking(history, model).snapshot(environment, {} if flops is None else {"flops": flops}, proof or {})
+    return _SnapshotMaker(history, model).snapshot(environment, {} if flops is None else {"flops": flops}, proof or {})
 
 
-class _Taking:
+class _SnapshotMaker:
     def __init__(self, history: ModelHistory, model: nn.Module) -> None:
         self._history = history
         self._nodes = [node for node in history.nodes if node.kind != "buffer"]
@@ -175,13 +176,16 @@ class _Taking:
             state=self._state,
             steps=steps,
             answers=tuple(self._answers()),
-            output={_scrubbed(path): readable(kind) for path, kind in self._history.recording.output_kinds.items()},
-            measured={class_of(environment): Measured(environment=environment, numbers=numbers, proof=proof)},
+            output={
+                _without_memory_addresses(path): readable(kind)
+                for path, kind in self._history.recording.output_kinds.items()
+            },
+            measured={class_of(environment): EnvironmentNumbers(environment=environment, numbers=numbers, proof=proof)},
         )
 
-    def _calls(self) -> dict[str, ModuleCalled]:
+    def _calls(self) -> dict[str, ModuleCallRecord]:
         calls = [call for call in self._history.recording.module_calls if call.parent is not None]
-        return {_name(call): ModuleCalled(parent=_outer(call), kind=readable(call.module_type)) for call in calls}
+        return {_name(call): ModuleCallRecord(parent=_outer(call), kind=readable(call.module_type)) for call in calls}
 
     def _parameters(self) -> list[nn.Parameter]:
         model = self._history.recording.model()
@@ -196,7 +200,7 @@ class _Taking:
             module=_module(node),
             parents=tuple(self._parents(node)),
             reads=tuple(self._reads(node)),
-            arguments=tuple(_scrubbed(text) for text in _arguments(operation)),
+            arguments=tuple(_without_memory_addresses(text) for text in _arguments(operation)),
             shape=operation.tensor_shape,
             dtype=operation.tensor_dtype.removeprefix("torch."),
             device=operation.tensor_device,
@@ -204,7 +208,7 @@ class _Taking:
             alias=readable(alias),
             in_place=operation.function_is_inplace,
             index=operation.iterable_output_index,
-            source_line=operation.source_line,
+            source_place=operation.source_place,
         )
 
     def _parents(self, node: Node) -> Iterator[Edge]:
@@ -219,13 +223,12 @@ class _Taking:
                 if source is not None:
                     yield Edge(readable(source.name), readable(argument))
 
-    def _answers(self) -> Iterator[str]:
+    def _answers(self) -> Iterator[Answer]:
         ids = {op.label: self._ids[id(node)] for node, op in zip(self._nodes, self._operations, strict=True)}
         for escape in self._history.escapes:
-            told = escape.value if isinstance(escape.value, bool) else ""
-            if told != "" or escape.branch:
-                answer = f"{ids.get(escape.operation, '?')} {escape.function} {told} {escape.branch}"
-                yield readable(answer.strip())
+            value = escape.value if isinstance(escape.value, bool) else None
+            if value is not None or escape.branch:
+                yield Answer(ids.get(escape.operation, "?"), readable(escape.function), value, escape.branch)
 
 
 def _ids(nodes: list[Node]) -> Iterator[str]:
@@ -238,7 +241,7 @@ def _ids(nodes: list[Node]) -> Iterator[str]:
 
 
 def _module(node: Node) -> tuple[str, ...]:
-    """Return the module calls around a node, outermost first, the first call of a module by its address alone."""
+    """Return the module calls around a node, outermost first; a module's first call goes by the address alone."""
     if node.call is None or node.call.module is None:
         return ()
     inside_out = [_name(call) for call in node.call.module.stack() if call.parent is not None]
@@ -258,8 +261,8 @@ def _arguments(operation: Operation) -> Iterator[str]:
     yield from operation.func_keyword_args_non_tensor
 
 
-def _scrubbed(text: str) -> str:
-    """Return an argument's text without what is another in each process: where an object lies in memory."""
+def _without_memory_addresses(text: str) -> str:
+    """Return an argument's text without memory addresses, which differ in each process."""
     return readable(re.sub(r" at 0x[0-9a-fA-F]+", "", text))
 
 

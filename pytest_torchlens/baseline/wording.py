@@ -1,4 +1,4 @@
-"""A comparison as a person reads it."""
+"""Writes a comparison for people."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SHOWN = 4
 _LARGEST_GROUPS = 8
 
 
-def told(comparison: Comparison, name: str, key: str = "", options: str = "") -> str:
-    """Return what differs in a few lines: where it began, how much, how it grows, what to do.
+def comparison_text(comparison: Comparison, name: str, key: str = "", options: str = "") -> str:
+    """Return a few lines about a comparison: where it differs first, how much, how that grows, what to do.
 
     Parameters
     ----------
     comparison
-        Of a model.
+        The model's comparison.
     name
-        What the model is called.
+        The model's name.
     key
-        Under which its baseline is kept; empty where there is nothing to accept.
+        The model's key in the store; empty if there is nothing to accept.
     options
-        What ``pytest-lens`` must be told to find it, with a space before each word.
+        Options by which ``pytest-lens`` finds the baseline, each with a space before it.
     """
     lines = [f"{name}: {headline(comparison)}"]
     lines += [f"  environment: {'; '.join(comparison.axes)}"] if comparison.axes else []
@@ -45,7 +45,7 @@ def told(comparison: Comparison, name: str, key: str = "", options: str = "") ->
 
 
 def headline(comparison: Comparison) -> str:
-    """Return the verdict, where it begins, and how many operations it reaches, in one line."""
+    """Return one line: the verdict, where it begins, and how many operations it reaches."""
     if comparison.verdict is Change.NEW:
         return "new: it has no baseline yet"
     first = comparison.first
@@ -100,9 +100,9 @@ def _what_to_do(comparison: Comparison, key: str, options: str) -> Iterator[str]
 
 
 def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") -> list[str]:
-    """Return a few lines on all models of a run: how many of each verdict, and causes that several share.
+    """Return a few lines on all models of a run: counts of verdicts, and causes that several models share.
 
-    `options` is what ``pytest-lens`` must be told to find the baselines, with a space before each word.
+    `options` are those by which ``pytest-lens`` finds the baselines, each with a space before it.
     """
     every = list(comparisons)
     if not every:
@@ -129,7 +129,7 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
 
 
 def _causes(every: list[tuple[str, Comparison]]) -> Iterator[str]:
-    """Yield kinds of change by function, the most frequent first: one changed kernel is in many models."""
+    """Yield kinds of change by function, the most frequent first: many models use the same kernel."""
     models: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for name, comparison in every:
         for finding in comparison.findings:

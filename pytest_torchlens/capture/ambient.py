@@ -1,4 +1,4 @@
-"""Global settings that change what a torch function computes, kept once for each change."""
+"""Records global settings that change what a torch function computes: one row for each change."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Setting(NamedTuple):
     set: Callable[[Any], object]
 
     def value(self) -> Any:
-        """Return what is in force; None where PyTorch refuses to tell."""
+        """Return the current value; None where PyTorch raises."""
         try:
             return self.get()
-        except RuntimeError:  # set by PyTorch's new names, which the old ones then refuse to tell
+        except RuntimeError:  # set by PyTorch's new API; then the old getter raises
             return None
 
 
@@ -62,7 +62,7 @@ SETTINGS = (
 
 
 def current() -> Key:
-    """Return the settings in force: gradients, inference mode, autocast, default device, then those of the process."""
+    """Return the current settings: gradients, inference mode, autocast, default device, then those of the process."""
     autocast = _autocast() if _any_autocast() else None
     return (_grad(), _inference(), autocast, _device.CURRENT_DEVICE, *(setting.value() for setting in SETTINGS))
 
@@ -85,7 +85,7 @@ def in_words(key: Key) -> dict[str, str]:
 
 
 def word(value: Any) -> str:
-    """Return a setting's value as a person says it."""
+    """Return a setting's value as a readable word."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "unknown" if value is None else str(value).removeprefix("torch.")
@@ -93,17 +93,17 @@ def word(value: Any) -> str:
 
 @dataclass
 class AmbientTable:
-    """The settings met so far; a call keeps the number of its row."""
+    """The settings recorded so far; a call stores the number of its row."""
 
     rows: list[Key] = field(default_factory=list)
     _quick: tuple[Any, ...] = ()
     _number: int = -1
 
     def number(self, every: bool) -> int:
-        """Return the row of the settings now in force, adding it if it is new.
+        """Return the row of the current settings; add it if it is new.
 
-        Unless `every` setting is asked for, those that few functions heed (attention backends, matmul precision)
-        are looked at only when another has changed.
+        Without `every`, settings that few functions depend on (attention backends, matmul precision) are read only when
+        another setting has changed.
         """
         device = _device.CURRENT_DEVICE
         quick = _grad(), _inference(), _dtype(), _deterministic(), _any_autocast(), _threads(), _onednn(), device
@@ -118,7 +118,7 @@ class AmbientTable:
 
 @contextlib.contextmanager
 def restored(key: Key) -> Iterator[None]:
-    """Put recorded settings in force, and the present ones back at the end."""
+    """Set recorded settings, and restore the current ones at the end."""
     grad, inference, autocast, device, *rest = key
     before = current()
     with contextlib.ExitStack() as stack:

@@ -15,7 +15,7 @@ import torch
 from pytest_torchlens.capture.ambient import AmbientTable
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.gradients import Gradients
-from pytest_torchlens.capture.leaves import Opened
+from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 Frames = tuple[CodeType | int, ...]
-"""Code objects and instruction offsets in turn: flat, for one is made for every call."""
+"""Alternating code objects and instruction offsets; flat, because one is made for every call."""
 
 
 class ModuleCall:
@@ -37,28 +37,28 @@ class ModuleCall:
     address
         First name in ``named_modules()``; the class name in angle brackets for modules that are not registered.
     number
-        Which call of that module it is, from 1.
+        Number of this call of the module, from 1.
     parent
-        The module call around it; None for the outermost.
+        The enclosing module call; None for the outermost.
     frames
         Code positions from the parent's forward down to this call, innermost first.
-    entered, exited
-        Values that went in and came out.
+    inputs, outputs
+        Values of the tensors in its arguments and in its result.
     first, last
         Numbers of the first call inside and of the first call after it.
     seconds
-        Time from entering to leaving it, recording included.
+        Duration, including the time that recording takes.
     """
 
     __slots__ = (
         "address",
-        "entered",
-        "exited",
         "first",
         "frames",
+        "inputs",
         "last",
         "module_type",
         "number",
+        "outputs",
         "parent",
         "seconds",
     )
@@ -73,8 +73,8 @@ class ModuleCall:
         self.frames = frames
         self.first = first
         self.last = first
-        self.entered: tuple[Value, ...] = ()
-        self.exited: tuple[Value, ...] = ()
+        self.inputs: tuple[Value, ...] = ()
+        self.outputs: tuple[Value, ...] = ()
         self.seconds = 0.0
 
     @property
@@ -83,7 +83,7 @@ class ModuleCall:
         return f"{self.address}:{self.number}"
 
     def stack(self) -> Iterator[ModuleCall]:
-        """Yield this call and those around it, innermost first."""
+        """Yield this call and the enclosing calls, innermost first."""
         call: ModuleCall | None = self
         while call is not None:
             yield call
@@ -105,12 +105,12 @@ class Group:
 
 @dataclass(frozen=True)
 class RandomState:
-    """State of the generator that a call drew from, as it was before."""
+    """State of a generator before a call that drew from it."""
 
     generator: torch.Generator
     state: torch.Tensor
     certain: bool = False
-    """Whether the arguments alone tell that the call draws."""
+    """Whether the arguments alone show that the call draws."""
 
 
 class Call:
@@ -123,13 +123,13 @@ class Call:
     args, kwargs
         Its arguments with a `Value` or `Aliased` in place of each tensor.
     outputs
-        The tensors it returned, in the order of `leaves.walk`; what it overwrote if it returned none.
+        The tensors it returned, in the order of `leaves.walk`; if it returned none, those it overwrote.
     returned
         Whether `outputs` were returned (and not only overwritten).
     writes
-        Slots whose memory it overwrote.
+        Slots of the tensors that it overwrote.
     module
-        The innermost module call around it.
+        The innermost enclosing module call.
     frames
         Code positions from that module's forward down to this call, innermost first.
     ambient
@@ -139,7 +139,7 @@ class Call:
     elapsed
         Duration in nanoseconds.
     group
-        The composite function around it.
+        The enclosing composite function.
     """
 
     __slots__ = (
@@ -157,7 +157,7 @@ class Call:
         "writes",
     )
 
-    def __init__(  # noqa: PLR0913 - one is made for every call: nothing in between
+    def __init__(  # noqa: PLR0913 - called for every operation: no wrapper around the fields
         self,
         info: FunctionInfo,
         args: tuple[Any, ...],
@@ -182,17 +182,17 @@ class Call:
 
     @property
     def may_be_view(self) -> bool:
-        """Whether it gave one tensor and wrote none: over the memory of its first argument, it is a view of that.
+        """Whether it returned one tensor and wrote none; if that shares memory with the first argument, it is a view.
 
-        Then only what was written to the bytes of the view shows in what it gave.
+        A view depends only on the writes to its own bytes.
         """
         return len(self.outputs) == 1 and not self.writes and not self.info.opaque
 
     @property
     def uninitialised(self) -> bool:
-        """Whether what it gave is, or may end in, whatever the memory held: not so of ``x.new(y)``, an alias of `y`."""
-        given = self.info.name == "new" and any(type(arg) in _CONTENTS for arg in self.args[1:2])
-        return self.info.uninitialised and not given
+        """Whether its result is, or may end in, uninitialised memory; ``x.new(y)``, an alias of `y`, is not."""
+        has_contents = self.info.name == "new" and any(type(arg) in _CONTENTS for arg in self.args[1:2])
+        return self.info.uninitialised and not has_contents
 
 
 _CONTENTS = frozenset([Value, Aliased, list, tuple])  # a shape is ints or a `torch.Size`
@@ -200,22 +200,22 @@ _CONTENTS = frozenset([Value, Aliased, list, tuple])  # a shape is ints or a `to
 
 @dataclass(frozen=True)
 class Escape:
-    """A value handed over to Python: ``bool(x)``, ``x.item()``, ``x.numpy()``.
+    """A value that Python read: ``bool(x)``, ``x.item()``, ``x.numpy()``.
 
     Attributes
     ----------
     name
         The function: ``"__bool__"``, ``"item"``.
     value
-        What was read.
+        The value that was read.
     call
-        Number of the next call, which tells when it happened.
+        Number of the next call: the time of the escape.
     result
-        What Python was given, for numbers and truth values; else None.
+        The number or truth value that Python got; else None.
     module, frames
         As in `Call`.
     others
-        What else was read: the second tensor of ``torch.equal(x, y)``.
+        Other values that were read: the second tensor of ``torch.equal(x, y)``.
     """
 
     name: str
@@ -228,15 +228,15 @@ class Escape:
 
 
 @dataclass(frozen=True)
-class Missed:
+class MissedOperation:
     """A dispatcher operation that ran while no recorded call was in progress.
 
     Attributes
     ----------
     name
-        As the dispatcher has it: ``"aten::add.Tensor"``.
+        The dispatcher's name for it: ``"aten::add.Tensor"``.
     call
-        Number of the next recorded call, which tells when it happened.
+        Number of the next recorded call: the time of the operation.
     where
         ``module`` or ``thread`` and its name.
     frames
@@ -251,56 +251,57 @@ class Missed:
 
 @dataclass
 class Recording:
-    """All that was recorded of one forward pass."""
+    """The record of one forward pass."""
 
     model_name: str
     modules: dict[str, str]
-    """Address to class name, in order of ``named_modules()``."""
+    """Class names by address, in the order of ``named_modules()``."""
     model: weakref.ref[torch.nn.Module]
     seed: int | None
     parameters: dict[str, torch.Size] = field(default_factory=dict)
     """Address and shape of each distinct parameter, after the pass."""
     parameter_bytes: int = 0
     trainable: list[str] = field(default_factory=list)
-    """Addresses of the parameters that are trained."""
+    """Addresses of the parameters that require gradients."""
     calls: list[Call] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     module_calls: list[ModuleCall] = field(default_factory=list)
     escapes: list[Escape] = field(default_factory=list)
     ambient: AmbientTable = field(default_factory=AmbientTable)
     outputs: list[tuple[str, Value | Aliased]] = field(default_factory=list)
-    """Path in the returned object and value, for each tensor of the model's output."""
+    """Path and value of each tensor in the model's output."""
     output_kinds: dict[str, str] = field(default_factory=dict)
-    """Path in the returned object and kind, for each tensor of the model's output and what is around it."""
+    """Path and kind of each tensor in the model's output, and of each container around one."""
     output: Any = None
-    """What the model returned."""
+    """The object that the model returned."""
     silent_writes: list[str] = field(default_factory=list)
     """Sources that changed although no recorded call wrote to them."""
     uninitialised: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)
-    """What the memory held that calls of `torch.empty` and its kin returned, by number of the call."""
-    dispatched: int | None = None
-    """Operations that the dispatcher ran; None if it was not watched."""
-    missed: list[Missed] = field(default_factory=list)
+    """Contents of the memory that `torch.empty` and similar functions returned, by number of the call."""
+    num_dispatched: int | None = None
+    """Number of operations that the dispatcher ran; None if it was not watched."""
+    missed_operations: list[MissedOperation] = field(default_factory=list)
     """Operations that the dispatcher ran outside any recorded call."""
-    unwatched: str = "the dispatcher was not watched"
-    """Why `dispatched` is None."""
-    unseen: list[str] = field(default_factory=list)
-    """What ran, or will run, out of sight."""
-    strangers: list[Source] = field(default_factory=list)
-    """Constants that were made during the pass and out of sight."""
+    why_unwatched: str = "the dispatcher was not watched"
+    """Why `num_dispatched` is None."""
+    untraced: list[str] = field(default_factory=list)
+    """Messages about code that ran, or will run, without being recorded."""
+    unknown_sources: list[Source] = field(default_factory=list)
+    """Constants that no recorded call made, though they did not exist before the pass."""
     threaded: bool = False
-    """Whether threads that forward started were recorded too: module calls may then overlap."""
+    """Whether threads that forward started were recorded too; module calls may then overlap."""
     unrecorded_threads: list[str] = field(default_factory=list)
-    """Threads that an operation started."""
+    """Names of threads that an operation started."""
     started: float = 0.0
     """Seconds since the epoch."""
     elapsed: float = 0.0
-    """Seconds of the whole forward pass, recording included."""
+    """Seconds of the whole forward pass, including the time that recording takes."""
     gradients: Gradients | None = None
-    """Gradients of the kept activations, if they were asked for."""
+    """Gradients of the saved activations; None if `SaveOptions.gradients` is off."""
     stream: Stream | None = None
-    """Activations that were written to disk."""
+    """Activations that were written to disk; None if `SaveOptions.stream_to` is not set."""
     slots: int = 0
+    """Number of tensor objects."""
 
 
 def edges_in(call: Call) -> Iterator[tuple[str, Value | Aliased]]:
@@ -314,12 +315,12 @@ def edges_in(call: Call) -> Iterator[tuple[str, Value | Aliased]]:
 
 
 def edges_of(template: Any, path: str = "", entered: set[int] | None = None) -> Iterator[tuple[str, Value | Aliased]]:
-    """Yield path and value of each tensor in recorded arguments; an object is entered by the first path to it."""
+    """Yield path and value of each tensor in recorded arguments; each object is entered once, by its first path."""
     if isinstance(template, Value | Aliased):
         yield path, template
-    elif isinstance(template, list | tuple | dict | slice | Opened):
+    elif isinstance(template, list | tuple | dict | slice | UnpackedObject):
         entered = set() if entered is None else entered
-        if type(template) is Opened:
+        if type(template) is UnpackedObject:
             if id(template) in entered:
                 return
             entered.add(id(template))

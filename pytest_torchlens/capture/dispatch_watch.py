@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pytest_torchlens.capture.calls import Frames
-from pytest_torchlens.capture.calls import Missed
+from pytest_torchlens.capture.calls import MissedOperation
 from pytest_torchlens.capture.origins import Makers
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes
     ----------
-    missed
-        Those that belong to no recorded call, in this thread and those started from it.
+    missed_operations
+        Operations outside any recorded call, in this thread and in threads started from it.
     makers
-        Which operation made what memory.
+        The operation that allocated each tensor's memory.
     """
 
     supports_higher_order_operators = True
@@ -40,20 +40,20 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
         self._thread = thread
-        self._seen = 0
-        self._others: list[DispatchWatch] = []
-        self.missed: list[Missed] = []
+        self._count = 0
+        self._thread_watches: list[DispatchWatch] = []
+        self.missed_operations: list[MissedOperation] = []
         self.makers = Makers()
-        self._left = False
+        self._has_exited = False
 
-    def leave(self) -> None:
-        """Come off the stack of modes before the end, if it is on top."""
+    def exit_early(self) -> None:
+        """Exit the mode before its regular end, if it is on top of the stack."""
         if _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)
-            self._left = True
+            self._has_exited = True
 
     def __exit__(self, *error: object) -> None:
-        if not self._left:
+        if not self._has_exited:
             super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
@@ -63,13 +63,13 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if self._tracer.over:  # in a thread that outlived the pass
+        if self._tracer.over:  # this thread outlives the pass
             return func(*args, **(kwargs or {}))
         missed, number, busy = None, len(self._tracer.calls), self._tracer.busy
         try:
-            self._seen += 1
+            self._count += 1
             if not (busy or _harmless(func)):
-                missed = Missed(_name(func), number, self._where(), _stack())
+                missed = MissedOperation(_name(func), number, self._where(), _stack())
         except Exception as error:  # noqa: BLE001 - the model's call is still to be made
             self._tracer.on_fault(error)
         if isinstance(func, torch._ops.HigherOrderOperator):
@@ -77,11 +77,11 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len(self._tracer.calls) > number:  # it ran a function (`torch.cond`) whose calls were recorded
                 return result
         else:
-            with torch._C.DisableTorchFunction():  # else the tracer would record what it is to be told that it missed
+            with torch._C.DisableTorchFunction():  # else the tracer would record the operation that it missed
                 result = func(*args, **(kwargs or {}))
         try:
             if missed is not None:
-                self.missed.append(missed)
+                self.missed_operations.append(missed)
             self.makers.note(_name(func), busy, (args, kwargs), result)
         except Exception as error:  # noqa: BLE001 - the model's call has been made
             self._tracer.on_fault(error)
@@ -96,15 +96,19 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return f"module {module.label!r}" if module.address else "the model's own forward"
 
     @property
-    def seen(self) -> int:
-        """How many operations the dispatcher ran, in all threads."""
-        return self._seen + sum(watch._seen for watch in self._others)
+    def num_operations(self) -> int:
+        """Number of operations that the dispatcher ran, in all threads."""
+        return self._count + sum(watch._count for watch in self._thread_watches)
 
     def for_thread(self, tracer: Tracer, name: str) -> DispatchWatch:
-        """Return a watch for another thread that adds to this one's account."""
+        """Return a watch for another thread; its operations are counted here too."""
         watch = DispatchWatch(tracer, name)
-        watch.missed, watch.makers, watch._others = self.missed, self.makers, self._others
-        self._others.append(watch)
+        watch.missed_operations, watch.makers, watch._thread_watches = (
+            self.missed_operations,
+            self.makers,
+            self._thread_watches,
+        )
+        self._thread_watches.append(watch)
         return watch
 
 
@@ -114,7 +118,7 @@ def _name(func: torch._ops.OpOverload) -> str:
 
 
 def _harmless(func: torch._ops.OpOverload) -> bool:
-    """Return whether an operation only hands a tensor on, as autograd does, or hands out memory, as constructors do."""
+    """Return whether an operation computes nothing: autograd passes tensors on, constructors allocate memory."""
     return _name(func) in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device", "aten::empty")
 
 

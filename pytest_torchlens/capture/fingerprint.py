@@ -26,11 +26,11 @@ _readers: dict[int, Callable[[int], ctypes.Array[ctypes.c_char]]] = {}
 
 
 def fingerprint(tensor: torch.Tensor) -> str:
-    """Return the digest of a tensor's values as text, ``""`` where it has none that can be read.
+    """Return the digest of a tensor's values as text; ``""`` if its values cannot be read.
 
     The digest is XXH3-64 over the bytes in logical order, prefixed with the kind for all but dense tensors: sparse
     tensors by indices and values, quantized ones by integers, scale and zero point, nested and wrapper tensors by
-    their parts, meta tensors by shape.  Shape and dtype are no part of a dense digest: records keep them beside it.
+    their parts, meta tensors by shape.  A dense digest does not cover shape and dtype: records store them separately.
     """
     quick = _quick(tensor) if type(tensor) in PLAIN else None
     if quick is not None:
@@ -42,7 +42,7 @@ def fingerprint(tensor: torch.Tensor) -> str:
 
 
 def _quick(tensor: torch.Tensor) -> int | None:
-    """Return the digest of a contiguous dense CPU tensor with memory, None for any other."""
+    """Return the digest of a contiguous dense CPU tensor with memory; None for any other."""
     if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_nested or tensor.dtype in _UNUSUAL:
         return None
     try:
@@ -53,15 +53,15 @@ def _quick(tensor: torch.Tensor) -> int | None:
 
 
 def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:
-    """Return digest and storage key of a contiguous dense CPU tensor, None for any other: the quick way.
+    """Return digest and storage key of a contiguous dense CPU tensor, the fast way; None for any other.
 
-    `value` has the tensor's facts, which are costly to ask for twice.
+    `value` has the tensor's shape, dtype and device, which are slow to read twice.
     """
     if not value.contiguous or value.device is not CPU or value.dtype in _UNUSUAL or tensor.is_neg():
         return None
     try:
         address = tensor.data_ptr()
-    except RuntimeError:  # wrapped by functorch, or in a layout of oneDNN's
+    except RuntimeError:  # wrapped by functorch, or in oneDNN's layout
         return None
     size = value.nbytes
     if not address:
@@ -102,7 +102,7 @@ def _strided(tensor: torch.Tensor) -> str:
 
 
 def _without_memory(tensor: torch.Tensor) -> str:
-    """Return the digest of zeros that autograd keeps no memory for; none of a tensor whose storage was freed."""
+    """Return the digest of a lazy zero of autograd, which has no memory; ``""`` for a tensor with a freed storage."""
     return fingerprint(torch.zeros_like(tensor, device="cpu")) if tensor._is_zerotensor() else ""
 
 
@@ -134,7 +134,7 @@ def _parts(tensor: torch.Tensor) -> str:
 
 
 def _elsewhere(tensor: torch.Tensor) -> str:
-    """Digest a tensor on another device, in oneDNN's layout, or lazily conjugated, by way of a plain copy."""
+    """Digest a plain copy of a tensor on another device, in oneDNN's layout, or lazily conjugated."""
     if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
         tensor = tensor.to_dense()
     dense = tensor.resolve_conj().resolve_neg().cpu().contiguous().as_subclass(torch.Tensor)

@@ -1,7 +1,7 @@
 """Records each torch function of a forward pass in one thread, as a torch function mode.
 
-The mode keeps its place among the modes of the model.  It runs the bodies of composite functions, so that it sees the
-calls inside them.  Each line here is paid per operation.
+The mode keeps its place in the stack of the model's modes.  It runs the bodies of composite functions, so that it sees
+the calls inside them.  Each line here costs time for every operation.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.functions import info_of
-from pytest_torchlens.capture.generators import drew
+from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
-from pytest_torchlens.capture.opaque import Overwritten
+from pytest_torchlens.capture.opaque import WriteDetector
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import TensorTable
 from pytest_torchlens.capture.tensor_table import UntracedTensorError
 from pytest_torchlens.capture.tensor_table import View
-from pytest_torchlens.capture.tensor_table import unnoticed
+from pytest_torchlens.capture.tensor_table import torch_function_subclass_disabled
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
@@ -63,92 +63,7 @@ if TYPE_CHECKING:
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 
-@contextlib.contextmanager
-def aside(mode: TorchFunctionMode) -> Iterator[None]:
-    """Take a mode off, wherever it is among the others, and put it back in its place."""
-    place = next(
-        (at for at in reversed(range(_len_torch_function_stack())) if _get_function_stack_at(at) is mode), None
-    )
-    if place is None:
-        yield
-        return
-    above = _take_down_to(place + 1)
-    _pop_mode()  # type: ignore[no-untyped-call]
-    _put_back(above)
-    try:
-        yield
-    finally:
-        above = _take_down_to(place)
-        _put_back([mode, *above])
-
-
-def heard(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function for modes and subclasses to hear of, while what goes on around it is none of their business."""
-
-    @functools.wraps(func)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._EnableTorchFunction():
-            return func(*args, **kwargs)
-
-    return called
-
-
-def _take_down_to(height: int) -> list[TorchFunctionMode]:
-    """Return the modes from `height` up, the lowest first, taken off."""
-    return [_pop_mode() for _ in range(_len_torch_function_stack() - height)][::-1]  # type: ignore[no-untyped-call]
-
-
-def _put_back(modes: list[TorchFunctionMode]) -> None:
-    for mode in modes:
-        _push_mode(mode)  # type: ignore[no-untyped-call]
-
-
-_GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-_GUARD_OBJECTS = tuple(getattr(torch.overrides, name) for name in _GUARDS)
-
-
-class _Unguarded(dict[str, Any]):
-    """A module's globals, looked up live, in which the override guards say no.
-
-    Without it the body would hand itself to the mode again, for ever.
-    """
-
-    def __init__(self, real: dict[str, Any]) -> None:
-        guards = {name: _no for name, value in real.items() if any(value is guard for guard in _GUARD_OBJECTS)}
-        super().__init__(guards)
-        self._real = real
-
-    def __missing__(self, name: str) -> Any:
-        return self._real[name]
-
-
-def _no(*_relevant: Any) -> bool:
-    return False
-
-
-_bodies: weakref.WeakKeyDictionary[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
-
-
-def body_of(func: types.FunctionType) -> Callable[..., Any]:
-    """Return a function that runs the body of `func`, or of what it decorates, without asking for overrides."""
-    body = _bodies.get(func)
-    if body is None:
-        body = _unguarded(func)
-        if func.__closure__ is None:  # else the body may hold the function, which then never goes
-            _bodies[func] = body
-    return body
-
-
-def _unguarded(func: types.FunctionType) -> types.FunctionType:
-    real: types.FunctionType = getattr(func, "__wrapped__", func)
-    body = types.FunctionType(
-        real.__code__, _Unguarded(real.__globals__), real.__name__, real.__defaults__, real.__closure__
-    )
-    body.__kwdefaults__ = real.__kwdefaults__
-    return body
-
-
-COMPOSITE, PLAIN, ESCAPE, UNSEEN = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind.UNSEEN
+COMPOSITE, PLAIN, ESCAPE, UNTRACED = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind.UNTRACED
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
@@ -165,11 +80,11 @@ class FunctionTracer(TorchFunctionMode):
     Parameters
     ----------
     recording
-        What to fill.
+        The recording to fill.
     retention
-        Keeps the tensors of sources.
+        Saves the tensors of sources.
     keep
-        Whether it keeps every activation too.
+        Whether `retention` saves every activation too.
     named
         Parameters and buffers by id: the tensor, ``"parameter"`` or ``"buffer"``, its address.
     """
@@ -187,10 +102,10 @@ class FunctionTracer(TorchFunctionMode):
         self.module: ModuleCall | None = None
         self.table = TensorTable(recording, retention, keep, named, self._record_view, self._record_write)
         self._template = self.table.template
-        self._made = self.table.made
+        self._add_output = self.table.add_output
         self._group: Group | None = None
         self.watch: DispatchWatch | None = None
-        self.apart()
+        self.reset_call_state()
 
     boundary: CodeType
     """Code of the frame around a module's forward, where the walk up the stack ends."""
@@ -199,14 +114,14 @@ class FunctionTracer(TorchFunctionMode):
     busy = False
     """Whether a recorded call, or our own work on it, is in progress."""
     transforming = False
-    """Whether that call is a function transform, in which modules are noted."""
+    """Whether that call is a function transform; module calls inside it are recorded."""
     lock: threading.RLock | None = None
-    """Held for our own work on a call where several threads record, and never while the model's functions run."""
+    """Where several threads record: held during our own work on a call, never while the model's functions run."""
 
-    def apart(self) -> None:
-        """Start with nothing in progress: in `Tracer`, or in a copy of one for another thread."""
+    def reset_call_state(self) -> None:
+        """Set the state to no call in progress, in a new tracer or in a copy for another thread."""
         self._expanding: list[Function] = []
-        self._escaped = 0
+        self._num_escapes = 0
         self.busy = self.transforming = False
 
     def on_fault(self, error: Exception) -> None:
@@ -223,9 +138,9 @@ class FunctionTracer(TorchFunctionMode):
         kind = info.kind
         if kind is COMPOSITE and func not in self._expanding and not any(overrides(kind) for kind in types):
             return self._expand(info, args, kwargs)
-        self.busy = kind is not UNSEEN
+        self.busy = kind is not UNTRACED
         try:
-            if kind is PLAIN or kind is UNSEEN:
+            if kind is PLAIN or kind is UNTRACED:
                 return func(*args, **kwargs)
             return self._escape(info, args, kwargs) if kind is ESCAPE else self._leaf(info, args, kwargs)
         finally:
@@ -236,32 +151,30 @@ class FunctionTracer(TorchFunctionMode):
             read = tuple(map(self._template, (args[0], {}) if info.copies else args))
             named = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
         except UntracedTensorError:
-            self.busy = False  # for the completeness check to see that it was missed
-            return info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
-        ambient = self._ambient.number(info.heeds_settings)
+            self.busy = False  # so the completeness check counts it as missed
+            return info.func(*args, **kwargs) if self.lock is None else self._call_unlocked(info, args, kwargs)
+        ambient = self._ambient.number(info.depends_on_settings)
         call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
         written = () if info.writer is None and not kwargs else self.table.about_to_write(info, args, kwargs)
         random = state_before(info.name, args, kwargs) if info.draws else None
         start = perf_counter_ns()
         try:
-            result = info.func(*args, **kwargs) if self.lock is None else self._unlocked(info, args, kwargs)
+            result = info.func(*args, **kwargs) if self.lock is None else self._call_unlocked(info, args, kwargs)
         except Exception:
-            for tensor in written:  # it may have begun
-                self.table.look_for_change(tensor, f"what {info.name} had written when it raised")
+            for tensor in written:  # it may have written before it raised
+                self.table.check_for_change(tensor, f"what {info.name} had written when it raised")
             raise
         call.elapsed = perf_counter_ns() - start
-        if written and isinstance(info.writer, Overwritten):
-            written = info.writer.written()
-        if random is not None and drew(random):
+        if written and isinstance(info.writer, WriteDetector):
+            written = info.writer.changed_tensors()
+        if random is not None and has_drawn(random):
             call.random = random
-        if info.borrows and is_foreign(
-            result
-        ):  # found by its memory when it is read: as from_numpy, which no mode sees
+        if info.borrows and is_foreign(result):  # registered when it is read, like from_numpy, which no mode sees
             return result
         aliased = bool(read) and type(read[0]) is Aliased
         if type(result) is Tensor and not (written or aliased or info.uninitialised):  # nearly all calls
             self.calls.append(call)
-            call.outputs = (self._made(result, len(self.calls) - 1, 0),)
+            call.outputs = (self._add_output(result, len(self.calls) - 1, 0),)
         elif outputs := (returned := _with_shape(tensors(result))) or written:
             call.returned = bool(returned)
             self._finish(call, outputs, written)
@@ -270,21 +183,21 @@ class FunctionTracer(TorchFunctionMode):
     def _new_call(
         self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any], group: Group | None = None
     ) -> Call:
-        ambient = self._ambient.number(info.heeds_settings)
+        ambient = self._ambient.number(info.depends_on_settings)
         return Call(info, args, kwargs, self.module, self._frames(), ambient, group or self._group)
 
     def _finish(self, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> None:
         number = len(self.calls)
         self.calls.append(call)
-        made = self._made
-        with unnoticed():
+        add_output = self._add_output
+        with torch_function_subclass_disabled():
             if call.info.moves:
-                self.table.follow(outputs[0])
-            call.outputs = tuple([made(tensor, number, place) for place, tensor in enumerate(outputs)])
+                self.table.follow_move(outputs[0])
+            call.outputs = tuple([add_output(tensor, number, place) for place, tensor in enumerate(outputs)])
             if written:
                 self.table.log_writes(call, number, written)
             elif call.args:
-                self.table.narrow(call, outputs[0])
+                self.table.narrow_read(call, outputs[0])
             if call.uninitialised:
                 self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
 
@@ -301,7 +214,7 @@ class FunctionTracer(TorchFunctionMode):
 
     def _escape(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = info.func(*args, **kwargs)
-        self._escaped += 1
+        self._num_escapes += 1
         self._note_escape(info, args, result)
         return result
 
@@ -324,7 +237,7 @@ class FunctionTracer(TorchFunctionMode):
         except UntracedTensorError:
             return None
 
-    def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the model with the lock released."""
         raise NotImplementedError
 
@@ -350,16 +263,100 @@ class FunctionTracer(TorchFunctionMode):
 
 
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
-
 _NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._disabled_torch_function_impl)
 
 
 def overrides(kind: type) -> bool:
-    """Return whether a tensor class has a ``__torch_function__`` of its own."""
+    """Return whether a tensor class defines its own ``__torch_function__``."""
     own = getattr(kind, "__torch_function__", None)
     return getattr(own, "__func__", own) not in _NO_OVERRIDE
 
 
-def _with_shape(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Leave out what a lazy layer has not made yet."""
-    return tuple([tensor for tensor in found if not is_lazy(tensor)])
+def _with_shape(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Leave out parameters that a lazy layer has not created yet."""
+    return tuple([tensor for tensor in outputs if not is_lazy(tensor)])
+
+
+@contextlib.contextmanager
+def mode_disabled(mode: TorchFunctionMode) -> Iterator[None]:
+    """Remove a mode from the stack, wherever it is, and put it back in its place at the end."""
+    place = next(
+        (at for at in reversed(range(_len_torch_function_stack())) if _get_function_stack_at(at) is mode), None
+    )
+    if place is None:
+        yield
+        return
+    above = _take_down_to(place + 1)
+    _pop_mode()  # type: ignore[no-untyped-call]
+    _put_back(above)
+    try:
+        yield
+    finally:
+        above = _take_down_to(place)
+        _put_back([mode, *above])
+
+
+def dispatch_enabled(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `func` so that ``__torch_function__`` dispatch is enabled while it runs, though it is disabled around it."""
+
+    @functools.wraps(func)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._EnableTorchFunction():
+            return func(*args, **kwargs)
+
+    return wrapped
+
+
+def _take_down_to(height: int) -> list[TorchFunctionMode]:
+    """Pop all modes above `height`; return them, the lowest first."""
+    return [_pop_mode() for _ in range(_len_torch_function_stack() - height)][::-1]  # type: ignore[no-untyped-call]
+
+
+def _put_back(modes: list[TorchFunctionMode]) -> None:
+    for mode in modes:
+        _push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+_GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_GUARD_OBJECTS = tuple(getattr(torch.overrides, name) for name in _GUARDS)
+
+
+class _UnguardedGlobals(dict[str, Any]):
+    """A module's globals, looked up live, in which the override guards return False.
+
+    With the real guards the body would dispatch to the mode again, for ever.
+    """
+
+    def __init__(self, real: dict[str, Any]) -> None:
+        guards = {name: _no for name, value in real.items() if any(value is guard for guard in _GUARD_OBJECTS)}
+        super().__init__(guards)
+        self._real = real
+
+    def __missing__(self, name: str) -> Any:
+        return self._real[name]
+
+
+def _no(*_relevant: Any) -> bool:
+    return False
+
+
+_bodies: weakref.WeakKeyDictionary[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
+
+
+def body_of(func: types.FunctionType) -> Callable[..., Any]:
+    """Return a function that runs the body of `func` (of the innermost function, if decorated) without overrides."""
+    body = _bodies.get(func)
+    if body is None:
+        body = _unguarded_body(func)
+        if func.__closure__ is None:  # a closure may hold the function, which would then never be freed
+            _bodies[func] = body
+    return body
+
+
+def _unguarded_body(func: types.FunctionType) -> types.FunctionType:
+    real: types.FunctionType = getattr(func, "__wrapped__", func)
+    body = types.FunctionType(
+        real.__code__, _UnguardedGlobals(real.__globals__), real.__name__, real.__defaults__, real.__closure__
+    )
+    body.__kwdefaults__ = real.__kwdefaults__
+    return body

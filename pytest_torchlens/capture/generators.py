@@ -1,4 +1,4 @@
-"""Generators that a call may draw from, and their state before it."""
+"""Finds the random generator that a call may draw from, and its state before the call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_torchlens.capture.fingerprint import digest_memory
 
 
 def state_before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RandomState | None:
-    """Return the state of the generator that a call of function `name` may draw from; None if it surely draws none."""
+    """Return the state of the generator that a call of function `name` may draw from; None if it cannot draw."""
     certain = _dropout_draws(args, kwargs) if "dropout" in name else None
     if certain is False:
         return None
@@ -22,7 +22,7 @@ def state_before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ra
 
 
 def _dropout_draws(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
-    """Return whether dropout with these arguments draws, the one function that is everywhere; None if in doubt."""
+    """Return whether dropout, the most frequent function that draws, draws with these arguments; None if unknown."""
     share = args[1] if len(args) > 1 else kwargs.get("p")
     training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train"))  # noqa: PLR2004 - the third
     if training is False or (type(share) in (int, float) and share == 0):
@@ -31,18 +31,18 @@ def _dropout_draws(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None
     return True if known and args and type(args[0]) is torch.Tensor and args[0].numel() else None
 
 
-def drew(before: RandomState) -> bool:
-    """Return whether the generator has moved since."""
+def has_drawn(before: RandomState) -> bool:
+    """Return whether the generator's state has changed."""
     return before.certain or _digest(before.state) != _digest(before.generator.get_state())
 
 
 def _digest(state: torch.Tensor) -> int:
-    """Return a digest of a state, which lies in the CPU's memory whatever the generator's device."""
+    """Return a digest of a state, which is a CPU tensor for generators on all devices."""
     return digest_memory(state.data_ptr(), state.nbytes)
 
 
 def default_generator(device: torch.device) -> torch.Generator:
-    """Return the generator that functions on `device` draw from unless told otherwise."""
+    """Return the generator that functions on `device` draw from by default."""
     if device.type == "cuda":
         return torch.cuda.default_generators[torch.cuda._utils._get_device_index(device, optional=True)]
     return torch.default_generator

@@ -1,4 +1,4 @@
-"""The gradients of recorded values, noted in every backward pass that reaches them."""
+"""Records the gradients of recorded values in every backward pass."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ Key = tuple[int, int]
 
 
 def key_of(value: Value) -> Key:
-    """Return what tells a value from all others of its recording."""
+    """Return the key of a value, unique in its recording."""
     return value.call, value.position
 
 
 class Gradients:
     """Gradients by value and backward pass; passes are numbered from 1 in the order in which they begin.
 
-    Hooks on the tensors hold this object weakly, so that what is recorded dies with the recording; those on leaves,
-    which outlive it, are taken off when it goes.
+    Hooks on tensors hold only a weak reference to this object, so that what is recorded is freed with the recording.
+    Hooks on leaves, which outlive it, are removed when it is freed.
     """
 
     def __init__(self) -> None:
-        self._found: dict[Key, dict[int, torch.Tensor]] = {}
-        self._reached: dict[int, dict[Key, None]] = {}
+        self._by_value: dict[Key, dict[int, torch.Tensor]] = {}
+        self._values_by_pass: dict[int, dict[Key, None]] = {}
         self._passes: dict[int, int] = {}
-        self._wanted: set[Key] | None = None
-        self._of_slot: dict[int, Key | None] = {}
+        self._selection: set[Key] | None = None
+        self._key_of_slot: dict[int, Key | None] = {}
 
     def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
-        """Note the gradients of `tensor`, which holds `value` now; one overwritten later keeps its own.
+        """Record the gradients of `tensor`, which holds `value` now; later writes to it do not change them.
 
         Parameters
         ----------
         written
-            Whether the call that made the value wrote it into the memory of a tensor that was there.
+            Whether the call that made the value wrote it to the memory of an existing tensor.
         """
-        before = self._of_slot.get(value.slot)
+        before = self._key_of_slot.get(value.slot)
         if written and _is_written_view(tensor):
             self._watch_memory(key_of(value), before, tensor)
-            self._of_slot[value.slot] = None  # what comes later flows through this memory too: nothing is to be added
+            self._key_of_slot[value.slot] = None  # later gradients flow through this memory too: nothing to add
             return
-        self._of_slot[value.slot] = key_of(value)
-        handle = tensor.register_hook(self._noting(key_of(value)))  # type: ignore[no-untyped-call]
+        self._key_of_slot[value.slot] = key_of(value)
+        handle = tensor.register_hook(self._hook_for(key_of(value)))  # type: ignore[no-untyped-call]
         if tensor.is_leaf:
             weakref.finalize(self, handle.remove)
 
     def _watch_memory(self, key: Key, before: Key | None, view: torch.Tensor) -> None:
-        """Note what reaches the memory that a view was written to: autograd follows that, and not the view.
+        """Record the gradients of a view that was written to, by a hook on its base: autograd follows the base.
 
-        What goes on from there to the view's former value goes past the hook on it, and is added.
+        The gradient of the view's former value bypasses the hook on the view, and is added here.
         """
-        base, cut = view._base, _Cut(view)
+        base, cut = view._base, _ViewPart(view)
         assert base is not None  # noqa: S101 - the caller looked
-        note = self._noting(key)
+        note = self._hook_for(key)
         base.register_hook(lambda gradient: note(cut(gradient)))  # type: ignore[no-untyped-call]
         if before is None or base.grad_fn is None:
             return
-        note_before = self._noting(before)
+        note_before = self._hook_for(before)
 
         def note_what_goes_on(to_inputs: tuple[torch.Tensor | None, ...], _: Any) -> None:
             if to_inputs[0] is not None:
@@ -70,7 +70,7 @@ class Gradients:
 
         base.grad_fn.register_hook(note_what_goes_on)
 
-    def _noting(self, key: Key) -> Callable[[torch.Tensor], None]:
+    def _hook_for(self, key: Key) -> Callable[[torch.Tensor], None]:
         store = weakref.ref(self)
 
         def note(gradient: torch.Tensor) -> None:
@@ -79,37 +79,37 @@ class Gradients:
 
         return note
 
-    def keep_only(self, wanted: set[Key]) -> None:
-        """Keep the gradients of these values alone, now and later."""
-        self._wanted = wanted
-        self._found = {key: found for key, found in self._found.items() if key in wanted}
+    def keep_only(self, selection: set[Key]) -> None:
+        """Keep only the gradients of these values, now and later."""
+        self._selection = selection
+        self._by_value = {key: found for key, found in self._by_value.items() if key in selection}
 
     def of(self, value: Value) -> dict[int, torch.Tensor]:
         """Return a value's gradients by the number of the backward pass."""
-        return dict(sorted(self._found.get(key_of(value), {}).items()))
+        return dict(sorted(self._by_value.get(key_of(value), {}).items()))
 
-    def reached(self) -> dict[int, set[Key]]:
-        """Return for each backward pass the values that it reached, saved or not."""
-        return {number: set(keys) for number, keys in self._reached.items()}
+    def values_by_pass(self) -> dict[int, set[Key]]:
+        """Return for each backward pass the values that got a gradient, saved or not."""
+        return {number: set(keys) for number, keys in self._values_by_pass.items()}
 
     def _note(self, key: Key, gradient: torch.Tensor) -> None:
         number = self._passes.setdefault(torch._C._current_graph_task_id(), len(self._passes) + 1)
-        self._reached.setdefault(number, {})[key] = None
-        if self._wanted is None or key in self._wanted:
-            found = self._found.setdefault(key, {})
+        self._values_by_pass.setdefault(number, {})[key] = None
+        if self._selection is None or key in self._selection:
+            found = self._by_value.setdefault(key, {})
             with torch._C.DisableTorchFunction(), torch.no_grad():
-                # a copy: autograd may hand the very tensor on to a parameter, which then adds to it
+                # a copy: autograd may use the same tensor as a parameter's gradient, and later add to it
                 found[number] = found[number] + gradient if number in found else gradient.detach().clone()
 
 
 def _is_written_view(tensor: torch.Tensor) -> bool:
-    """Return whether autograd follows the memory of a tensor, of which it is a part, as it was just written to."""
+    """Return whether a tensor is a view whose base autograd follows because the view was just written to."""
     base = tensor._base
     return base is not None and base.dtype == tensor.dtype and type(base.grad_fn).__name__ == "CopySlices"
 
 
-class _Cut:
-    """Cuts a view's part out of a gradient of all of its memory; holds neither."""
+class _ViewPart:
+    """Extracts the part of a view from the gradient of its base; references neither."""
 
     def __init__(self, view: torch.Tensor) -> None:
         base = view._base

@@ -1,4 +1,4 @@
-"""Records a call inside a user's test; an error of our own ends the recording, and never changes the call."""
+"""Records a call inside a user's test; an error in our code stops the recording, and never changes the call."""
 
 from __future__ import annotations
 
@@ -31,46 +31,46 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a recording goes.
+    """Limits of a recording.
 
     Attributes
     ----------
     calls
-        Recorded calls.
+        Largest number of recorded calls.
     until
-        Moment of `time.perf_counter`, in seconds.
+        Deadline on the clock of `time.perf_counter`, in seconds.
     """
 
     calls: int
     until: float
 
-    def passed(self, calls: int) -> str:
-        """Return which of them has been passed, in words; ``""`` for none."""
+    def reason_to_stop(self, calls: int) -> str:
+        """Return why to stop now, in words; ``""`` if no limit is exceeded."""
         if calls >= self.calls:
             return f"it makes more than {self.calls:,} calls"
         return "the time for this test was up" if perf_counter() > self.until else ""
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """What came of a call.
+class GuardedResult:
+    """The result of a call and its recording.
 
     Attributes
     ----------
     result
-        What it returned.
+        The result of the call.
     recording
-        The record; None if there is none.
-    given_up
-        Why there is none: a limit that was passed.
-    broken
-        Why there is none: the traceback of an error of ours.
+        The recording; None if it was stopped early.
+    stop_reason
+        Why the recording was stopped: a limit, or a call that must not be recorded.
+    fault
+        Traceback of the error in our code that stopped the recording.
     """
 
     result: Any
     recording: Recording | None = None
-    given_up: str = ""
-    broken: str = ""
+    stop_reason: str = ""
+    fault: str = ""
 
 
 def record_guarded(
@@ -79,19 +79,19 @@ def record_guarded(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     limits: Limits,
-) -> Guarded:
-    """Make ``call(module, *args, **kwargs)`` once, and record it if that can be done.
+) -> GuardedResult:
+    """Make ``call(module, *args, **kwargs)`` once, and record it if possible.
 
-    The dispatcher is watched between recorded functions, and not in them: some take another path where it is.
+    The dispatcher is watched between recorded functions, not inside them: some run differently when it is watched.
 
     Parameters
     ----------
     call
-        What stands for ``nn.Module.__call__``.
+        ``nn.Module.__call__``, or its replacement by another tool.
     module, args, kwargs
-        What to call it with.
+        Its arguments.
     limits
-        Where to leave off recording.
+        When to stop recording.
 
     Raises
     ------
@@ -99,75 +99,75 @@ def record_guarded(
         Whatever the module raises, and nothing else.
     """
     try:
-        with _unheard():
+        with _torch_function_disabled():
             one = OnePass(module, args, kwargs, kind=GuardedTracer)
-            one.thoroughly(watch=True, parameters=True)
-    except Exception:  # noqa: BLE001 - an error of ours is to be told, not raised
-        return Guarded(call(module, *args, **kwargs), broken=traceback.format_exc())
+            one.add_checks(watch=True, parameters=True)
+    except Exception:  # noqa: BLE001 - an error in our code is reported, not raised
+        return GuardedResult(call(module, *args, **kwargs), fault=traceback.format_exc())
     tracer = one.tracer
     assert isinstance(tracer, GuardedTracer)  # noqa: S101 - for the type checker
     tracer.guard(limits)
-    with one.running():
+    with one.active():
         result = tracer.call_module(call, (module, *args), kwargs)
-    if tracer.trouble.left_off:
-        return Guarded(result, None, tracer.trouble.given_up, tracer.trouble.broken)
+    if tracer.early_stop.happened:
+        return GuardedResult(result, None, tracer.early_stop.stop_reason, tracer.early_stop.fault)
     try:
-        with _unheard():
+        with _torch_function_disabled():
             recording = one.finish(module, result)
     except Exception:  # noqa: BLE001 - as above
-        return Guarded(result, broken=traceback.format_exc())
-    recording.dispatched = (recording.dispatched or 0) + len(recording.calls)
-    return Guarded(result, recording)
+        return GuardedResult(result, fault=traceback.format_exc())
+    recording.num_dispatched = (recording.num_dispatched or 0) + len(recording.calls)
+    return GuardedResult(result, recording)
 
 
-# modes and tensor classes of the test's are not to hear of our own looks at tensors
-_unheard = torch._C.DisableTorchFunction
+# our own operations on tensors must not call the test's modes and tensor classes
+_torch_function_disabled = torch._C.DisableTorchFunction
 
 
-class _Trouble:
-    """Why recording was left off, in whichever of the threads."""
+class _EarlyStop:
+    """Why recording was stopped, in any of the threads."""
 
-    given_up = broken = ""
+    stop_reason = fault = ""
 
     @property
-    def left_off(self) -> bool:
-        return bool(self.given_up or self.broken)
+    def happened(self) -> bool:
+        return bool(self.stop_reason or self.fault)
 
 
-class _Ran:
+class _CallOutcome:
     """The outcome of the model's function, if it has been called."""
 
-    returned = over = False
+    has_returned = closed = False
     result: Any = None
     error: Exception | None = None
 
-    def noting(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `func` so that it notes its outcome here, until `forget`: a replay calls it later."""
+    def wrap(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `func` so that its outcome is stored here, until `forget` is called: a replay may call it later."""
 
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            if self.over:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if self.closed:
                 return func(*args, **kwargs)
             try:
                 self.result = func(*args, **kwargs)
             except Exception as error:
                 self.error = error
                 raise
-            self.returned = True
+            self.has_returned = True
             return self.result
 
-        return noted
+        return wrapped
 
     def forget(self) -> None:
-        """Hold no outcome any more: a recording may hold the function."""
-        self.result, self.error, self.over = None, None, True
+        """Drop the outcome and store no other: a recording may keep the wrapped function alive."""
+        self.result, self.error, self.closed = None, None, True
 
 
-class _Ours:
-    """Work of our own: an error in it ends the recording."""
+class _FaultGuard:
+    """Guards our own code: an error in it stops the recording."""
 
-    def __init__(self, tracer: GuardedTracer, ran: _Ran) -> None:
+    def __init__(self, tracer: GuardedTracer, outcome: _CallOutcome) -> None:
         self._tracer = tracer
-        self._ran = ran
+        self._outcome = outcome
 
     def __enter__(self) -> None:
         pass
@@ -175,24 +175,27 @@ class _Ours:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        theirs, self._ran.error = self._ran.error, None  # its traceback has a frame that holds us
-        if not isinstance(error, Exception) or theirs is error:
+        model_error, self._outcome.error = (
+            self._outcome.error,
+            None,
+        )  # breaks a cycle: its traceback references this object
+        if not isinstance(error, Exception) or model_error is error:
             return False
-        if theirs is not None:
-            raise theirs from None
+        if model_error is not None:
+            raise model_error from None
         self._tracer.on_fault(error)
         return True
 
 
 class GuardedTracer(SharedTracer):
-    """A tracer whose own errors end the recording, and not the call."""
+    """A tracer whose own errors stop the recording, not the call."""
 
     def guard(self, limits: Limits) -> None:
-        """Start guarding."""
+        """Start guarding the call, with these limits."""
         self._limits = limits
-        self.trouble = _Trouble()
-        self._ran = _Ran()
-        self._left = 0
+        self.early_stop = _EarlyStop()
+        self._outcome = _CallOutcome()
+        self._exits_to_skip = 0
         self.share()
 
     def __torch_function__(
@@ -200,114 +203,114 @@ class GuardedTracer(SharedTracer):
     ) -> Any:
         if torch.compiler.is_compiling():
             return func(*args, **kwargs or {})
-        with self._ours():
+        with self._fault_guard():
             info_of(func)
         if self.over:
             return func(*args, **kwargs or {})
         return super().__torch_function__(func, types, args, kwargs)
 
-    def _ours(self, ran: _Ran | None = None) -> _Ours:
-        """Around work of ours, and maybe a function of the module's: what that raises, and nothing else, is raised."""
-        return _Ours(self, _Ran() if ran is None else ran)
+    def _fault_guard(self, outcome: _CallOutcome | None = None) -> _FaultGuard:
+        """Guard our own code; errors of the model's function, whose outcome is passed, are raised."""
+        return _FaultGuard(self, _CallOutcome() if outcome is None else outcome)
 
     def on_fault(self, error: Exception) -> None:
-        """End the recording because of an error of our own code."""
-        self.leave_off(broken="".join(traceback.format_exception(error)))
+        """Stop the recording because of an error in our own code."""
+        self.stop(fault="".join(traceback.format_exception(error)))
 
-    def leave_off(self, *, given_up: str = "", broken: str = "") -> None:
-        """End the recording, and not the call."""
+    def stop(self, *, stop_reason: str = "", fault: str = "") -> None:
+        """Stop the recording, not the call."""
         if not self.over:
-            self.trouble.given_up, self.trouble.broken = given_up, broken
+            self.early_stop.stop_reason, self.early_stop.fault = stop_reason, fault
             self.over = True
             with contextlib.suppress(Exception):
                 super().close()
 
-    def give_way(self, reason: str) -> None:
-        """End the recording and come off the stacks of modes, before what is to happen under none of them.
+    def stop_and_exit_modes(self, reason: str) -> None:
+        """Stop the recording and exit our modes, before code that must not run under them.
 
-        Leaving what was left so does nothing.
+        The later, regular exit of a mode exited here does nothing.
         """
         watch = self.watch
-        self.leave_off(given_up=reason)
-        with self._ours():
+        self.stop(stop_reason=reason)
+        with self._fault_guard():
             if watch is not None:
-                watch.leave()
+                watch.exit_early()
             height = _len_torch_function_stack()
             if height and _get_function_stack_at(height - 1) is self:
                 self.__exit__(None, None, None)
-                self._left += 1
+                self._exits_to_skip += 1
 
     def __exit__(self, *error: object) -> None:
-        if self._left:
-            self._left -= 1
+        if self._exits_to_skip:
+            self._exits_to_skip -= 1
         else:
             super().__exit__(*error)  # type: ignore[no-untyped-call]
 
-    def twin(self, name: str) -> SharedTracer:
-        """Return a tracer for the thread `name`; this one, which records no more, after an error of ours."""
-        with self._ours():
-            return super().twin(name)
+    def for_thread(self, name: str) -> SharedTracer:
+        """Return a tracer for the thread `name`; after an error in our code this one, which no longer records."""
+        with self._fault_guard():
+            return super().for_thread(name)
         return self
 
     def close(self) -> None:
         """Stop recording."""
-        with self._ours():
+        with self._fault_guard():
             super().close()
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if passed := self._limits.passed(len(self.calls)):
-            self.leave_off(given_up=passed)
+        if reason := self._limits.reason_to_stop(len(self.calls)):
+            self.stop(stop_reason=reason)
             return info.func(*args, **kwargs)
-        outer, self._ran = self._ran, _Ran()
+        outer, self._outcome = self._outcome, _CallOutcome()
         try:
-            with self._ours(self._ran), _unheard():
+            with self._fault_guard(self._outcome), _torch_function_disabled():
                 return super()._leaf(info, args, kwargs)
-            return self._ran.result if self._ran.returned else info.func(*args, **kwargs)
+            return self._outcome.result if self._outcome.has_returned else info.func(*args, **kwargs)
         finally:
-            self._ran = outer
+            self._outcome = outer
 
-    def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watched = self.watch is not None and _get_current_dispatch_mode() is self.watch
-        call = functools.partial(super()._unlocked, info)
+        call = functools.partial(super()._call_unlocked, info)
         with torch._C._EnableTorchFunction(), _pop_mode_temporarily() if watched else contextlib.nullcontext():
-            return self._ran.noting(call)(args, kwargs)
+            return self._outcome.wrap(call)(args, kwargs)
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self._ours():
+        with self._fault_guard():
             body_of(info.func)  # type: ignore[arg-type]
         return info.func(*args, **kwargs) if self.over else super()._expand(info, args, kwargs)
 
     def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any) -> None:
-        with self._ours(), _unheard():
+        with self._fault_guard(), _torch_function_disabled():
             super()._note_escape(info, args, result)
 
     def _enter(self, module: Any, frames: Frames, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ModuleCall:
-        with _unheard():
+        with _torch_function_disabled():
             return super()._enter(module, frames, args, kwargs)
 
     def _leave(self, call: ModuleCall, result: Any) -> None:
-        with _unheard():
+        with _torch_function_disabled():
             super()._leave(call, result)
 
 
-def _guarded(name: str) -> Callable[..., Any]:
-    """Return an override of the method ``call_...`` of this name: an error of ours in it ends the recording only."""
+def _guarded_method(name: str) -> Callable[..., Any]:
+    """Return an override of the method ``call_...`` of this name: an error in our code only stops the recording."""
 
     @functools.wraps(getattr(SharedTracer, name))
     def call(
         self: GuardedTracer, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *facts: Any
     ) -> Any:
-        ran = _Ran()
+        outcome = _CallOutcome()
         try:
-            with self._ours(ran):
-                return getattr(super(GuardedTracer, self), name)(ran.noting(func), args, kwargs, *facts)
-            return ran.result if ran.returned else func(*args, **kwargs)
+            with self._fault_guard(outcome):
+                return getattr(super(GuardedTracer, self), name)(outcome.wrap(func), args, kwargs, *facts)
+            return outcome.result if outcome.has_returned else func(*args, **kwargs)
         finally:
-            ran.forget()
+            outcome.forget()
 
     return call
 
 
 for _name in dir(SharedTracer):
     if _name.startswith("call_"):
-        setattr(GuardedTracer, _name, _guarded(_name))
+        setattr(GuardedTracer, _name, _guarded_method(_name))

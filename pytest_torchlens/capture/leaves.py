@@ -1,4 +1,4 @@
-"""The tensors inside nested arguments and results, in a fixed order, and the same structure over other leaves."""
+"""Finds the tensors inside nested arguments and results, in a fixed order, and rebuilds the structure with others."""
 
 from __future__ import annotations
 
@@ -29,31 +29,41 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield ``(path, tensor)`` for each tensor in `value`, duplicates included.
 
     Looks into lists, tuples, mappings, slices, dataclasses, other pytree nodes and objects with plain attributes; a
-    path is dotted: ``"0.keys.1"``.  What holds tensors is entered once, by the first path to it: objects may know each
+    path is dotted: ``"0.keys.1"``.  Each container is entered once, by the first path to it: objects may reference each
     other, and themselves.
     """
-    return ((path, item) for path, item in everything(value, path) if isinstance(item, torch.Tensor))
+    return ((path, item) for path, item in walk_all(value, path) if isinstance(item, torch.Tensor))
 
 
-def everything(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and thing for all that is in `value`, and itself, as `walk` goes."""
+def walk_all(value: Any, path: str = "", containers: dict[str, str] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield path and object for `value` and everything inside it, in the order of `walk`.
+
+    `containers` receives the path of the container of each object, by the path of the object.
+    """
     entered: dict[int, Any] = {}
     waiting = [(path, value)]
     while waiting:
         path, value = waiting.pop()
         yield path, value
         if not isinstance(value, torch.Tensor) and type(value) not in ATOMS and id(value) not in entered:
-            entered[id(value)] = value  # held, for ids are used again
+            entered[id(value)] = value  # keeps the object alive, because Python reuses ids
             inside = [(f"{path}.{key}" if path else str(key), item) for key, item in children(value)]
             waiting += reversed(inside)
+            if containers is not None:
+                containers.update((inner, path) for inner, _ in inside)
 
 
 def kinds(value: Any) -> dict[str, str]:
-    """Return by path what each tensor in `value`, and each container around one, is: ``"dict of 2"``, ``"tensor"``."""
-    found = list(everything(value))
-    paths = [path for path, item in found if isinstance(item, torch.Tensor)]
-    around = {path.rsplit(".", cut)[0] for path in paths for cut in range(path.count(".") + 1)} | {""}
-    return {path: _kind(item) for path, item in found if path in around}
+    """Return the kind of each tensor in `value`, and of each container around one: ``"tensor"``, ``"dict of 2"``."""
+    containers: dict[str, str] = {}
+    items = list(walk_all(value, containers=containers))
+    with_tensors = {""}
+    for inner in [path for path, item in items if isinstance(item, torch.Tensor)]:
+        path = inner
+        while path not in with_tensors:
+            with_tensors.add(path)
+            path = containers[path]
+    return {path: _kind(item) for path, item in items if path in with_tensors}
 
 
 def _kind(value: Any) -> str:
@@ -64,8 +74,8 @@ def _kind(value: Any) -> str:
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """Return the named parts of a container, nothing for anything else."""
-    if type(value) is Opened:
+    """Return the named parts of a container; nothing for any other object."""
+    if type(value) is UnpackedObject:
         return list(value.parts.items())
     for kind, items in _ITEMS:
         if isinstance(value, kind):
@@ -73,7 +83,7 @@ def children(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, slice):
         return [("start", value.start), ("stop", value.stop), ("step", value.step)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, _held(value, field.name)) for field in dataclasses.fields(value)]
+        return [(field.name, _attribute(value, field.name)) for field in dataclasses.fields(value)]
     if type(value) in pytree.SUPPORTED_NODES:
         return list(enumerate(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]))
     if isinstance(value, set | frozenset) or type(value).__module__ == "collections":
@@ -81,7 +91,7 @@ def children(value: Any) -> list[tuple[Any, Any]]:
     return _attributes(value)
 
 
-# what they hold, without a call of code that a subclass may have put in their place: it may load, draw or count
+# the base class's methods are called: a method of a subclass may load data, draw numbers or count accesses
 _ITEMS: tuple[tuple[type, Callable[[Any], list[tuple[Any, Any]]]], ...] = (
     (dict, lambda value: list(dict.items(value))),
     (UserDict, lambda value: list(dict.items(value.data))),
@@ -91,19 +101,19 @@ _ITEMS: tuple[tuple[type, Callable[[Any], list[tuple[Any, Any]]]], ...] = (
 )
 
 
-def _held(value: Any, name: str) -> Any:
+def _attribute(value: Any, name: str) -> Any:
     try:
         return object.__getattribute__(value, name)
-    except Exception:  # noqa: BLE001 - a descriptor is code of the user's
+    except Exception:  # noqa: BLE001 - a descriptor is user code
         return None
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
-    """Return what a plain object holds: ``__slots__`` and ``__dict__``; nothing for modules and code."""
+    """Return the slots and the ``__dict__`` entries of a plain object; nothing for modules and code."""
     if isinstance(value, torch.nn.Module | types.ModuleType | type) or callable(value):
         return []
     slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
-    return [(name, _held(value, name)) for name in slots] + list((_held(value, "__dict__") or {}).items())
+    return [(name, _attribute(value, name)) for name in slots] + list((_attribute(value, "__dict__") or {}).items())
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -113,59 +123,59 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class Opened:
-    """An object taken apart because tensors are in it, as lists and dicts are in the recorded arguments of a call.
+class UnpackedObject:
+    """An object with tensors inside, taken apart in the recorded arguments of a call.
 
     Attributes
     ----------
-    thing
+    original
         The object.
     parts
-        What stands for each of its `children`, by their names.
+        The converted `children` of the object, by name.
     """
 
-    thing: Any
+    original: Any
     parts: dict[Any, Any]
 
     def __repr__(self) -> str:
-        """Return the name of the object's class, for its own text may be as long as its tensors."""
-        return f"{type(self.thing).__name__}(...)"
+        """Return the name of the object's class: the object's own text may contain whole tensors."""
+        return f"{type(self.original).__name__}(...)"
 
-    def closed(self, part: Callable[[Any], Any], already: dict[int, Any]) -> Any:
-        """Return a copy of the object with ``part(child)`` for each of its parts; itself if it cannot be copied.
+    def repacked(self, convert: Callable[[Any], Any], already: dict[int, Any]) -> Any:
+        """Return a copy of the object with ``convert(child)`` for each of its parts; itself if it cannot be copied.
 
-        `already` has the copies made so far, by the `id` of what they stand for: objects may know each other.
+        `already` has the copies made so far, by the `id` of the unpacked object: objects may reference each other.
         """
         if id(self) not in already:
-            other = already[id(self)] = _copied(self.thing)
-            parts = {key: substitute(value, part) for key, value in self.parts.items()}
-            already[id(self)] = _with_parts(other, parts, self.thing)
+            other = already[id(self)] = _shallow_copy(self.original)
+            parts = {key: substitute(value, convert) for key, value in self.parts.items()}
+            already[id(self)] = _with_parts(other, parts, self.original)
         return already[id(self)]
 
 
-def opened(value: Any, part: Callable[[Any], Any], already: dict[int, Opened]) -> Any:
-    """Return an object with ``part(child)`` in place of its parts if there are tensors in it, else the object.
+def unpacked(value: Any, convert: Callable[[Any], Any], already: dict[int, UnpackedObject]) -> Any:
+    """Return an object as `UnpackedObject`, with ``convert(child)`` for its parts; itself if it has no tensors inside.
 
-    `already` has those that were opened before, by their `id`: objects may know each other, and themselves.
+    `already` has the objects unpacked before, by `id`: objects may reference each other, and themselves.
     """
     if id(value) in already:
         return already[id(value)]
     if next(walk(value), None) is None:
         return value
-    whole = already[id(value)] = Opened(value, {})
-    whole.parts.update({key: part(item) for key, item in children(value)})
+    whole = already[id(value)] = UnpackedObject(value, {})
+    whole.parts.update({key: convert(item) for key, item in children(value)})
     return whole
 
 
-def _copied(thing: Any) -> Any:
+def _shallow_copy(thing: Any) -> Any:
     try:
         return copy.copy(thing)
-    except Exception:  # noqa: BLE001 - it runs code of the user's
+    except Exception:  # noqa: BLE001 - it runs user code
         return thing
 
 
 def _with_parts(other: Any, parts: dict[Any, Any], thing: Any) -> Any:
-    """Return the copy with parts of its own; the thing itself where that cannot be."""
+    """Set the parts of the copy and return it; return the original object if that raises."""
     try:
         return _like(other, parts, thing)
     except Exception:  # noqa: BLE001 - as above
@@ -203,25 +213,25 @@ def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
     if kind is slice:
         return slice(*(substitute(part, swap) for part in (value.start, value.stop, value.step)))
     if isinstance(value, list | tuple | dict) and kind is not torch.Size:
-        return _same_kind(value, [substitute(item, swap) for _, item in children(value)])
+        return _of_same_class(value, [substitute(item, swap) for _, item in children(value)])
     return swap(value)
 
 
-def _same_kind(value: Any, items: list[Any]) -> Any:
-    """Return an object of the same class with other items; of the class below, where its own cannot be made so."""
+def _of_same_class(value: Any, items: list[Any]) -> Any:
+    """Return an object of the same class with other items; a plain dict, list or tuple if the class prevents that."""
     try:
-        other = _made_anew(value, items)
-    except Exception:  # noqa: BLE001 - the constructor is code of the user's
+        other = _rebuilt(value, items)
+    except Exception:  # noqa: BLE001 - the constructor is user code
         other = None
-    found = [] if other is None else [item for _, item in children(other)]
-    if other is not None and len(found) == len(items) and all(map(operator.is_, found, items)):
+    inside = [] if other is None else [item for _, item in children(other)]
+    if other is not None and len(inside) == len(items) and all(map(operator.is_, inside, items)):
         return other
     if isinstance(value, dict):
         return dict(zip(value, items, strict=True))
     return tuple(items) if isinstance(value, tuple) else items
 
 
-def _made_anew(value: Any, items: list[Any]) -> Any:
+def _rebuilt(value: Any, items: list[Any]) -> Any:
     if isinstance(value, dict):
         other = value.copy()
         other.update(zip(value, items, strict=True))
@@ -242,5 +252,5 @@ def tensors(value: Any) -> tuple[torch.Tensor, ...]:
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
-    """Return whether a parameter or buffer waits for its first input to learn its shape."""
-    return isinstance(tensor, UninitializedTensorMixin)  # a class without a check of its own: quick
+    """Return whether a parameter or buffer gets its shape only from the first input."""
+    return isinstance(tensor, UninitializedTensorMixin)  # this class has no `__instancecheck__`: fast

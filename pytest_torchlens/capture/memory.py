@@ -23,51 +23,51 @@ from pytest_torchlens.capture.values import Value
 
 
 class Retention:
-    """Values whose tensors are kept by reference, and copied only when their memory is about to be overwritten.
+    """Saves tensors of values by reference, and copies them only when their memory is about to be overwritten.
 
     Parameters
     ----------
     in_graph
-        Whether copies stay in the autograd graph, each then with memory of its own.
+        Whether copies stay in the autograd graph; each then has its own memory.
     """
 
     def __init__(self, in_graph: bool = False) -> None:
-        self._kept: dict[int, list[Value]] = {}
+        self._by_memory: dict[int, list[Value]] = {}
         self._in_graph = in_graph
 
     def keep(self, value: Value, tensor: torch.Tensor, key: int) -> None:
-        """Keep `tensor` as ``value.tensor``, with the contents that it has now."""
+        """Save `tensor` as ``value.tensor``, with its current contents."""
         value.tensor = tensor
-        self._kept.setdefault(key, []).append(value)
+        self._by_memory.setdefault(key, []).append(value)
 
-    keep_made = keep
-    """Keep what a call made; may be otherwise than a source is kept."""
+    keep_output = keep
+    """Save an output of a call; subclasses override this to save outputs differently from sources."""
 
     def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
-        """Be told of a source."""
+        """Called for each source; does nothing here."""
 
     def before_write(self, key: int) -> None:
-        """Copy what is kept of that memory: one copy, over which the kept tensors stay aliases of each other."""
-        values = self._kept.pop(key, None)
+        """Copy the saved tensors over this memory: into one memory, so that they stay aliases of each other."""
+        values = self._by_memory.pop(key, None)
         if values is not None:
             for value, copy in zip(values, copies_of(values, self._in_graph), strict=True):
                 value.tensor = copy
 
 
 def copies_of(values: list[Value], in_graph: bool = False) -> list[torch.Tensor]:
-    """Return copies of the kept tensors; those over the same memory are again aliases of each other."""
+    """Return copies of the saved tensors; copies of aliases are aliases of each other."""
     pieces = _pieces(values)
     with torch.set_grad_enabled(in_graph):
         return [_copy(value, pieces, in_graph) for value in values]
 
 
-def _copy(value: Value, pieces: dict[int, _Piece], in_graph: bool) -> torch.Tensor:
+def _copy(value: Value, pieces: dict[int, _CopiedBytes], in_graph: bool) -> torch.Tensor:
     if value.tensor is None:
-        raise ValueError("a value that is not kept cannot be copied")
+        raise ValueError("expected a value whose tensor is saved, got one without")
     if in_graph and value.tensor.grad_fn is not None:
         return value.tensor.clone()
     tensor = value.tensor.detach()
-    copy = pieces[storage_key(tensor)].copied(tensor) if _has_plain_memory(tensor) else tensor.clone()
+    copy = pieces[storage_key(tensor)].tensor_over_copy(tensor) if _has_plain_memory(tensor) else tensor.clone()
     return copy.requires_grad_() if value.requires_grad and value.tensor.requires_grad else copy
 
 
@@ -77,15 +77,15 @@ def _has_plain_memory(tensor: torch.Tensor) -> bool:
     return not (tensor.is_conj() or tensor.is_neg()) and tensor.numel() > 0 and storage_key(tensor) != 0
 
 
-class _Piece:
-    """The bytes of one memory that are copied, and their copy."""
+class _CopiedBytes:
+    """The bytes of one memory to copy, and their copy."""
 
     def __init__(self) -> None:
         self._first, self._last, self._whole = sys.maxsize, 0, False
         self._storage: torch.UntypedStorage | None = None
 
     def include(self, tensor: torch.Tensor, whole: bool) -> None:
-        """Have a tensor's bytes copied too, or all there are."""
+        """Include a tensor's bytes, or with `whole` all bytes of the memory."""
         extent = Extent.of(tensor)
         if whole or extent is None:
             self._whole = True
@@ -94,8 +94,8 @@ class _Piece:
             self._first = min(self._first, (extent.start - start) // _ALIGNMENT * _ALIGNMENT)
             self._last = max(self._last, extent.stop - start)
 
-    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor's copy over the copied memory."""
+    def tensor_over_copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the same tensor over the copied memory."""
         first = 0 if self._whole else self._first
         if self._storage is None:
             storage = tensor.untyped_storage()
@@ -105,7 +105,7 @@ class _Piece:
         return empty.set_(self._storage, offset, tensor.shape, tensor.stride())
 
 
-_ALIGNMENT = 64  # bytes: kernels may compute otherwise on memory that is aligned otherwise
+_ALIGNMENT = 64  # bytes: kernels may compute other results on memory with another alignment
 
 
 def _part(storage: torch.UntypedStorage, first: int, last: int) -> torch.UntypedStorage:
@@ -113,13 +113,13 @@ def _part(storage: torch.UntypedStorage, first: int, last: int) -> torch.Untyped
     return every[first:last].clone().untyped_storage()
 
 
-def _pieces(values: list[Value]) -> dict[int, _Piece]:
-    """Return what to copy of each memory: all that a source stands on, for the replay may look beyond its bounds."""
-    pieces: dict[int, _Piece] = {}
+def _pieces(values: list[Value]) -> dict[int, _CopiedBytes]:
+    """Return the bytes to copy of each memory: all of a source's, because the replay may read beyond its bounds."""
+    pieces: dict[int, _CopiedBytes] = {}
     for value in values:
         tensor = None if value.tensor is None else value.tensor.detach()
         if tensor is not None and _has_plain_memory(tensor):
-            pieces.setdefault(storage_key(tensor), _Piece()).include(tensor, whole=value.call < 0)
+            pieces.setdefault(storage_key(tensor), _CopiedBytes()).include(tensor, whole=value.call < 0)
     return pieces
 
 
@@ -135,7 +135,7 @@ def duplicate(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
-    """Copy `contents` into `tensor` without autograd's notice; not into or from memory that was freed."""
+    """Copy `contents` into `tensor` without autograd; do nothing if the memory of either was freed."""
     if storage_key(tensor) < 0 or storage_key(contents) < 0:
         return
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
@@ -143,12 +143,12 @@ def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
             tensor.copy_(contents)
         except NotImplementedError:  # a dtype that can only be stored
             tensor.view(torch.uint8).copy_(contents.view(torch.uint8))
-        except RuntimeError:  # elements that are one in memory
+        except RuntimeError:  # several elements share a place in memory
             _scatter(tensor, contents)
 
 
 def _scatter(tensor: torch.Tensor, contents: torch.Tensor) -> None:
-    """Write element by element to where each lies in memory."""
+    """Write each element to its place in memory."""
     count = reach(tensor)
     places = torch.arange(count, device=tensor.device).as_strided(tensor.shape, tensor.stride())
     tensor.as_strided((count,), (1,))[places.flatten()] = contents.flatten()
@@ -156,7 +156,7 @@ def _scatter(tensor: torch.Tensor, contents: torch.Tensor) -> None:
 
 @dataclasses.dataclass
 class _Exposure:
-    """A tensor that somebody has an array over, the tensor's digest, and the array, if it is known when it goes."""
+    """A tensor, its digest, and a weak reference to an array over its memory; None if the array is not NumPy's."""
 
     tensor: torch.Tensor
     digest: str
@@ -164,62 +164,62 @@ class _Exposure:
 
 
 class Arrays:
-    """Tensors with an array over their memory, looked at for changes until the array is gone.
+    """Tensors with an array over their memory, checked for changes until the array is freed.
 
     Parameters
     ----------
     changed
-        Called with a tensor that was written to.
+        Called with each tensor that was written to.
     """
 
     def __init__(self, changed: Callable[[torch.Tensor], None]) -> None:
-        self._changed = weakref.WeakMethod(changed)
+        self._on_change = weakref.WeakMethod(changed)
         self._over: dict[int, list[_Exposure]] = {}
-        self._gone: list[weakref.ref[np.ndarray]] = []
+        self._dead_arrays: list[weakref.ref[np.ndarray]] = []
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether any array is watched."""
         return bool(self._over)
 
     def __contains__(self, key: int) -> bool:
-        """Whether there are any over some memory."""
+        """Return whether an array over this memory is watched."""
         return key in self._over
 
     def add(self, tensor: torch.Tensor, key: int, array: object) -> None:
-        """Note that there is an array over a tensor's memory; for good, if `array` is none of NumPy's."""
-        # views of an array hold it
-        ref = weakref.ref(array, self._gone.append) if isinstance(array, np.ndarray) else None
+        """Watch an array over a tensor's memory; forever if it is not a NumPy array."""
+        # a view of an array keeps the array alive
+        ref = weakref.ref(array, self._dead_arrays.append) if isinstance(array, np.ndarray) else None
         self._over.setdefault(key, []).append(_Exposure(tensor, fingerprint(tensor), ref))
 
-    def look(self, key: int) -> None:
-        """Tell of writes to some memory since the last look, and to the memory of arrays that are gone."""
-        if self._gone:
-            self._forget()
+    def check(self, key: int) -> None:
+        """Report writes to this memory since the last check, and writes through arrays that were freed."""
+        if self._dead_arrays:
+            self._drop_dead_arrays()
         for exposure in self._over.get(key, ()):
             self._compare(exposure)
 
-    def look_at_all(self) -> None:
-        """Tell of all writes since the last looks."""
+    def check_all(self) -> None:
+        """Report all writes since the last checks."""
         for exposures in list(self._over.values()):
             for exposure in exposures:
                 self._compare(exposure)
 
     def refresh(self, key: int) -> None:
-        """Take the present contents of some memory for known: a recorded call wrote them."""
+        """Accept the current contents of this memory: a recorded call wrote them."""
         for exposure in self._over.get(key, ()):
             exposure.digest = fingerprint(exposure.tensor)
 
     def _compare(self, exposure: _Exposure) -> None:
         now = fingerprint(exposure.tensor)
-        if now != exposure.digest and (changed := self._changed()) is not None:
+        if now != exposure.digest and (changed := self._on_change()) is not None:
             exposure.digest = now
             changed(exposure.tensor)
 
-    def _forget(self) -> None:
-        """Look a last time at what arrays that are gone stood on."""
-        gone, self._gone[:] = list(self._gone), []
+    def _drop_dead_arrays(self) -> None:
+        """Check the memory of freed arrays a last time, and stop watching it."""
+        dead, self._dead_arrays[:] = list(self._dead_arrays), []
         for key, exposures in list(self._over.items()):
-            for exposure in [exposure for exposure in exposures if exposure.array in gone]:
+            for exposure in [exposure for exposure in exposures if exposure.array in dead]:
                 self._compare(exposure)
                 exposures.remove(exposure)
             if not exposures:
@@ -227,5 +227,5 @@ class Arrays:
 
 
 def is_copy(array: object) -> bool:
-    """Return whether an array has memory of its own, as one that was converted to another type."""
+    """Return whether an array has its own memory, because it was converted to another type."""
     return isinstance(array, np.ndarray) and array.flags.owndata

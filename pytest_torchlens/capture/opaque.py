@@ -1,7 +1,7 @@
-"""Records code that no mode can see into as one operation.
+"""Records opaque code, which no mode can see into, as one operation.
 
-Such code is scripted or compiled modules and functions, custom autograd functions, and function transforms (vmap, grad,
-vjp, jvp), which also read the tensors that their function reaches from outside.
+Opaque are scripted and compiled modules and functions, custom autograd functions, and function transforms (vmap, grad,
+vjp, jvp).  A transform also reads the outer tensors that its function uses.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def is_opaque(module: torch.nn.Module) -> bool:
-    """Return whether the inside of a module's forward is out of sight."""
+    """Return whether a module's forward is opaque: scripted or compiled."""
     if isinstance(module, torch.jit.ScriptModule):
         return True
-    compiled = sys.modules.get("torch._dynamo.eval_frame")  # not imported for our sake: it is slow
+    compiled = sys.modules.get("torch._dynamo.eval_frame")  # we do not import it: that is slow
     return compiled is not None and isinstance(module, compiled.OptimizedModule)
 
 
-def custom_info(func: Callable[..., Any], name: str, writer: Overwritten | None = None) -> FunctionInfo:
-    """Return the facts about a function that is no function of torch; it may draw random numbers."""
+def custom_info(func: Callable[..., Any], name: str, writer: WriteDetector | None = None) -> FunctionInfo:
+    """Return the facts about an opaque function; it may draw random numbers."""
     info = FunctionInfo(func)
     info.name = name
     info.layer_type = name.lower()
@@ -53,30 +53,30 @@ def custom_info(func: Callable[..., Any], name: str, writer: Overwritten | None 
     info.writer = writer
     info.draws = True
     info.opaque = True
-    info.heeds_settings = True
+    info.depends_on_settings = True
     return info
 
 
-class Overwritten:
-    """Tells what code out of sight has overwritten of its arguments: what it may write before, what it wrote after."""
+class WriteDetector:
+    """Finds the arguments that opaque code overwrites, by comparing fingerprints from before and after the call."""
 
     def __init__(self) -> None:
         self._before: list[tuple[torch.Tensor, str]] = []
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensors:
-        """Return all tensors that it was given, and note their fingerprints."""
-        given = {id(tensor): tensor for tensor in tensors((args, kwargs)) if not is_lazy(tensor)}
-        self._before = [(tensor, fingerprint(tensor)) for tensor in given.values()]
-        return tuple(given.values())
+        """Return all tensors among the arguments, and note their fingerprints."""
+        by_id = {id(tensor): tensor for tensor in tensors((args, kwargs)) if not is_lazy(tensor)}
+        self._before = [(tensor, fingerprint(tensor)) for tensor in by_id.values()]
+        return tuple(by_id.values())
 
-    def written(self) -> Tensors:
-        """Return those that have other contents since, and forget all."""
+    def changed_tensors(self) -> Tensors:
+        """Return the tensors whose contents have changed, and drop the fingerprints."""
         before, self._before = self._before, []
         return tuple([tensor for tensor, former in before if fingerprint(tensor) != former])
 
 
 def may_write(code: Any, training: bool) -> bool:
-    """Return whether scripted code has a step that may write to its tensors; of other code it cannot be told."""
+    """Return whether code may write to its tensors: scripted code if it has such a step, other code always."""
     try:
         graph = str(code.inlined_graph)
     except (AttributeError, RuntimeError):
@@ -89,34 +89,34 @@ _WRITES_IN_TRAINING = re.compile(r"::\w*(batch|instance)_norm")
 
 
 class OpaqueModule:
-    """A module as a function of the tensors that it holds (`held`), then of its inputs.
+    """A module as a function of its own tensors (`own_tensors`) and its inputs.
 
     Parameters
     ----------
     call
-        What stands for ``module.__call__``.
+        ``nn.Module.__call__``, or its replacement by another tool.
     module
         The module.
     registered
-        Whether it belongs to the recorded model, which a recording must not keep alive.
+        Whether it belongs to the recorded model; a recording must not keep the model alive.
     """
 
     def __init__(self, call: Callable[..., Any], module: torch.nn.Module, registered: bool) -> None:
         self._call = call
         self.module: Callable[[], torch.nn.Module | None] = weakref.ref(module) if registered else lambda: module
-        self.held: Tensors = tuple(tensor for tensor in tensors_used(module) if not is_lazy(tensor))
+        self.own_tensors: Tensors = tuple(tensor for tensor in tensors_used(module) if not is_lazy(tensor))
 
     def info(self) -> FunctionInfo:
         """Return the facts about a call of the module."""
         module: Any = self.module()
         inner = getattr(module, "_orig_mod", module)
         training = any(getattr(part, "training", False) for part in inner.modules())
-        writer = Overwritten() if may_write(module, training) else None
+        writer = WriteDetector() if may_write(module, training) else None
         return custom_info(self, getattr(inner, "original_name", type(inner).__name__), writer)
 
     def __call__(self, held: Tensors, *args: Any, **kwargs: Any) -> Any:
-        """Call the module with other contents in its tensors; what it writes to them ends up in `held`."""
-        others = [(own, other) for own, other in zip(self.held, held, strict=True) if own is not other]
+        """Call the module with the contents of `held` in its own tensors; what it writes to them ends up in `held`."""
+        others = [(own, other) for own, other in zip(self.own_tensors, held, strict=True) if own is not other]
         former = [duplicate(own) for own, _ in others]
         for own, other in others:
             overwrite(own, other)
@@ -129,7 +129,7 @@ class OpaqueModule:
 
 
 class Transform:
-    """A transform of `func`: it runs once as the model calls it, later with other tensors in place of those it reached.
+    """A transform of `func`: the model calls it once, replays call it with other tensors in place of `outer_tensors`.
 
     Parameters
     ----------
@@ -140,8 +140,8 @@ class Transform:
 
     Attributes
     ----------
-    reached
-        Tensors that `func` read without being given them: by closure, as attributes, as parameters of a module.
+    outer_tensors
+        Tensors that `func` reads besides its arguments: from its closure, attributes, parameters of modules.
     steps
         Layer types of the functions that ran inside it.
     """
@@ -149,29 +149,31 @@ class Transform:
     def __init__(self, transform: Callable[..., Any], func: Callable[..., Any]) -> None:
         self._transform = transform
         self._func = func
-        self.reached: Tensors = ()
+        self.outer_tensors: Tensors = ()
         self.steps: tuple[str, ...] = ()
 
     def info(self, on_fault: Callable[[Exception], None]) -> FunctionInfo:
-        """Return the facts about the call that the model makes; see `again` for those that follow.
+        """Return the facts about the call that the model makes; see `replay` for later calls.
 
-        `on_fault` is called with each error of our own code in that call.  The transform does not keep it: it belongs
+        `on_fault` is called with each error in our own code in that call.  The transform does not keep it: it belongs
         to the tracer, which must be freed with the recording.
         """
         name = self._transform.__name__.removesuffix("_impl").removesuffix("_with_argnums").lstrip("_")
-        return custom_info(functools.partial(self._first, on_fault), name, Overwritten())
+        return custom_info(functools.partial(self._first_run, on_fault), name, WriteDetector())
 
-    def _first(self, on_fault: Callable[[Exception], None], *args: Any, **kwargs: Any) -> Any:
-        inside = _Inside((args, kwargs), on_fault)
+    def _first_run(self, on_fault: Callable[[Exception], None], *args: Any, **kwargs: Any) -> Any:
+        inside = _InsideTransform((args, kwargs), on_fault)
         result = self._transform(_under(inside, self._func), *args, **kwargs)
-        self.reached = tuple(inside.reached.values())
+        self.outer_tensors = tuple(inside.outer_tensors.values())
         self.steps = tuple(inside.steps)
         return result
 
-    def again(self, reached: Tensors, *args: Any, **kwargs: Any) -> Any:
-        """Call it with these tensors in place of `reached`, in the same order."""
-        others = {id(own): other for own, other in zip(self.reached, reached, strict=True) if own is not other}
-        return self._transform(_under(_Instead(others), self._func), *args, **kwargs)
+    def replay(self, outer_tensors: Tensors, *args: Any, **kwargs: Any) -> Any:
+        """Call it with these tensors in place of `outer_tensors`, in the same order."""
+        others = {
+            id(own): other for own, other in zip(self.outer_tensors, outer_tensors, strict=True) if own is not other
+        }
+        return self._transform(_under(_Substitution(others), self._func), *args, **kwargs)
 
 
 class Pullback:
@@ -180,62 +182,62 @@ class Pullback:
     Parameters
     ----------
     vjp
-        The transform that made it, run.
-    given
-        The arguments of that run, positional and by keyword.
+        The transform that returned it.
+    arguments
+        The arguments of that transform, positional and by keyword.
     pull
         The function itself.
     record
-        Called with this object and the arguments of a call in the model's own code.
+        Called with this object and its arguments, when the model's own code calls it.
 
     Attributes
     ----------
     sources
-        What a replay makes it from: the tensors that the differentiated function reached, and its arguments.
+        What a replay makes it from: the outer tensors of the differentiated function, and its arguments.
     """
 
     def __init__(
-        self, vjp: Transform, given: tuple[Any, ...], pull: Callable[..., Any], record: Callable[..., Any]
+        self, vjp: Transform, arguments: tuple[Any, ...], pull: Callable[..., Any], record: Callable[..., Any]
     ) -> None:
         self._vjp = vjp
         self._record = record
         self.pull = pull
-        self.sources = (vjp.reached, *given)
+        self.sources = (vjp.outer_tensors, *arguments)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Pull cotangents back: as an operation, or as a step of the transform around it."""
+        """Pull cotangents back: as an operation, or as a step of an enclosing transform."""
         modes = reversed(torch.overrides._get_current_function_mode_stack())  # type: ignore[no-untyped-call]
-        around = next((mode for mode in modes if isinstance(mode, _Inside | _Instead)), None)
+        around = next((mode for mode in modes if isinstance(mode, _InsideTransform | _Substitution)), None)
         pull = self._record if around is None else around.pull
         return pull(self, args, kwargs)
 
-    def again(self, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call it as made from other sources, which no transform wraps."""
-        reached, given, by_name = sources
+    def replay(self, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the pullback made from other sources, which no transform wraps."""
+        outer_tensors, args_of_vjp, kwargs_of_vjp = sources
         with temporarily_clear_interpreter_stack():
-            pull = self._vjp.again(reached, *given, **by_name)[1]
+            pull = self._vjp.replay(outer_tensors, *args_of_vjp, **kwargs_of_vjp)[1]
         return pull(*args, **kwargs)
 
 
 def _under(mode: TorchFunctionMode, func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `func` with a mode on while it runs, and not while the transform does its own work."""
+    """Wrap `func` so that a mode is on while it runs, but not while the transform does its own work."""
 
     @functools.wraps(func)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         with mode:
             return func(*args, **kwargs)
 
-    return called
+    return wrapped
 
 
-class _Inside(TorchFunctionMode):
-    """Notes the functions that run inside a transform, and the tensors from outside that they read."""
+class _InsideTransform(TorchFunctionMode):
+    """Notes the functions that run inside a transform, and the outer tensors that they read."""
 
     def __init__(self, arguments: Any, on_fault: Callable[[Exception], None]) -> None:
         self._on_fault = on_fault
         self.steps: list[str] = []
-        self.reached: dict[int, torch.Tensor] = {}
-        self._known = {id(tensor): weakref.ref(tensor) for tensor in tensors(arguments)}
+        self.outer_tensors: dict[int, torch.Tensor] = {}
+        self._inner_tensors = {id(tensor): weakref.ref(tensor) for tensor in tensors(arguments)}
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -259,28 +261,28 @@ class _Inside(TorchFunctionMode):
 
     def _note_reads(self, read: Tensors) -> None:
         for tensor in read:
-            if not is_functorch_wrapped_tensor(tensor) and not self._made(tensor):
-                self.reached[id(tensor)] = tensor
+            if not is_functorch_wrapped_tensor(tensor) and not self._is_from_inside(tensor):
+                self.outer_tensors[id(tensor)] = tensor
 
     def _note_step(self, info: FunctionInfo, results: Tensors) -> None:
         self.steps.append(info.layer_type)
-        self._known.update((id(tensor), weakref.ref(tensor)) for tensor in results)
+        self._inner_tensors.update((id(tensor), weakref.ref(tensor)) for tensor in results)
 
     def pull(self, back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Pull cotangents back, and note what that reads without being given it."""
+        """Pull cotangents back, and note the sources of the pullback as outer tensors."""
         try:
-            self.reached.update((id(tensor), tensor) for tensor in tensors(back.sources))
+            self.outer_tensors.update((id(tensor), tensor) for tensor in tensors(back.sources))
         except Exception as error:  # noqa: BLE001 - the model's call is still to be made
             self._on_fault(error)
         return back.pull(*args, **kwargs)
 
-    def _made(self, tensor: torch.Tensor) -> bool:
-        known = self._known.get(id(tensor))
+    def _is_from_inside(self, tensor: torch.Tensor) -> bool:
+        known = self._inner_tensors.get(id(tensor))
         return known is not None and known() is tensor
 
 
-class _Instead(TorchFunctionMode):
-    """Puts other tensors in place of some, wherever they are read."""
+class _Substitution(TorchFunctionMode):
+    """Replaces some tensors by others wherever functions read them."""
 
     def __init__(self, others: dict[int, torch.Tensor]) -> None:
         self._others = others
@@ -294,8 +296,8 @@ class _Instead(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def pull(self, back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Pull cotangents back, as made from the other tensors."""
-        return back.again(substitute(back.sources, self._other), *args, **kwargs)
+        """Pull cotangents back, with the other tensors as sources."""
+        return back.replay(substitute(back.sources, self._other), *args, **kwargs)
 
     def _other(self, leaf: Any) -> Any:
         return self._others.get(id(leaf), leaf)

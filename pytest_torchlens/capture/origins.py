@@ -23,41 +23,41 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Source
 
-_FROM_PYTHON = "aten::lift_fresh"  # hands on what a constructor made of numbers
+_FROM_PYTHON = "aten::lift_fresh"  # passes on a tensor that a constructor made of Python numbers
 _FEW = 1000
 
 
 class Makers:
-    """The operations that made memory during a pass."""
+    """The operations that allocated memory during a pass."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[StorageWeakRef, str, bool]] = {}
+        self._by_storage: dict[int, tuple[StorageWeakRef, str, bool]] = {}
         self._next_look = _FEW
 
     def note(self, name: str, inside: bool, given: Any, result: Any) -> None:
-        """Note an operation's new memory, and whether it ran inside a recorded call."""
+        """Note the memory that an operation allocated, and whether it ran inside a recorded call."""
         old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}
         for storage in _storages(result):
-            entry = self._made.get(storage._cdata)
-            if storage._cdata not in old and (entry is None or _is_gone(entry)):
-                self._made[storage._cdata] = StorageWeakRef(storage), name, inside  # type: ignore[no-untyped-call]
-        if len(self._made) > self._next_look:
-            self._made = {key: entry for key, entry in self._made.items() if not _is_gone(entry)}
-            self._next_look = 2 * len(self._made) + _FEW
+            entry = self._by_storage.get(storage._cdata)
+            if storage._cdata not in old and (entry is None or _is_dead(entry)):
+                self._by_storage[storage._cdata] = StorageWeakRef(storage), name, inside  # type: ignore[no-untyped-call]
+        if len(self._by_storage) > self._next_look:
+            self._by_storage = {key: entry for key, entry in self._by_storage.items() if not _is_dead(entry)}
+            self._next_look = 2 * len(self._by_storage) + _FEW
 
     def of(self, tensor: torch.Tensor) -> tuple[str, bool]:
-        """Return the operation's name, ``""`` if none was seen, and whether it ran inside a recorded call."""
-        entries = (self._made.get(storage._cdata) for storage in _storages(tensor))
-        entry = next((entry for entry in entries if entry is not None and not _is_gone(entry)), None)
+        """Return the name of the operation (``""`` if unknown), and whether it ran inside a recorded call."""
+        entries = (self._by_storage.get(storage._cdata) for storage in _storages(tensor))
+        entry = next((entry for entry in entries if entry is not None and not _is_dead(entry)), None)
         return ("", False) if entry is None else entry[1:]
 
 
 def _storages(value: Any) -> list[torch.UntypedStorage]:
-    found = (tensor for tensor in tensors(value) if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
-    return [tensor.untyped_storage() for tensor in found if tensor.layout is torch.strided and not tensor.is_nested]
+    plain = (tensor for tensor in tensors(value) if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
+    return [tensor.untyped_storage() for tensor in plain if tensor.layout is torch.strided and not tensor.is_nested]
 
 
-def _is_gone(entry: tuple[StorageWeakRef, str, bool]) -> bool:
+def _is_dead(entry: tuple[StorageWeakRef, str, bool]) -> bool:
     return bool(entry[0].expired())  # type: ignore[no-untyped-call]
 
 
@@ -65,27 +65,29 @@ Tensor = torch.Tensor
 
 
 class TensorsBefore:
-    """The tensors of this process at one moment, and the memory that they stand for."""
+    """The tensors of this process at one moment, and their memory."""
 
     def __init__(self) -> None:
-        alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-        self._alive = {id(tensor): weakref.ref(tensor) for tensor in alive}
-        self._memory = {key: weakref.ref(tensor) for tensor, key in _memory_of(alive) if key}
+        tensors_alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+        self._by_id = {id(tensor): weakref.ref(tensor) for tensor in tensors_alive}
+        self._memory = {key: weakref.ref(tensor) for tensor, key in _memory_of(tensors_alive) if key}
 
-    def strangers(self, sources: Iterable[Source]) -> list[Source]:
-        """Return the constants among `sources` that did not exist then, and were made out of sight."""
-        constants = (source for source in sources if source.kind == "constant" and (source.hidden or not source.maker))
-        return [source for source in constants if not self._had(source.live)]
+    def unknown_sources(self, sources: Iterable[Source]) -> list[Source]:
+        """Return the constants among `sources` that did not exist then and whose origin is unknown."""
+        constants = (
+            source for source in sources if source.kind == "constant" and (source.made_inside_call or not source.maker)
+        )
+        return [source for source in constants if not self._existed(source.live)]
 
-    def _had(self, tensor: Tensor) -> bool:
-        for former in (self._alive.get(id(tensor)), self._memory.get(storage_key(tensor))):
-            if former is not None and former() is not None:  # else id or memory may have been used again
+    def _existed(self, tensor: Tensor) -> bool:
+        for former in (self._by_id.get(id(tensor)), self._memory.get(storage_key(tensor))):
+            if former is not None and former() is not None:  # if it was freed, its id and memory may be reused
                 return True
         return is_foreign(tensor)
 
 
 def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, int]]:
-    """Yield each plain tensor with its memory, and with that of its gradient, which Python may not have seen yet."""
+    """Yield each plain tensor with its memory, and its gradient, which may have no Python object yet."""
     for tensor in tensors:
         if type(tensor) in (Tensor, torch.nn.Parameter):
             yield tensor, storage_key(tensor)
@@ -94,10 +96,10 @@ def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, int]]:
 
 
 def gradient_of(tensor: Tensor) -> Tensor | None:
-    """Return the gradient of a leaf; None of any other."""
+    """Return the gradient of a leaf; None for any other tensor."""
     try:
         return tensor.grad if tensor.is_leaf else None
-    except RuntimeError:  # a view that autograd forbids to look at, somewhere in this process
+    except RuntimeError:  # autograd forbids reading some views, which other code may have made
         return None
 
 
@@ -109,18 +111,18 @@ def name_constants(recording: Recording, model: torch.nn.Module) -> None:
     unnamed = [source for source in recording.sources if source.kind == "constant" and not source.name]
     if not unnamed:
         return
-    names = {id(tensor): name for name, tensor in _held(model)}
+    names = {id(tensor): name for name, tensor in _named_tensors(model)}
     for source in unnamed:
         source.name = names.get(id(source.live), "")
 
 
 def is_foreign(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor stands on memory of NumPy's or another library's, as `torch.from_numpy` makes them."""
+    """Return whether a tensor is over memory of NumPy or another library, as after `torch.from_numpy`."""
     return tensor.device.type == "cpu" and storage_key(tensor) != 0 and not tensor.untyped_storage().resizable()
 
 
 def tensors_used(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Return the tensors that a module holds, registered or not, and the globals that its forwards name, each once."""
+    """Return the tensors that a module holds, registered or not, and the global tensors that its forwards use."""
     used = [*module.buffers(), *module.parameters()]
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -131,7 +133,7 @@ def tensors_used(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def script_attributes(module: torch.jit.ScriptModule) -> list[tuple[str, Any]]:
-    """Return name and value of what the methods of a scripted module assign to itself."""
+    """Return name and value of each attribute that a method of a scripted module assigns."""
     methods = [module._c._get_method(name) for name in module._c._method_names()]
     nodes = [node for method in methods for node in method.graph.findAllNodes("prim::SetAttr", recurse=True)]
     return [(name, module._c.getattr(name)) for name in {node.s("name") for node in nodes} if module._c.hasattr(name)]
@@ -142,7 +144,7 @@ def _attributes(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _named_by(module: torch.nn.Module) -> dict[str, Any]:
-    """Return the globals and enclosed variables that a module's forward names."""
+    """Return the globals and enclosed variables that a module's forward uses."""
     forward = inspect.unwrap(getattr(module.forward, "__func__", module.forward))
     if not isinstance(forward, types.FunctionType):
         return {}
@@ -150,8 +152,8 @@ def _named_by(module: torch.nn.Module) -> dict[str, Any]:
     return {**enclosed.globals, **enclosed.nonlocals}
 
 
-def _held(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and tensor; the last of several names counts, so attributes of modules come after globals."""
+def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor.  The last of several names is used, so attributes of modules come after globals."""
     for module_name in sorted({type(module).__module__ for module in model.modules()}):
         scope = vars(sys.modules[module_name]) if module_name in sys.modules else {}
         yield from _tensors_in(dict(scope), module_name)

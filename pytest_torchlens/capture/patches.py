@@ -20,40 +20,11 @@ import torch._functorch.apis
 import torch._functorch.eager_transforms
 import torch.overrides
 
-from pytest_torchlens.capture.function_tracer import aside
+from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.opaque import Pullback
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
-
-_depth_lock = threading.Lock()
-_recordings = 0
-_former = _raised = 0
-_GREATEST = 2**31 - 1
-
-
-@contextlib.contextmanager
-def deeper() -> Iterator[None]:
-    """Raise the recursion limit for a while; where the model sets one of its own, that stays."""
-    global _recordings, _former, _raised  # noqa: PLW0603 - the limit is the process's
-    with _depth_lock:
-        _recordings += 1
-        if _recordings == 1:
-            _former = sys.getrecursionlimit()
-            _raised = min(_DEPTH_FACTOR * _former + _FRAMES_OF_A_CALL, _GREATEST)
-            sys.setrecursionlimit(_raised)
-    try:
-        yield
-    finally:
-        with _depth_lock:
-            _recordings -= 1
-            if not _recordings and sys.getrecursionlimit() == _raised:
-                sys.setrecursionlimit(_former)
-
-
-_FRAMES_OF_A_CALL = 200  # ours, at most, around one torch function
-_DEPTH_FACTOR = 3  # a module call has three frames of its own and at most four of ours
-
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -61,21 +32,21 @@ COMPILES = "it runs compiled functions"
 _lock = threading.Lock()
 _active = threading.local()
 _users: Counter[str] = Counter()
-"""How many have a use for each stand-in: a fact about the process."""
+"""Number of users of each patch in this process."""
 Listener = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
-"""Makes an outermost module call: given ``nn.Module.__call__`` and what it is called with, returns what comes of it."""
+"""Makes an outermost module call: receives ``nn.Module.__call__`` and its arguments, returns the result of the call."""
 
 
 def tracer_here() -> Tracer | None:
-    """Return the tracer of this thread, if it records."""
+    """Return the tracer of this thread; None if it does not record."""
     tracer: Tracer | None = getattr(_active, "tracer", None)
     return None if tracer is None or tracer.over else tracer
 
 
 @contextlib.contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
-    """Let `tracer` see this thread's module calls and torch functions."""
-    with _standing_in(_stand_ins()):
+    """Record this thread's module calls and torch functions with `tracer`."""
+    with _patched(_patches()):
         _active.tracer = tracer
         try:
             with tracer:
@@ -84,19 +55,20 @@ def tracing(tracer: Tracer) -> Iterator[None]:
             _active.tracer = None
 
 
-def module_calls_seen() -> contextlib.AbstractContextManager[None]:
-    """Let `listening` hear of module calls as long as this lasts; until then it costs them a microsecond.
+def module_calls_intercepted() -> contextlib.AbstractContextManager[None]:
+    """Replace ``nn.Module.__call__`` so that a `module_call_listener` can make the calls; costs a microsecond each.
 
-    It is there for longer than one listens: others replace ``nn.Module.__call__`` too, and put back what they found.
+    The patch stays longer than any one listener: other tools replace ``nn.Module.__call__`` too, and later restore what
+    they found.
     """
-    return _standing_in(_STAND_INS[:1])
+    return _patched(_PATCHES[:1])
 
 
 @contextlib.contextmanager
-def listening(listener: Listener | None) -> Iterator[None]:
-    """Have `listener` make this thread's outermost module calls; with None nobody does.
+def module_call_listener(listener: Listener | None) -> Iterator[None]:
+    """Let `listener` make this thread's outermost module calls; None removes it.
 
-    Those that it makes in turn are not told to it.
+    It does not receive the module calls that it makes itself.
     """
     former = getattr(_active, "listener", None)
     _active.listener = listener
@@ -107,15 +79,15 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 
 def _open_tracer() -> Tracer | None:
-    """Return this thread's tracer; None for code being compiled or traced by jit."""
+    """Return this thread's tracer; None while code is compiled or traced by jit."""
     tracer = tracer_here()
     if tracer is None or torch.compiler.is_compiling():
         return None
     return tracer if torch._C._get_tracing_state() is None else None
 
 
-def _watching_tracer() -> Tracer | None:
-    """Return the same; None while it is busy with a call."""
+def _idle_tracer() -> Tracer | None:
+    """Return this thread's tracer; None also while it is busy with a call."""
     tracer = _open_tracer()
     return None if tracer is None or tracer.busy else tracer
 
@@ -124,51 +96,53 @@ def _module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     tracer, call = _open_tracer(), _originals["Module.__call__"]
     if tracer is None:
         listener = _open_listener()
-        return call(module, *args, **kwargs) if listener is None else _heard(listener, call, module, args, kwargs)
+        return (
+            call(module, *args, **kwargs) if listener is None else _call_listener(listener, call, module, args, kwargs)
+        )
     if tracer.busy and not tracer.transforming:
         return call(module, *args, **kwargs)
     return tracer.call_module(call, (module, *args), kwargs)
 
 
 def _open_listener() -> Listener | None:
-    """Return this thread's listener; None for code being compiled or traced, and where a tracer has just given up."""
+    """Return this thread's listener; None while code is compiled or traced by jit."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return None
     listener: Listener | None = getattr(_active, "listener", None)
     return listener
 
 
-def _heard(
+def _call_listener(
     listener: Listener, call: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    with listening(None):
+    with module_call_listener(None):
         return listener(call, module, args, kwargs)
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-    tracer = _watching_tracer()
+    tracer = _idle_tracer()
     call = _originals["Function.apply"].__get__(None, function)
     return call(*args, **kwargs) if tracer is None else tracer.call_custom(call, args, kwargs, function.__name__)
 
 
 def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
-    tracer = _watching_tracer()
+    tracer = _idle_tracer()
     call = _originals["ScriptFunction.__call__"].__get__(function, type(function))
     return call(*args, **kwargs) if tracer is None else tracer.call_opaque(call, args, kwargs, function.name)
 
 
 def _thread_start(thread: threading.Thread) -> None:
-    """Stand in for ``threading.Thread.start``: a thread that the model starts is recorded with it."""
+    """Replace ``threading.Thread.start``: a thread that the model starts is recorded too."""
     start = _originals["Thread.start"]
     own = {"run": thread.run} if "run" in vars(thread) else {}
-    body = _recorded(thread.run, thread.name)
+    body = _recorded_body(thread.run, thread.name)
 
-    def put_back() -> None:
+    def restore_run() -> None:
         vars(thread).pop("run", None)
         vars(thread).update(own)
 
     def run() -> None:
-        put_back()
+        restore_run()
         body()
 
     if body == thread.run:
@@ -178,63 +152,63 @@ def _thread_start(thread: threading.Thread) -> None:
     try:
         start(thread)
     except BaseException:
-        put_back()
+        restore_run()
         raise
 
 
 def _start_new_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
-    """Stand in for ``_thread.start_new_thread``, which some call by that name."""
-    ident: int = _originals["_thread.start_new_thread"](_recorded(function, "one without a name"), *args, **kwargs)
+    """Replace ``_thread.start_new_thread``, which some code calls directly."""
+    ident: int = _originals["_thread.start_new_thread"](_recorded_body(function, "one without a name"), *args, **kwargs)
     return ident
 
 
-def _recorded(body: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return what a new thread is to run, recorded; `body` itself where nothing records or an operation starts it."""
+def _recorded_body(body: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Wrap the body of a new thread to record it; return `body` if nothing records, or inside an operation."""
     tracer = _open_tracer()
     if tracer is None or tracer.busy:
         if tracer is not None:
             tracer.recording.unrecorded_threads.append(name)
         return body
-    twin = tracer_for_thread(tracer, name)
+    own_tracer = tracer_for_thread(tracer, name)
 
     def run(*args: Any, **kwargs: Any) -> None:
-        _active.tracer = twin
+        _active.tracer = own_tracer
         try:
-            with twin.watch or contextlib.nullcontext(), twin:
+            with own_tracer.watch or contextlib.nullcontext(), own_tracer:
                 body(*args, **kwargs)
         finally:
-            twin.watch = None  # no cycle
+            own_tracer.watch = None  # breaks a cycle
 
     return run
 
 
 def _has_torch_function(relevant: Any) -> bool:
-    """Stand in for ``torch.overrides.has_torch_function``: a mode of ours is no reason to leave a fast path."""
+    """Replace ``torch.overrides.has_torch_function``: our own mode must not disable a fast path."""
     tracer = tracer_here()
     if tracer is None or not torch._C._len_torch_function_stack():
         return bool(_originals["has_torch_function"](relevant))
-    with aside(tracer):
+    with mode_disabled(tracer):
         return bool(_originals["has_torch_function"](relevant))
 
 
 def _vmap(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return _transformed("vmap_impl", func, args, kwargs)
+    return _call_transform("vmap_impl", func, args, kwargs)
 
 
 def _grad(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return _transformed("grad_impl", func, args, kwargs)
+    return _call_transform("grad_impl", func, args, kwargs)
 
 
 def _grad_and_value(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return _transformed("grad_and_value_impl", func, args, kwargs)
+    return _call_transform("grad_and_value_impl", func, args, kwargs)
 
 
 def _jvp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return _transformed("_jvp_with_argnums", func, args, kwargs)
+    return _call_transform("_jvp_with_argnums", func, args, kwargs)
 
 
 def _vjp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Stand in for what is behind `torch.func.vjp` and `jacrev`: what it returns second is recorded when called."""
+    """Replace the implementation of `torch.func.vjp` and `jacrev`: the pullback that it returns is recorded too."""
     tracer, vjp = _outermost_tracer(), _originals["_vjp_with_argnums"]
     return vjp(func, *args, **kwargs) if tracer is None else tracer.call_vjp(vjp, (func, *args), kwargs, _pull_back)
 
@@ -244,8 +218,8 @@ def _pull_back(back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return back.pull(*args, **kwargs) if tracer is None else tracer.call_pullback(back.pull, args, kwargs, back)
 
 
-def _transformed(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Stand in for what is behind `torch.vmap` and `torch.func.grad`."""
+def _call_transform(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Replace the implementation of `torch.vmap`, `torch.func.grad` and similar transforms."""
     tracer = _outermost_tracer()
     transform = _originals[name]
     args = (func, *args)
@@ -253,33 +227,33 @@ def _transformed(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwa
 
 
 def _outermost_tracer() -> Tracer | None:
-    """Return this thread's tracer; None inside a transform: what is transformed there belongs to the outermost."""
-    return None if torch._C._functorch.peek_interpreter_stack() is not None else _watching_tracer()
+    """Return this thread's tracer; None inside a transform: inner transforms are part of the outermost one."""
+    return None if torch._C._functorch.peek_interpreter_stack() is not None else _idle_tracer()
 
 
 def _compile(*args: Any, **kwargs: Any) -> Any:
-    """Stand in for ``torch.compile``: it may be what loads the compiler."""
-    give_way(COMPILES)
+    """Replace ``torch.compile``: it may be the first to load the compiler."""
+    stop_recording_in_test(COMPILES)
     return _originals["compile"](*args, **kwargs)
 
 
 def _callback_from_stance(callback: Any) -> Any:
-    """Stand in for what the compiler asks for when a compiled function is called; without a callback it is not."""
+    """Replace the function that the compiler calls before a compiled function; without a callback none will run."""
     if callback:
-        give_way(COMPILES)
+        stop_recording_in_test(COMPILES)
     return _originals["_callback_from_stance"](callback)
 
 
-def give_way(reason: str) -> None:
-    """End what records this thread in somebody's test, if anything does."""
-    tracer = _watching_tracer()
+def stop_recording_in_test(reason: str) -> None:
+    """Stop the recording of this thread inside a user's test, if there is one."""
+    tracer = _idle_tracer()
     if isinstance(tracer, SharedTracer):
-        tracer.give_way(reason)
+        tracer.stop_and_exit_modes(reason)
 
 
-StandIn = tuple[Any, str, Any]
-"""Owner, attribute, and what stands in for it."""
-_STAND_INS: list[StandIn] = [
+Patch = tuple[Any, str, Any]
+"""Owner, attribute, replacement."""
+_PATCHES: list[Patch] = [
     (torch.nn.Module, "__call__", _module_call),
     (torch.autograd.Function, "apply", classmethod(_apply)),
     (torch.jit.ScriptFunction, "__call__", _script_call),
@@ -295,55 +269,82 @@ _STAND_INS: list[StandIn] = [
 ]
 
 
-def _stand_ins() -> list[StandIn]:
-    """Return them all; that of the compiler where it is loaded, which takes seconds."""
+def _patches() -> list[Patch]:
+    """Return all patches; that of the compiler only if it is loaded, because loading it takes seconds."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is None or not hasattr(compiler, "_callback_from_stance"):
-        return _STAND_INS
-    return [*_STAND_INS, (compiler, "_callback_from_stance", _callback_from_stance)]
+        return _PATCHES
+    return [*_PATCHES, (compiler, "_callback_from_stance", _callback_from_stance)]
 
 
-# what stood there when recording began: PyTorch's own, or what another tool had put there
+# the attributes as recording found them: PyTorch's own, or another tool's replacement
 _originals: dict[str, Any] = {}
 
 
 @contextlib.contextmanager
-def _standing_in(stand_ins: list[StandIn]) -> Iterator[None]:
-    _install(stand_ins)
+def _patched(patches: list[Patch]) -> Iterator[None]:
+    _install(patches)
     try:
         yield
     finally:
-        _remove(stand_ins)
+        _remove(patches)
 
 
-def _install(stand_ins: list[StandIn]) -> None:
+def _install(patches: list[Patch]) -> None:
     with _lock:
-        for owner, name, stand_in in stand_ins:
+        for owner, name, replacement in patches:
             key = _key(owner, name)
             if not _users[key]:
-                if (found := vars(owner)[name]) is not stand_in:  # as somebody else may have left it
-                    _originals[key] = found
-                    _disguise(stand_in, found)
-                setattr(owner, name, stand_in)
+                if (original := vars(owner)[name]) is not replacement:  # another tool may have restored ours
+                    _originals[key] = original
+                    _copy_signature(replacement, original)
+                setattr(owner, name, replacement)
             _users[key] += 1
 
 
-def _disguise(stand_in: Any, found: Any) -> None:
-    """Give a stand-in name, module, documentation and signature of what it stands for, and nothing of another's."""
-    function = getattr(stand_in, "__func__", stand_in)
+def _copy_signature(replacement: Any, original: Any) -> None:
+    """Give a replacement the name, module, documentation and signature of the original."""
+    function = getattr(replacement, "__func__", replacement)
     vars(function).clear()
-    functools.update_wrapper(function, getattr(found, "__func__", found))
+    functools.update_wrapper(function, getattr(original, "__func__", original))
 
 
-def _remove(stand_ins: list[StandIn]) -> None:
-    """Put back what nobody else has a use for, but for what somebody else has replaced since."""
+def _remove(patches: list[Patch]) -> None:
+    """Undo each patch when its last user has left, unless other code has replaced it in the meantime."""
     with _lock:
-        for owner, name, stand_in in stand_ins:
+        for owner, name, replacement in patches:
             key = _key(owner, name)
             _users[key] -= 1
-            if not _users[key] and vars(owner)[name] is stand_in:
+            if not _users[key] and vars(owner)[name] is replacement:
                 setattr(owner, name, _originals[key])
 
 
 def _key(owner: Any, name: str) -> str:
     return f"{owner.__name__}.{name}" if isinstance(owner, type) or owner is _thread else name
+
+
+@contextlib.contextmanager
+def raised_recursion_limit() -> Iterator[None]:
+    """Raise the recursion limit while recording; a limit that the model sets itself stays."""
+    global _recordings, _limit_before, _limit_raised  # noqa: PLW0603 - the limit is the process's
+    with _depth_lock:
+        _recordings += 1
+        if _recordings == 1:
+            _limit_before = sys.getrecursionlimit()
+            _limit_raised = min(_DEPTH_FACTOR * _limit_before + _FRAMES_OF_A_CALL, _LARGEST_LIMIT)
+            sys.setrecursionlimit(_limit_raised)
+    try:
+        yield
+    finally:
+        with _depth_lock:
+            _recordings -= 1
+            if not _recordings and sys.getrecursionlimit() == _limit_raised:
+                sys.setrecursionlimit(_limit_before)
+
+
+_FRAMES_OF_A_CALL = 200  # at most, of our own frames around one torch function
+_DEPTH_FACTOR = 3  # a module call has three frames of PyTorch's, and at most four of ours
+_depth_lock = threading.Lock()
+_recordings = 0
+_limit_before = _limit_raised = 0
+_LARGEST_LIMIT = 2**31 - 1

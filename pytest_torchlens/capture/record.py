@@ -22,70 +22,32 @@ import torch
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.dispatch_watch import DispatchWatch
 from pytest_torchlens.capture.fingerprint import fingerprint
-from pytest_torchlens.capture.leaves import everything
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import kinds
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.leaves import walk_all
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.origins import name_constants
-from pytest_torchlens.capture.patches import deeper
-from pytest_torchlens.capture.patches import give_way
-from pytest_torchlens.capture.patches import listening
+from pytest_torchlens.capture.patches import module_call_listener
+from pytest_torchlens.capture.patches import raised_recursion_limit
+from pytest_torchlens.capture.patches import stop_recording_in_test
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
+from pytest_torchlens.capture.saving import FunctionCopies
+from pytest_torchlens.capture.saving import OptionRetention
 from pytest_torchlens.capture.saving import SaveOptions
-from pytest_torchlens.capture.saving import Saving
-from pytest_torchlens.capture.saving import SavingOf
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.values import Source
 
-
-@dataclass(frozen=True)
-class Registered:
-    """The modules of a model by address, and its buffers and parameters by id, each by its first name."""
-
-    modules: dict[str, torch.nn.Module]
-    tensors: Named
-
-    @classmethod
-    def of(cls, model: torch.nn.Module) -> Registered:
-        """Return what a model has registered now."""
-        modules = dict(model.named_modules())
-        tensors: Named = {}
-        for kind in ("buffer", "parameter"):
-            for address, module in modules.items():
-                members = module._buffers if kind == "buffer" else module._parameters
-                for name, tensor in members.items():
-                    if tensor is not None and id(tensor) not in tensors:
-                        tensors[id(tensor)] = tensor, kind, f"{address}.{name}" if address else name
-        return cls(modules, tensors)
-
-    def parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """Return name and tensor of each parameter."""
-        return [(name, tensor) for tensor, kind, name in self.tensors.values() if kind == "parameter"]
-
-    def digests(self) -> dict[int, str]:
-        """Return the fingerprint of each parameter and buffer by id; of a lazy one none."""
-        return {key: fingerprint(entry[0]) for key, entry in self.tensors.items() if not is_lazy(entry[0])}
-
-    def sharing_memory(self, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, str, str]]:
-        """Return parameters and buffers over memory of others: a write to one shows in all, read before or not."""
-        keys = [(storage_key(entry[0]), entry) for entry in self.tensors.values() if not is_lazy(entry[0])]
-        uses = Counter([key for key, _ in keys])
-        uses.update(map(storage_key, inputs))
-        return [entry for key, entry in keys if key and uses[key] > 1]
-
-
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 Keep = Literal["none", "all"] | SaveOptions | frozenset[str]
-RECORDS = "it records a model itself"
 
 
 class TraceError(RuntimeError):
-    """A recording that cannot be made, with the reason and what to do."""
+    """A recording cannot be made; the message says why and what to do."""
 
 
 def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
@@ -98,39 +60,40 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     watch: bool = False,
     thorough: bool = False,
     exhaust: bool = False,
-    begun: Callable[[Recording], object] | None = None,
+    on_start: Callable[[Recording], object] | None = None,
 ) -> Recording:
-    """Call ``model(*args, **kwargs)`` once, as it stands, and record every operation.
+    """Call ``model(*args, **kwargs)`` once and record every operation.
 
     The call draws the same random numbers, writes the same tensors and returns the same object as without recording.
 
     Parameters
     ----------
     model
-        Any module; nothing is changed but what its forward changes.
+        Any module.  Recording itself changes nothing in it.
     args, kwargs
-        What to call it with.
+        Its arguments.
     keep
-        ``"all"`` keeps every activation (by reference; copied only before it is overwritten), ``"none"`` keeps their
-        fingerprints alone, options keep what they make of each activation, names of functions keep theirs.
+        ``"all"`` saves every activation by reference, and copies it before it is overwritten.  ``"none"`` saves only
+        fingerprints.  `SaveOptions` say what to save of each activation.  A set of names saves the outputs of the
+        functions with these names.
     seed
-        Seed for the generators of torch, NumPy and Python; None leaves them alone.
+        Seed for the generators of torch, NumPy and Python; None does not seed them.
     watch
         Whether to note dispatcher operations that run outside any recorded call (a few microseconds each).
     thorough
-        Whether to look for writes that nothing announces to parameters too, by fingerprints of all that are read.
+        Whether to find unrecorded writes to parameters too, by a fingerprint of each parameter that is read.
     exhaust
-        Whether to run a generator that the model returns to its end and record it, a list of what it yields standing
-        for it.  It is handed on as it is otherwise, and `Recording.unseen` says so.
-    begun
-        Called with the recording before the model is: what there is of it outlives an exception of the model's.
+        Whether to run a generator that the model returns to its end; the recorded output is then the list of what it
+        yields.  Otherwise it is returned as it is, and `Recording.untraced` reports it.
+    on_start
+        Called with the recording before the model runs.  The caller can use the recording even if the model raises.
 
     Raises
     ------
     TraceError
-        If this thread records already, or `model` is no module.
+        If this thread is recording already, or `model` is not a module.
     TypeError, ValueError
-        If `seed` is none that torch takes.
+        If torch does not accept `seed`.
     Exception
         Whatever the model raises, unchanged.
     """
@@ -139,18 +102,18 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     _check_seed(seed)
     check_thread(model)
     one = OnePass(model, args, kwargs, keep=keep, seed=seed)
-    one.thoroughly(watch=watch, parameters=thorough)
+    one.add_checks(watch=watch, parameters=thorough)
     if seed is not None:
         seed_all(seed)
-    if begun is not None:
-        begun(one.recording)
-    with one.running():
+    if on_start is not None:
+        on_start(one.recording)
+    with one.active():
         output = call_model(model, args, kwargs, exhaust)
     return one.finish(model, output)
 
 
 class OnePass:
-    """A recording in the making.
+    """One forward pass that is being recorded.
 
     Parameters
     ----------
@@ -170,13 +133,13 @@ class OnePass:
         seed: int | None = None,
         kind: type[Tracer] = Tracer,
     ) -> None:
-        registered = Registered.of(model)
+        registered = ModelMembers.of(model)
         self.recording = _new_recording(model, registered, seed)
         addresses = {id(module): address for address, module in registered.modules.items()}
         retention = _retention(self.recording, keep)
         self.tracer = kind(self.recording, retention, keep != "none", registered.tensors, addresses)
         self._watch: DispatchWatch | None = None
-        self._registered = registered
+        self._members = registered
         self._digests: dict[int, str] = {}
         """Fingerprints of parameters and buffers before the pass, by id, if asked for."""
         with torch._C.DisableTorchFunctionSubclass():
@@ -186,28 +149,28 @@ class OnePass:
             for tensor, kind_of, name in registered.sharing_memory([tensor for _, tensor in inputs]):
                 self.tracer.table.add_source(tensor, kind_of, name)
 
-    def thoroughly(self, *, watch: bool, parameters: bool) -> None:
-        """Watch the dispatcher too, and take fingerprints of parameters, if asked for."""
+    def add_checks(self, *, watch: bool, parameters: bool) -> None:
+        """Set whether to watch the dispatcher, and whether to take fingerprints of parameters."""
         self._watch = self.tracer.watch = DispatchWatch(self.tracer) if watch else None
         self.tracer.table.parameters_too = parameters
         if parameters:
             with torch._C.DisableTorchFunctionSubclass():
-                self._digests = self._registered.digests()
+                self._digests = self._members.digests()
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Record what this thread does, and the threads that it starts."""
+    def active(self) -> Iterator[None]:
+        """Record this thread, and the threads that it starts."""
         self.recording.started = time.time()
         start = time.perf_counter()
         try:
-            with deeper(), self._watch or contextlib.nullcontext(), tracing(self.tracer):
+            with raised_recursion_limit(), self._watch or contextlib.nullcontext(), tracing(self.tracer):
                 yield
         finally:
             self.tracer.close()
         self.recording.elapsed = time.perf_counter() - start
 
     def finish(self, model: torch.nn.Module, output: Any) -> Recording:
-        """Return the recording, with what came of it all."""
+        """Complete the recording with the output and the final states, and return it."""
         recording = self.recording
         recording.output = output
         if recording.stream is not None:
@@ -215,13 +178,16 @@ class OnePass:
         recording.output_kinds = kinds(output)
         recording.outputs = [(path, self.tracer.table.read(tensor)) for path, tensor in walk(output)]
         with torch._C.DisableTorchFunctionSubclass():
-            _look_back(recording)
+            _check_sources(recording)
             recording.silent_writes += self._changed_unread()
         recording.slots = self.tracer.table.slots
-        recording.unseen += _unfinished(output)
+        recording.untraced += _unfinished_outputs(output)
         _note_parameters(recording, model)
         if self._watch is not None:
-            recording.dispatched, recording.missed = self._watch.seen, self._watch.missed
+            recording.num_dispatched, recording.missed_operations = (
+                self._watch.num_operations,
+                self._watch.missed_operations,
+            )
             _note_makers(recording.sources, self._watch)
         name_constants(recording, model)
         return recording
@@ -229,50 +195,88 @@ class OnePass:
     def _changed_unread(self) -> Iterator[str]:
         """Yield the parameters and buffers that no recorded call read, and that changed all the same."""
         read = {id(source.live) for source in self.recording.sources}
-        for tensor, kind, name in self._registered.tensors.values():
-            if (
-                id(tensor) in self._digests
-                and id(tensor) not in read
-                and fingerprint(tensor) != self._digests[id(tensor)]
-            ):
+        for tensor, kind, name in self._members.tensors.values():
+            digest = None if id(tensor) in read else self._digests.get(id(tensor))
+            if digest is not None and fingerprint(tensor) != digest:
                 yield f"{kind} {name!r}"
+
+
+RECORDS = "it records a model itself"
+
+
+@dataclass(frozen=True)
+class ModelMembers:
+    """The modules of a model by address, and its buffers and parameters by id, each by its first name."""
+
+    modules: dict[str, torch.nn.Module]
+    tensors: Named
+
+    @classmethod
+    def of(cls, model: torch.nn.Module) -> ModelMembers:
+        """Return the modules, parameters and buffers that a model has now."""
+        modules = dict(model.named_modules())
+        tensors: Named = {}
+        for kind in ("buffer", "parameter"):
+            for address, module in modules.items():
+                members = module._buffers if kind == "buffer" else module._parameters
+                for name, tensor in members.items():
+                    if tensor is not None and id(tensor) not in tensors:
+                        tensors[id(tensor)] = tensor, kind, f"{address}.{name}" if address else name
+        return cls(modules, tensors)
+
+    def parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Return name and tensor of each parameter."""
+        return [(name, tensor) for tensor, kind, name in self.tensors.values() if kind == "parameter"]
+
+    def digests(self) -> dict[int, str]:
+        """Return the fingerprint of each parameter and buffer by id, except of lazy ones."""
+        return {key: fingerprint(entry[0]) for key, entry in self.tensors.items() if not is_lazy(entry[0])}
+
+    def sharing_memory(self, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, str, str]]:
+        """Return the parameters and buffers that share memory: a write to one changes all, even those not yet read."""
+        keys = [(storage_key(entry[0]), entry) for entry in self.tensors.values() if not is_lazy(entry[0])]
+        uses = Counter([key for key, _ in keys])
+        uses.update(map(storage_key, inputs))
+        return [entry for key, entry in keys if key and uses[key] > 1]
 
 
 def _note_makers(sources: list[Source], watch: DispatchWatch) -> None:
     for source in sources:
-        if source.kind == "constant":  # one that has a name already was made by us
-            source.maker, source.hidden = (source.name, False) if source.name else watch.makers.of(source.live)
+        if source.kind == "constant":  # the recorder made those that have a name already
+            source.maker, source.made_inside_call = (
+                (source.name, False) if source.name else watch.makers.of(source.live)
+            )
 
 
 def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], exhaust: bool) -> Any:
-    """Call a model; of a generator that it returns make a list if `exhaust` is set."""
-    with listening(None):  # no call of a test's
+    """Call a model; with `exhaust`, turn a generator that it returns into a list."""
+    with module_call_listener(None):  # the test does not make this call
         output = model(*args, **kwargs)
     return list(output) if exhaust and isinstance(output, Generator) else output
 
 
-def _unfinished(output: Any) -> list[str]:
-    """Say of what the model returned what is still to run, and so was not recorded."""
-    return [_what_is_to_run(item) for _, item in everything(output) if isinstance(item, _UNFINISHED)]
+def _unfinished_outputs(output: Any) -> list[str]:
+    """Return a message for each generator, coroutine or iterator in the output: what it runs later is not recorded."""
+    return [_unfinished_message(item) for _, item in walk_all(output) if isinstance(item, _LAZY_TYPES)]
 
 
-def _what_is_to_run(item: Any) -> str:
+def _unfinished_message(item: Any) -> str:
     if isinstance(item, Generator):
         return "it returned a generator: what that yields was not recorded (exhaust=True does)"
     return f"it returned a {type(item).__name__}: what that will run was not recorded"
 
 
-_UNFINISHED = (Coroutine, AsyncGenerator, Generator, map, filter, zip)
+_LAZY_TYPES = (Coroutine, AsyncGenerator, Generator, map, filter, zip)
 
 
 def _retention(recording: Recording, keep: Keep) -> Retention:
     if isinstance(keep, SaveOptions):
-        return Saving(recording, keep)
-    return SavingOf(recording, keep) if isinstance(keep, frozenset) else Retention()
+        return OptionRetention(recording, keep)
+    return FunctionCopies(recording, keep) if isinstance(keep, frozenset) else Retention()
 
 
 def check_model(model: object) -> None:
-    """Raise `TraceError` for what is no module."""
+    """Raise `TraceError` if `model` is not a module."""
     if not isinstance(model, torch.nn.Module):
         hint = "; make one of it, as model()" if isinstance(model, type) and issubclass(model, torch.nn.Module) else ""
         raise TraceError(f"expected a torch.nn.Module to record, got {type(model).__name__}: {model!r:.80}{hint}")
@@ -282,17 +286,17 @@ def _check_seed(seed: object) -> None:
     if seed is None:
         return
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise TypeError(f"random_seed is {seed!r:.80}; it takes a whole number, or None to leave the generators alone")
+        raise TypeError(f"random_seed: expected an integer, or None for no seeding, got {seed!r:.80}")
     if not _LEAST_SEED <= seed <= _GREATEST_SEED:
-        raise ValueError(f"random_seed is {seed}; torch takes seeds from -2**63 to 2**64 - 1")
+        raise ValueError(f"random_seed: expected a seed from -2**63 to 2**64 - 1, got {seed}")
 
 
 _LEAST_SEED, _GREATEST_SEED = -(2**63), 2**64 - 1
 
 
 def check_thread(model: torch.nn.Module) -> None:
-    """Raise `TraceError` if this thread records already, but for what an `Autotrace` records: that ends here."""
-    give_way(RECORDS)
+    """Raise `TraceError` if this thread is recording already.  A recording by `Autotrace` is stopped instead."""
+    stop_recording_in_test(RECORDS)
     if tracer_here() is not None:
         raise TraceError(
             f"cannot record {type(model).__name__}: this thread is already recording a forward pass. "
@@ -300,7 +304,7 @@ def check_thread(model: torch.nn.Module) -> None:
         )
 
 
-def _new_recording(model: torch.nn.Module, registered: Registered, seed: int | None) -> Recording:
+def _new_recording(model: torch.nn.Module, registered: ModelMembers, seed: int | None) -> Recording:
     return Recording(
         model_name=type(model).__name__,
         modules={name: type(module).__name__ for name, module in registered.modules.items()},
@@ -310,8 +314,8 @@ def _new_recording(model: torch.nn.Module, registered: Registered, seed: int | N
 
 
 def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
-    """Note the parameters that there are after the pass: forward may make some."""
-    for name, parameter in Registered.of(model).parameters():
+    """Note the parameters that exist after the pass: forward may create some."""
+    for name, parameter in ModelMembers.of(model).parameters():
         lazy = is_lazy(parameter)
         recording.parameters[name] = torch.Size() if lazy else parameter.shape
         recording.parameter_bytes += 0 if lazy else parameter.nbytes
@@ -319,13 +323,13 @@ def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
             recording.trainable.append(name)
 
 
-def _inputs(registered: Registered, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
+def _inputs(registered: ModelMembers, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
     """Return each input tensor once, with its path."""
-    seen: dict[int, tuple[str, torch.Tensor]] = {}
+    by_id: dict[int, tuple[str, torch.Tensor]] = {}
     for path, tensor in [*walk(args), *walk(kwargs)]:
         if id(tensor) not in registered.tensors:
-            seen.setdefault(id(tensor), (path, tensor))
-    return list(seen.values())
+            by_id.setdefault(id(tensor), (path, tensor))
+    return list(by_id.values())
 
 
 def seed_all(seed: int) -> None:
@@ -335,8 +339,8 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from the global generator
 
 
-def _look_back(recording: Recording) -> None:
-    """Note what became of the sources."""
+def _check_sources(recording: Recording) -> None:
+    """Note the final state of sources that calls overwrote, and the sources that changed without a recorded write."""
     for source in recording.sources:
         source.final = fingerprint(source.live) if source.written else ""
     recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]

@@ -1,4 +1,4 @@
-"""What is done to an activation when it is saved: options, gradients, streaming to disk."""
+"""Saves activations: by options, with gradients, or streamed to disk."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from pytest_torchlens.capture.values import version_of
 
 
 class SavingError(RuntimeError):
-    """An activation that could not be saved as asked for, with the operation and the reason."""
+    """An activation cannot be saved as the options say; the message names the operation and the reason."""
 
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """What is done to each activation before it is saved, in the order of the attributes; the model sees nothing of it.
+    """Steps applied to each activation before it is saved, in the order of the attributes; the model is not affected.
 
     Raises
     ------
     TypeError, ValueError
-        If an option is none that it can be.
+        If the value of an option is not valid.
 
     Attributes
     ----------
     detach
-        Whether to cut it from the autograd graph.
+        Whether to detach it from the autograd graph.
     transform
-        Function of the activation whose result, a tensor, is saved in its place.  It must not write to its argument
-        and not draw random numbers: the model would get others.
+        Function of the activation that returns a tensor to save in its place.  It must not write to its argument or
+        draw random numbers: both would change the model's results.
     dtype
         Type to convert floating-point activations to; others stay as they are.
     device
-        Where to move it: ``"cpu"``.
+        Device to move it to: ``"cpu"``.
     stream_to
-        Folder to write it to while the model runs, as safetensors; it is read back when asked for.  Nothing is held
-        in memory but some 64 MiB, so that a model's activations may exceed it.  All are written while the model runs,
-        for labels are known after the pass; then those that `layers_to_save` does not select are taken away again.
+        Folder to write it to while the model runs, as safetensors; it is read back on demand.  Only about 64 MiB stay
+        in memory, so a model's activations may exceed it.  All activations are written while the model runs, because
+        labels are known only after the pass; then those that `layers_to_save` does not select are removed.
     gradients
-        Whether to note the gradient of each activation in every backward pass to come.
+        Whether to record the gradient of each activation in every later backward pass.
     """
 
     detach: bool = False
@@ -64,22 +64,22 @@ class SaveOptions:
 
     def __post_init__(self) -> None:
         """Check the options before anything runs."""
-        for name, (fits, takes) in _CHECKS.items():
-            if not fits(value := getattr(self, name)):
-                raise TypeError(f"{name} of SaveOptions is {value!r:.80}; it takes {takes}")
+        for name, (is_valid, expected) in _CHECKS.items():
+            if not is_valid(value := getattr(self, name)):
+                raise TypeError(f"{name} of SaveOptions: expected {expected}, got {value!r:.80}")
         if self.device is not None:
             _check_device(self.device)
 
     def apply(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what is saved of an activation; it may share the activation's memory."""
+        """Return the tensor to save for an activation; it may share the activation's memory."""
         saved = tensor.detach() if self.detach else tensor
         if self.transform is not None:
             before = version_of(tensor)
             saved = self.transform(saved)
             if version_of(tensor) != before:
-                raise RuntimeError("the transform wrote to its argument, with which the model goes on; clone it first")
+                raise RuntimeError("the transform wrote to its argument, which the model still uses; clone it first")
             if not isinstance(saved, torch.Tensor):
-                raise TypeError(f"the transform returned {type(saved).__name__}, not a tensor")
+                raise TypeError(f"the transform: expected a tensor as its result, got {type(saved).__name__}")
         if self.dtype is not None and saved.is_floating_point():
             saved = saved.to(self.dtype)
         return saved if self.device is None else saved.to(self.device)
@@ -99,7 +99,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "transform": (lambda value: value is None or callable(value), "a function of a tensor"),
     "dtype": (
         lambda value: value is None or (isinstance(value, torch.dtype) and value.is_floating_point),
-        "a floating-point type, as torch.float16",
+        "a floating-point type such as torch.float16",
     ),
     "stream_to": (lambda value: value is None or _is_path(value), "the path of a folder"),
 }
@@ -110,11 +110,11 @@ def _check_device(device: object) -> None:
         torch.device(device)  # type: ignore[call-overload]
     except (RuntimeError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"device of SaveOptions is {device!r:.80}, which torch does not know: {reason}") from None
+        raise ValueError(f"device of SaveOptions: expected a device of torch, got {device!r:.80}: {reason}") from None
 
 
 class Stream:
-    """Activations that are on disk and not in memory, by value."""
+    """Activations that are on disk instead of in memory, by value."""
 
     def __init__(self, folder: Path) -> None:
         self._writer = TensorWriter(folder)
@@ -125,20 +125,20 @@ class Stream:
         self._writer.write(_name(value), tensor)
 
     def close(self) -> None:
-        """Write what is left in memory."""
+        """Write the activations that are still in memory."""
         self._writer.flush()
 
     def has(self, value: Value) -> bool:
-        """Return whether a value is here."""
+        """Return whether a value's activation was written."""
         return _name(value) in self._writer.names
 
     def keep_only(self, values: Iterable[Value]) -> None:
-        """Keep these values alone, on disk too."""
+        """Remove all other values from the disk."""
         self._reader = None
         self._writer.keep_only({_name(value) for value in values})
 
     def read(self, value: Value) -> torch.Tensor:
-        """Return an activation."""
+        """Read an activation."""
         if self._reader is None:
             self._reader = TensorReader(self._writer.folder)
         return self._reader.read(_name(value))
@@ -148,8 +148,8 @@ def _name(value: Value) -> str:
     return f"{value.call}.{value.position}"
 
 
-class Saving(Retention):
-    """Keeps activations as the options say, and watches for their gradients."""
+class OptionRetention(Retention):
+    """Saves activations as the options say, and records their gradients."""
 
     def __init__(self, recording: Recording, options: SaveOptions) -> None:
         super().__init__(in_graph=options.gradients and not options.detach)
@@ -158,12 +158,12 @@ class Saving(Retention):
         self._gradients = recording.gradients = Gradients() if options.gradients else None
         self._stream = recording.stream = Stream(Path(options.stream_to)) if options.stream_to is not None else None
 
-    def keep_made(self, value: Value, tensor: torch.Tensor, key: int) -> None:
-        """Save what a call made."""
-        with torch._C.DisableTorchFunction():  # nothing that is done here is the model's
+    def keep_output(self, value: Value, tensor: torch.Tensor, key: int) -> None:
+        """Save an output of a call."""
+        with torch._C.DisableTorchFunction():  # the model does none of this
             call = self._calls[value.call]
             self.watch(value, tensor, call.info.writer is not None or "out" in call.kwargs)
-            saved = self._applied(value, tensor)
+            saved = self._apply_options(value, tensor)
             if self._stream is not None and not why_not_storable(saved):
                 self._stream.write(value, saved)
             elif storage_key(saved) == key:
@@ -172,28 +172,28 @@ class Saving(Retention):
                 value.tensor = saved
 
     def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
-        """Watch for the gradients of a tensor."""
+        """Record the gradients of a tensor, if the options say so."""
         if self._gradients is not None and value.requires_grad:
             self._gradients.watch(value, tensor, written)
 
-    def _applied(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+    def _apply_options(self, value: Value, tensor: torch.Tensor) -> torch.Tensor:
         try:
             return self._options.apply(tensor)
         except Exception as error:
             name = self._calls[value.call].info.name
             raise SavingError(
-                f"the output of {name} (call {value.call}, shape {tuple(value.shape)}) cannot be saved as asked for: "
+                f"the output of {name} (call {value.call}, shape {tuple(value.shape)}) cannot be saved: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
 
-class SavingOf(Retention):
-    """Keeps copies of the activations of some functions alone: whatever happens to the model, they stay.
+class FunctionCopies(Retention):
+    """Saves copies of the outputs of some functions; later writes by the model do not change them.
 
     Parameters
     ----------
     recording
-        What is being recorded.
+        The recording.
     names
         The functions' own names: ``"add_"``.
     """
@@ -203,8 +203,8 @@ class SavingOf(Retention):
         self._calls = recording.calls
         self._names = names
 
-    def keep_made(self, value: Value, tensor: torch.Tensor, key: int) -> None:
-        """Keep what a call made if its function is one of them."""
+    def keep_output(self, value: Value, tensor: torch.Tensor, key: int) -> None:
+        """Save a copy of an output if its function is one of them."""
         if self._calls[value.call].info.name in self._names:
             with torch._C.DisableTorchFunction():
                 value.tensor = duplicate(tensor)

@@ -1,4 +1,4 @@
-"""Identifies the memory under a tensor, and finds whether two tensors share bytes of it."""
+"""Identifies the memory of a tensor, and finds whether two tensors share bytes of it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import torch
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Return a number shared by all tensors over the same memory, also through numpy; 0 where there is none."""
+    """Return a number that all tensors over the same memory share, also through NumPy; 0 if it has none."""
     storage = storage_of(tensor)
     try:
         return 0 if storage is None else storage.data_ptr() or -storage._cdata
-    except RuntimeError:  # of a fake tensor, which has none
+    except RuntimeError:  # a fake tensor has no address
         return 0
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Return what a tensor stands on, a sparse or jagged one by its values.
+    """Return the storage of a tensor; of a sparse or jagged tensor, that of its values.
 
-    It is the same object as long as the memory lives, whatever tensors there are over it.
+    It is the same object as long as the memory lives, for all tensors over it.
     """
     if tensor.layout is not torch.strided:
         values = _values_of(tensor)
         return None if values is None else storage_of(values)
     try:
         return tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError, ValueError):  # wrapper tensors own no storage
+    except (RuntimeError, NotImplementedError, ValueError):  # wrapper tensors have no storage
         return None
 
 
 def is_freed(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has elements and no memory for them: its storage was resized, or it is a lazy zero."""
+    """Return whether a tensor has elements but no memory: its storage was resized, or it is a lazy zero."""
     return bool(tensor.numel()) and not tensor.is_meta and storage_key(tensor) <= 0
 
 
@@ -51,7 +51,7 @@ _COMPRESSED = frozenset([torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, t
 
 @dataclass(frozen=True)
 class Extent:
-    """The bytes that a tensor covers: from `start` to before `stop`, in steps given by shape and strides."""
+    """The bytes that a tensor covers: from `start` to before `stop`, with gaps given by shape and strides."""
 
     start: int
     stop: int
@@ -70,8 +70,8 @@ class Extent:
         return 0 not in self.shape
 
     @functools.cached_property
-    def teeth(self) -> tuple[int, int]:
-        """The bytes of each run without a gap, and what divides all steps from run to run; 0 if it is one run."""
+    def run_and_step(self) -> tuple[int, int]:
+        """Length of each gapless run of bytes, and the common divisor of the steps from run to run; 0 if one run."""
         run, step = self.itemsize, 0
         for stride, size in sorted(zip(self.stride, self.shape, strict=True)):
             if size > 1 and stride * self.itemsize <= run:
@@ -81,12 +81,12 @@ class Extent:
         return run, step
 
     def covers(self, other: Extent) -> bool:
-        """Return whether it is sure to have every byte of another."""
+        """Return whether it certainly contains every byte of another."""
         return self == other or (self.dense and self.start <= other.start and other.stop <= self.stop)
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Extent | None:
-        """Return a tensor's extent; None where it has no address (meta, sparse, wrapper)."""
+        """Return a tensor's extent; None if it has no address (meta, sparse, wrapper)."""
         if tensor.is_nested:
             return None
         try:
@@ -97,7 +97,7 @@ class Extent:
 
 
 def reach(tensor: torch.Tensor) -> int:
-    """Return how many elements of its memory a strided tensor reaches over, from its first to its last."""
+    """Return the number of elements in memory from a strided tensor's first to its last element."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -107,12 +107,12 @@ _EXACT_UP_TO = 1 << 20
 
 
 def overlap(one: Extent | None, other: Extent | None) -> bool:
-    """Return whether two tensors have a byte in common; yes where it cannot be told cheaply."""
+    """Return whether two tensors may share a byte; True also where an exact answer is expensive."""
     if one is None or other is None:
         return True
     if one.stop <= other.start or other.stop <= one.start:
         return False
-    if _interlock(one, other):
+    if _runs_fit_in_gaps(one, other):
         return False
     if _has_an_end_in(one, other) or _has_an_end_in(other, one):
         return True
@@ -123,15 +123,15 @@ def overlap(one: Extent | None, other: Extent | None) -> bool:
     return bool((_mask(one, start, length) & _mask(other, start, length)).any())
 
 
-def _interlock(one: Extent, other: Extent) -> bool:
-    """Return whether the runs of one are all in gaps of the other, as two columns of a matrix are."""
-    (run, step), (other_run, other_step) = one.teeth, other.teeth
+def _runs_fit_in_gaps(one: Extent, other: Extent) -> bool:
+    """Return whether all runs of one lie in gaps of the other, like two columns of a matrix."""
+    (run, step), (other_run, other_step) = one.run_and_step, other.run_and_step
     common = math.gcd(step, other_step)
     return bool(common) and run <= (other.start - one.start) % common <= common - other_run
 
 
 def _has_an_end_in(one: Extent, dense: Extent) -> bool:
-    """Return whether the first or last byte of one is among the bytes of the other, if that has no gaps."""
+    """Return whether the other has no gaps and contains the first or last byte of one."""
     return dense.dense and (dense.start <= one.start < dense.stop or dense.start < one.stop <= dense.stop)
 
 

@@ -1,4 +1,4 @@
-"""Named tensors in a folder of safetensors files, written as they come and read one at a time."""
+"""Writes named tensors to a folder of safetensors files as they arrive, and reads them one at a time."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _DTYPES = frozenset(
 
 
 class TensorFileError(ValueError):
-    """A folder of tensors that cannot be written or read, with the reason."""
+    """A folder of tensors cannot be written or read; the message says why."""
 
 
 def why_not_storable(tensor: torch.Tensor) -> str:
-    """Return why the file format has no place for a tensor, as ``"torch.sparse_coo"``; nothing where it has."""
+    """Return why the file format cannot store a tensor, as ``"torch.sparse_coo"``; ``""`` if it can."""
     if tensor.is_nested:
         return "nested"
     if tensor.is_meta:
@@ -47,35 +47,35 @@ def why_not_storable(tensor: torch.Tensor) -> str:
 
 
 def why_no_path(path: Path | str) -> str:
-    """Return why a text can be no path; nothing where it can."""
+    """Return why a text is not a valid path; ``""`` if it is."""
     if "\0" in str(path):
         return "it has a null character"
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:
-        return f"{error.object[error.start : error.end]!r} is no character"
+        return f"{error.object[error.start : error.end]!r} is not a valid character"
     return ""
 
 
 class TensorWriter:
-    """Writes tensors into files of some 64 MiB each, so that no more than that is held in memory.
+    """Writes tensors into files of about 64 MiB each; no more than that stays in memory.
 
     Parameters
     ----------
     folder
-        Made if need be; has to be free of other such files.
+        Created if it does not exist; it must contain no such files.
 
     Raises
     ------
     TensorFileError
-        If it cannot be written, or has such files.
+        If the folder cannot be written, or contains such files.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise TensorFileError(f"{folder} cannot be made: {error.strerror}") from None
+            raise TensorFileError(f"{folder} cannot be created: {error.strerror}") from None
         if any(_NAME.fullmatch(file.name) for file in folder.iterdir()):
             raise TensorFileError(f"{folder} has activations of another run; name a new folder, or empty this one")
         self.folder = folder
@@ -85,7 +85,7 @@ class TensorWriter:
         self._files = 0
 
     def write(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Take a copy of a tensor's contents, detached and on the CPU, and return it as it is written."""
+        """Copy a tensor's contents, detached and on the CPU, to be written, and return the copy."""
         with torch.no_grad():
             plain = tensor.detach().resolve_conj().resolve_neg()
             if plain.is_complex():
@@ -99,49 +99,52 @@ class TensorWriter:
         return copy
 
     def flush(self) -> None:
-        """Write what is held in memory."""
+        """Write the tensors that are still in memory."""
         if self._pending:
             file = self.folder / f"activations-{self._files:05d}.safetensors"
-            try:
-                with replacing(file, make_folders=False) as part:
-                    save_file(self._pending, part)
-            except (SafetensorError, OSError, KeyError) as error:
-                raise TensorFileError(f"{file} cannot be written: {error}") from None
+            _save(self._pending, file)
             self._files += 1
             self._pending, self._bytes = {}, 0
 
     def discard(self) -> None:
-        """Take away what was written: what could not be finished must not be in the way of another try."""
-        for number in range(self._files + 1):  # the last may be cut off
+        """Remove the files that were written, so that a failed attempt does not prevent the next one."""
+        for number in range(self._files + 1):  # the last one may be incomplete
             (self.folder / f"activations-{number:05d}.safetensors").unlink(missing_ok=True)
 
     def keep_only(self, wanted: set[str]) -> None:
-        """Take all other tensors out of the files, and away files that are empty then."""
-        self.names &= wanted
+        """Remove all other tensors from the files, and files without any.  If a file cannot be written, it stays."""
         for file in sorted(self.folder.iterdir()):
             if _NAME.fullmatch(file.name):
                 _keep_only(file, wanted)
+        self.names &= wanted
 
 
 def _keep_only(file: Path, wanted: set[str]) -> None:
     names = _keys(file)
-    kept = [name for name in names if name.removesuffix(_COMPLEX) in wanted]
-    if not kept:
+    remaining = [name for name in names if name.removesuffix(_COMPLEX) in wanted]
+    if not remaining:
         file.unlink()
-    elif len(kept) < len(names):
-        with _opened(file) as opened:
-            tensors = {name: opened.get_tensor(name).clone() for name in kept}
-        with replacing(file) as part:
+    elif len(remaining) < len(names):
+        with _open(file) as opened:
+            tensors = {name: opened.get_tensor(name).clone() for name in remaining}
+        _save(tensors, file)
+
+
+def _save(tensors: dict[str, torch.Tensor], file: Path) -> None:
+    try:
+        with replacing(file, make_folders=False) as part:
             save_file(tensors, part)
+    except (SafetensorError, OSError, KeyError) as error:
+        raise TensorFileError(f"{file} cannot be written: {error}") from None
 
 
 class TensorReader:
-    """Reads tensors by name from a folder that `TensorWriter` filled; nothing is read before it is asked for.
+    """Reads tensors by name from a folder that `TensorWriter` wrote; each tensor is read on demand.
 
     Raises
     ------
     TensorFileError
-        If the folder is gone, a file is damaged or no file of its own, or two files have a tensor of the same name.
+        If the folder does not exist, a file is damaged or a link, or two files have a tensor of the same name.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -149,7 +152,7 @@ class TensorReader:
         self._files: dict[str, Path] = {}
         self._last: tuple[Path, Any] | None = None
         if not folder.is_dir():
-            raise TensorFileError(f"{folder} with the activations is not there")
+            raise TensorFileError(f"{folder}: expected a folder with the activations, got a path that is not a folder")
         for file in sorted(folder.iterdir()):
             if _NAME.fullmatch(file.name):
                 check_plain_file(file)
@@ -163,43 +166,43 @@ class TensorReader:
 
     @functools.cached_property
     def names(self) -> MappingProxyType[str, Path]:
-        """Names of the tensors, and the files that have them."""
+        """The file of each tensor, by name."""
         return MappingProxyType({name.removesuffix(_COMPLEX): file for name, file in self._files.items()})
 
     def read(self, name: str) -> torch.Tensor:
-        """Return a tensor."""
+        """Read a tensor."""
         stored = name if name in self._files else name + _COMPLEX
         file = self._files.get(stored)
         if file is None:
-            raise TensorFileError(f"{self._folder} has no tensor {name!r}: a file was taken away")
+            raise TensorFileError(f"{self._folder} has no tensor {name!r}: a file was removed")
         try:
-            tensor: torch.Tensor = self._opened(file).get_tensor(stored)
+            tensor: torch.Tensor = self._open(file).get_tensor(stored)
             return torch.view_as_complex(tensor) if stored.endswith(_COMPLEX) else tensor
         except (SafetensorError, RuntimeError, OSError) as error:
             raise TensorFileError(f"{file} is damaged: its tensor {name!r}: {error}") from None
 
-    def _opened(self, file: Path) -> Any:
-        """Return a file, the last one as it is open: to open one is to read the names of all that is in it."""
+    def _open(self, file: Path) -> Any:
+        """Open a file, or return the last one, which is still open: opening reads the names of all its tensors."""
         if self._last is None or self._last[0] != file:
-            self._last = file, _opened(file)
+            self._last = file, _open(file)
         return self._last[1]
 
 
 def check_plain_file(file: Path) -> None:
-    """Raise `TensorFileError` for what is no file of its own: reading a link or a device may lead anywhere."""
+    """Raise `TensorFileError` if `file` is not a regular file: a link or a device may read from anywhere."""
     if file.is_symlink():
         raise TensorFileError(f"{file} is a symbolic link; put the file itself in its place")
     if file.exists() and not file.is_file():
-        raise TensorFileError(f"{file} is no regular file")
+        raise TensorFileError(f"{file}: expected a regular file, got another kind of file")
 
 
 def _keys(file: Path) -> list[str]:
-    with _opened(file) as opened:
+    with _open(file) as opened:
         return list(opened.keys())
 
 
-def _opened(file: Path) -> Any:
+def _open(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise TensorFileError(f"{file} is damaged or no safetensors file: {error}") from None
+        raise TensorFileError(f"{file} is damaged or not a safetensors file: {error}") from None

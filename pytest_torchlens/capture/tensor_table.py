@@ -23,11 +23,11 @@ from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.leaves import ATOMS
-from pytest_torchlens.capture.leaves import Opened
+from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import is_lazy
-from pytest_torchlens.capture.leaves import opened
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.leaves import unpacked
 from pytest_torchlens.capture.memory import Arrays
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
@@ -42,188 +42,44 @@ from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import version_of
 
-Write = tuple[int, Value, Extent | None]
-"""Number of the call, what it wrote, and where; None where it cannot be told."""
-
-
-class WriteLog:
-    """The writes to one memory that still show: a later one to all of the same bytes takes the place of the earlier.
-
-    What the later one took from the earlier one it has read, and depends on by itself.
-    """
-
-    def __init__(self) -> None:
-        self._writes: dict[Hashable, Write] = {}
-        self._places = _Places()
-        self._somewhere: list[Write] = []
-        self._unasked: list[Aliased] = []
-        self.latest = -1
-        """Number of the last call that wrote."""
-
-    def add(self, number: int, value: Value, extent: Extent | None) -> None:
-        """Note that call `number` wrote `value` there."""
-        for read in self._unasked:
-            _ = read.writes  # as they are now
-        self._unasked.clear()
-        self.latest = number
-        write = number, value, extent
-        if extent is None:
-            self._somewhere.append(write)
-            self._writes[object()] = write
-            return
-        for former in self._covered(extent):
-            del self._writes[former]
-            self._places.discard(former)
-        self._writes[extent] = write
-        self._places.add(extent)
-
-    def _covered(self, extent: Extent) -> list[Extent]:
-        if not extent.dense:
-            return [extent] if extent in self._writes else []
-        near = self._places.near(extent, len(self._writes))
-        formers = (former for _, _, former in self._writes.values() if former is not None) if near is None else near
-        return [former for former in formers if extent.covers(former)]
-
-    def read(self, value: Value, since: int, extent: Extent | None) -> Value | Aliased:
-        """Return what is read of a tensor that holds `value` since call `since`: with the writes after, if any show."""
-        if next(self._later(since, extent), None) is None:
-            return value
-        read = Aliased(value, reading=Reading(self, since, extent))
-        self._unasked.append(read)
-        return read
-
-    def narrowed(self, read: Aliased, extent: Extent | None) -> Value | Aliased:
-        """Return a read of this memory as one of `extent` alone."""
-        reading = read.reading
-        if reading is None or reading.log is not self:
-            return read
-        if self._unasked and self._unasked[-1] is read:
-            self._unasked.pop()
-        return self.read(read.value, reading.since, extent)
-
-    def since(self, number: int, extent: Extent | None) -> list[Value]:
-        """Return the values of the writes after call `number` that overlap `extent`, in order."""
-        return [value for _, value, _ in sorted(self._later(number, extent), key=_place_in_time)]
-
-    def _later(self, number: int, extent: Extent | None) -> Iterator[Write]:
-        near = None if extent is None else self._places.near(extent, len(self._writes))
-        if near is None:
-            writes: Iterable[Write] = itertools.takewhile(
-                lambda write: write[0] > number, reversed(self._writes.values())
-            )
-        else:
-            writes = itertools.chain(self._somewhere, (self._writes[place] for place in near))
-        return (write for write in writes if write[0] > number and overlap(extent, write[2]))
-
-
-def _place_in_time(write: Write) -> tuple[int, int]:
-    return write[0], write[1].position
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Which bytes of a memory were read, and after which call writes to them count."""
-
-    log: WriteLog
-    since: int
-    extent: Extent | None
-
-    def writes(self) -> tuple[Value, ...]:
-        """Return the values of the writes that show in it."""
-        return tuple(self.log.since(self.since, self.extent))
-
-
-class _Places:
-    """Extents, found by the bytes that they are near to, in cells about as long as they are.
-
-    Those of one run lie in cells by their address, those with gaps, such as the columns of a matrix, by where in the
-    gaps of the others they are.
-    """
-
-    def __init__(self) -> None:
-        self._kinds: dict[tuple[int, int], dict[int, dict[Extent, None]]] = {}
-
-    def add(self, extent: Extent) -> None:
-        kind, cell = _cell(extent)
-        self._kinds.setdefault(kind, {}).setdefault(cell, {})[extent] = None
-
-    def discard(self, extent: Extent) -> None:
-        kind, cell = _cell(extent)
-        cells = self._kinds[kind]
-        del cells[cell][extent]
-        if not cells[cell]:
-            del cells[cell]
-
-    def near(self, extent: Extent, at_most: int) -> list[Extent] | None:
-        """Return the extents that may overlap one; None if more than `at_most` cells are to be looked into."""
-        looked = [(cells, _cells_near(extent, *kind, cells)) for kind, cells in self._kinds.items() if cells]
-        if sum(len(numbers) for _, numbers in looked) > at_most + _FEW:
-            return None
-        return [found for cells, numbers in looked for number in numbers for found in cells.get(number, ())]
-
-
-_FEW = 8  # cells that are looked into however few writes there are
-
-
-def _cell(extent: Extent) -> tuple[tuple[int, int], int]:
-    """Return the step from run to run, the power of two that cells are long, and the number of the cell."""
-    run, step = extent.teeth
-    if run >= step:
-        level = (extent.stop - extent.start).bit_length()
-        return (0, level), extent.start >> level
-    level = run.bit_length()
-    return (step, level), extent.start % step >> level
-
-
-def _cells_near(extent: Extent, step: int, level: int, cells: Collection[int]) -> Collection[int]:
-    if not step:
-        return range((extent.start >> level) - 1, (extent.stop >> level) + 1)
-    run, own = extent.teeth
-    if own != step:
-        return cells
-    start, count = extent.start % step, -(-step >> level)
-    # the last cell may be shorter, and the first comes after it
-    return {number % count for number in range((start >> level) - 2, (start + run >> level) + 2)}
-
-
 ARRAY = "an array, written to by Python"
-"""Where the contents come from that another library put into a tensor's memory."""
+"""Name of the source for contents that another library wrote to a tensor's memory."""
 _DETACH = info_of(torch.Tensor.detach)
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 Named = dict[int, tuple[Tensor, str, str]]
 Entry = tuple["weakref.ref[torch.Tensor]", Value, int, int]
-"""Tensor, its present value, its storage key, and the number of the call that made the value."""
+"""Tensor, its current value, its storage key, and the number of the call that made the value."""
 View = tuple[FunctionInfo, tuple[Any, ...]]
-"""A function and the arguments that make one tensor from another over the same memory."""
+"""A function and arguments that make a tensor from another one over the same memory."""
 
 
-# our own look at a tensor must not go through the ``__torch_function__`` of its class
-unnoticed = torch._C.DisableTorchFunctionSubclass
+# our own operations on a tensor must not call the ``__torch_function__`` of its class
+torch_function_subclass_disabled = torch._C.DisableTorchFunctionSubclass
 
 
 class UntracedTensorError(Exception):
-    """A tensor of a function transform that was not seen to begin: what is computed with it cannot be recorded."""
+    """A tensor belongs to a function transform whose start was not recorded: calls with it cannot be recorded."""
 
 
 class TensorTable:
-    """The tensors of a recording and the values they hold; ids are checked, for they are used again.
+    """The tensors of a recording and the values they hold.  Python reuses ids, so each entry checks its tensor.
 
     Parameters
     ----------
     recording
-        Gets the sources that are met.
+        Receives the sources.
     retention
-        Keeps the tensors of sources.
+        Saves the tensors of sources.
     keep
-        Whether it keeps every value's tensor too.
+        Whether `retention` saves the tensor of every value too.
     named
         Parameters and buffers by id: the tensor, ``"parameter"`` or ``"buffer"``, its address.
     record_view
-        Called with function, arguments and tensor where a tensor turns up that no call was seen to make, though its
-        memory is known; records the view.
+        Records a view; called with function, arguments and tensor when no recorded call made a tensor but its memory
+        is known.
     record_write
-        Called with tensor and present contents where an array over its memory was written to; records the write.
+        Records a write; called with tensor and current contents when an array over its memory was written to.
     """
 
     def __init__(
@@ -236,26 +92,26 @@ class TensorTable:
         record_write: Callable[[Tensor, Tensor], None],
     ) -> None:
         self._recording = recording
-        self._keep = retention.keep_made if keep else None
+        self._keep = retention.keep_output if keep else None
         self._named = named
-        self.report_to(record_view, record_write)
+        self.set_callbacks(record_view, record_write)
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
         self._named_memory: dict[int, Tensor] | None = None
-        self._opened: dict[int, Opened] = {}
+        self._unpacked: dict[int, UnpackedObject] = {}
         self._writes: dict[int, WriteLog] = {}
         self._retention = retention
         self._arrays = Arrays(self._array_changed)
         self._memory: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.slots = 0
         self.parameters_too = False
-        """Whether parameters get a fingerprint: they are large, and their version counters tell of most writes."""
+        """Whether parameters get a fingerprint: they are large, and their version counters show most writes."""
 
-    def report_to(
+    def set_callbacks(
         self, record_view: Callable[[View, Tensor], None], record_write: Callable[[Tensor, Tensor], None]
     ) -> None:
-        """Call these from now on where a view or a write turns up."""
-        # no cycle: what is recorded must die with the recording
+        """Set the functions that record views and writes."""
+        # weak references, to avoid a cycle: what is recorded must be freed with the recording
         self._record_view = weakref.WeakMethod(record_view)
         self._record_write = weakref.WeakMethod(record_write)
 
@@ -275,25 +131,25 @@ class TensorTable:
             return leaf
         if isinstance(leaf, np.ndarray):
             return leaf.copy()
-        outermost = not self._opened
+        outermost = not self._unpacked
         try:
-            return opened(leaf, self.template, self._opened)
+            return unpacked(leaf, self.template, self._unpacked)
         except RecursionError:  # a chain longer than Python's stack is deep
             if outermost:
                 return leaf
             raise
         finally:
             if outermost:
-                self._opened.clear()
+                self._unpacked.clear()
 
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
         if self._arrays:
-            with unnoticed():
-                self._arrays.look(storage_key(tensor))
+            with torch_function_subclass_disabled():
+                self._arrays.check(storage_key(tensor))
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
-            with unnoticed():
+            with torch_function_subclass_disabled():
                 entry = self._register(tensor)
         if self._writes:
             log = self._writes.get(entry[2])
@@ -301,14 +157,14 @@ class TensorTable:
                 return self._with_writes(tensor, entry, log)
         return entry[1]
 
-    def known(self, value: Any) -> tuple[Value, ...]:
-        """Return the present values of the tensors in a module's arguments or result, as far as they have one."""
-        found = (value,) if type(value) is Tensor else tensors(value)
-        entries = [(self._live.get(id(tensor)), tensor) for tensor in found]
+    def recorded_values(self, value: Any) -> tuple[Value, ...]:
+        """Return the recorded value of each tensor in `value`; skip tensors that were never recorded."""
+        each = (value,) if type(value) is Tensor else tensors(value)
+        entries = [(self._live.get(id(tensor)), tensor) for tensor in each]
         return tuple([entry[1] for entry, tensor in entries if entry is not None and entry[0]() is tensor])
 
-    def made(self, tensor: Tensor, number: int, place: int) -> Value:
-        """Enter what call `number` gave as its output at `place`."""
+    def add_output(self, tensor: Tensor, number: int, place: int) -> Value:
+        """Add output `place` of call `number`."""
         old = self._live.get(id(tensor))
         if old is not None and old[0]() is tensor:
             ref, slot = old[0], old[1].slot
@@ -331,8 +187,8 @@ class TensorTable:
             self._memory[key] = weakref.ref(storage)
         return value
 
-    def follow(self, tensor: Tensor) -> None:
-        """Note that a tensor's memory is elsewhere now, and so is that of its aliases."""
+    def follow_move(self, tensor: Tensor) -> None:
+        """Update the storage key of a tensor and its aliases after their memory moved."""
         entry = self._live.get(id(tensor))
         if entry is None or entry[2] == (key := storage_key(tensor)):
             return
@@ -343,8 +199,8 @@ class TensorTable:
             self._writes[key] = self._writes.pop(entry[2])
 
     def expose(self, tensor: Tensor, array: object = None) -> None:
-        """Note that Python got an array over a tensor's memory: who writes to it calls no function of torch."""
-        with unnoticed():
+        """Watch an array over a tensor's memory: a write through it calls no torch function."""
+        with torch_function_subclass_disabled():
             if (key := storage_key(tensor)) and not is_copy(array):
                 self._retention.before_write(key)
                 self._arrays.add(tensor, key, array)
@@ -352,18 +208,18 @@ class TensorTable:
     def _array_changed(self, tensor: Tensor) -> None:
         self._record_change(tensor, ARRAY)
 
-    def look_for_change(self, tensor: Tensor, origin: str) -> None:
-        """Record a write by no recorded call to a tensor that is known, if there was one."""
+    def check_for_change(self, tensor: Tensor, origin: str) -> None:
+        """If a known tensor changed though no recorded call wrote to it, record the write."""
         if not self.accounts_for(tensor):
-            with unnoticed():
+            with torch_function_subclass_disabled():
                 self._record_change(tensor, origin)
 
     def accounts_for(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is known and has the contents that it was recorded with, as far as it can be told."""
+        """Return whether a tensor is known and still has its recorded contents (True where there is no fingerprint)."""
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
             return False
-        with unnoticed():
+        with torch_function_subclass_disabled():
             return self.read(tensor) is not entry[1] or entry[1].fingerprint in ("", fingerprint(tensor))
 
     def _record_change(self, tensor: Tensor, origin: str) -> None:
@@ -373,23 +229,23 @@ class TensorTable:
             record_write(tensor, contents)
 
     def close(self) -> None:
-        """Record what was written through arrays since the last reads."""
-        with unnoticed():
-            self._arrays.look_at_all()
+        """Record the writes through arrays since the last reads."""
+        with torch_function_subclass_disabled():
+            self._arrays.check_all()
 
     def _new_slot(self) -> int:
         self.slots += 1
         return self.slots - 1
 
     def _with_writes(self, tensor: Tensor, entry: Entry, log: WriteLog) -> Value | Aliased:
-        with unnoticed():
+        with torch_function_subclass_disabled():
             return log.read(entry[1], entry[3], Extent.of(tensor))
 
-    def narrow(self, call: Call, output: Tensor) -> None:
-        """Let a call that gave a view of its first argument depend on those writes alone that show in the view."""
+    def narrow_read(self, call: Call, output: Tensor) -> None:
+        """If a call returned a view of its first argument, reduce its reads to the writes that overlap the view."""
         log = self._writes.get(self._live[id(output)][2])
         if log is not None and call.may_be_view and type(call.args[0]) is Aliased:
-            call.args = (log.narrowed(call.args[0], Extent.of(output)), *call.args[1:])
+            call.args = (log.read_of_part(call.args[0], Extent.of(output)), *call.args[1:])
 
     def log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:
         """Note that call `number` overwrote these tensors: later reads of the same memory depend on it."""
@@ -407,18 +263,18 @@ class TensorTable:
         call.writes = tuple(slots)
 
     def about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
-        """Return what the call will overwrite, after copies were made of what is kept of it."""
+        """Return the tensors that the call will overwrite, after copying the saved tensors over the same memory."""
         written = info.writer(args, kwargs) if info.writer is not None else ()
         if "out" in kwargs:
             written += tensors(kwargs["out"])
         written = tuple([target for target in written if not is_lazy(target)])
-        with unnoticed():
+        with torch_function_subclass_disabled():
             for target in written:
                 self._retention.before_write(storage_key(target))
         return written
 
     def _register(self, tensor: Tensor) -> Entry:
-        """Find out where a tensor that no recorded call made comes from."""
+        """Find the origin of a tensor that no recorded call made, and add it."""
         named = self._named.get(id(tensor))
         if named is not None and named[0] is tensor:
             return self.add_source(tensor, named[1], named[2])
@@ -431,18 +287,18 @@ class TensorTable:
         whole = owner[0]()
         if whole is not None and whole.requires_grad and not tensor.requires_grad:
             detached = whole.detach()
-            owner = self._recorded_view((_DETACH, (self.read(whole),)), detached)
+            owner = self._view_entry((_DETACH, (self.read(whole),)), detached)
         view = self._as_view(tensor, owner[0], owner[1])
-        return self.add_source(tensor, "constant", "") if view is None else self._recorded_view(view, tensor)
+        return self.add_source(tensor, "constant", "") if view is None else self._view_entry(view, tensor)
 
-    def _recorded_view(self, view: View, tensor: Tensor) -> Entry:
+    def _view_entry(self, view: View, tensor: Tensor) -> Entry:
         record_view = self._record_view()
         if record_view is not None:
             record_view(view, tensor)
         return self._live[id(tensor)]
 
     def add_source(self, tensor: Tensor, kind: str, name: str) -> Entry:
-        """Enter a tensor as one that comes from outside, with the value it has now."""
+        """Add a tensor that no recorded call made, with its current value."""
         key = storage_key(tensor)
         value = Value(self._new_slot(), -1, len(self._recording.sources), tensor)
         self._retention.keep(value, tensor, key)
@@ -461,7 +317,7 @@ class TensorTable:
         return entry
 
     def _owner_of(self, key: int) -> Entry | None:
-        """Return the tensor first known with some memory; the index is made when first asked for, most never ask."""
+        """Return the first tensor known over this memory.  The first call builds the index: most models need none."""
         if self._owners is None:
             self._owners = {}
             for entry in self._live.values():
@@ -469,7 +325,7 @@ class TensorTable:
         return self._owners.get(key) if key else None
 
     def _registered_over(self, key: int) -> Entry | None:
-        """Enter the parameter or buffer that nobody has read yet but stands on some memory, if there is one."""
+        """Add the parameter or buffer over this memory that no call has read yet; None if there is none."""
         if self._named_memory is None:
             tensors = [tensor for tensor, _, _ in self._named.values() if not is_lazy(tensor)]
             self._named_memory = {storage_key(tensor): tensor for tensor in reversed(tensors)}
@@ -477,15 +333,15 @@ class TensorTable:
         return None if tensor is None else self._register(tensor)
 
     def _note_owner(self, entry: Entry) -> None:
-        assert self._owners is not None  # noqa: S101 - callers looked
+        assert self._owners is not None  # noqa: S101 - callers checked
         owner = self._owners.get(entry[2])
         if owner is None or owner[0]() is None or owner[0] is entry[0]:
             self._owners[entry[2]] = entry
 
     def _as_view(self, tensor: Tensor, ref: weakref.ref[Tensor], last: Value) -> View | None:
-        """Return the call that makes `tensor` from the tensor known to own its memory; None if it cannot be told.
+        """Return the call that makes `tensor` from the tensor that owns its memory; None if that is unknown.
 
-        Of an owner that is gone the memory may live on in `tensor`: told by the values in it.
+        If the owner was freed, its memory may live on in `tensor`: then the fingerprints agree.
         """
         owner = ref()
         read = self.read(owner) if owner is not None else last if self._survives_in(tensor, last) else None
@@ -499,8 +355,152 @@ class TensorTable:
         return info_of(torch.as_strided), (read, tuple(tensor.shape), tensor.stride(), offset)
 
     def _survives_in(self, tensor: Tensor, value: Value) -> bool:
-        """Return whether a tensor stands on the memory of a value, and not on other memory at the same address."""
+        """Return whether a tensor is over the memory of a value, and not over other memory at the same address."""
         memory = self._memory.get(storage_key(tensor))
         if memory is None or memory() is None or not value.digest:
             return False
         return tensor.dtype == value.dtype and fingerprint(tensor) == value.fingerprint
+
+
+Write = tuple[int, Value, Extent | None]
+"""Number of the call, the value it wrote, and the bytes; None where the bytes are unknown."""
+
+
+class WriteLog:
+    """The writes to one memory that still count: a later write to all the same bytes replaces the earlier one.
+
+    A later write that keeps something of the earlier one has read it, and so depends on it itself.
+    """
+
+    def __init__(self) -> None:
+        self._writes: dict[Hashable, Write] = {}
+        self._index = _ExtentIndex()
+        self._somewhere: list[Write] = []
+        self._pending_reads: list[Aliased] = []
+        self.latest = -1
+        """Number of the last call that wrote."""
+
+    def add(self, number: int, value: Value, extent: Extent | None) -> None:
+        """Note that call `number` wrote `value` to these bytes."""
+        for read in self._pending_reads:
+            _ = read.writes  # look them up before this write is added
+        self._pending_reads.clear()
+        self.latest = number
+        write = number, value, extent
+        if extent is None:
+            self._somewhere.append(write)
+            self._writes[object()] = write
+            return
+        for former in self._writes_covered_by(extent):
+            del self._writes[former]
+            self._index.discard(former)
+        self._writes[extent] = write
+        self._index.add(extent)
+
+    def _writes_covered_by(self, extent: Extent) -> list[Extent]:
+        if not extent.dense:
+            return [extent] if extent in self._writes else []
+        near = self._index.near(extent, len(self._writes))
+        formers = (former for _, _, former in self._writes.values() if former is not None) if near is None else near
+        return [former for former in formers if extent.covers(former)]
+
+    def read(self, value: Value, since: int, extent: Extent | None) -> Value | Aliased:
+        """Return a read of a tensor that holds `value` since call `since`, with the later writes to these bytes."""
+        if next(self._later(since, extent), None) is None:
+            return value
+        read = Aliased(value, reading=Reading(self, since, extent))
+        self._pending_reads.append(read)
+        return read
+
+    def read_of_part(self, read: Aliased, extent: Extent | None) -> Value | Aliased:
+        """Return a read of this memory, reduced to `extent`."""
+        reading = read.reading
+        if reading is None or reading.log is not self:
+            return read
+        if self._pending_reads and self._pending_reads[-1] is read:
+            self._pending_reads.pop()
+        return self.read(read.value, reading.since, extent)
+
+    def since(self, number: int, extent: Extent | None) -> list[Value]:
+        """Return the values of the writes after call `number` that overlap `extent`, in order."""
+        return [value for _, value, _ in sorted(self._later(number, extent), key=_place_in_time)]
+
+    def _later(self, number: int, extent: Extent | None) -> Iterator[Write]:
+        near = None if extent is None else self._index.near(extent, len(self._writes))
+        if near is None:
+            writes: Iterable[Write] = itertools.takewhile(
+                lambda write: write[0] > number, reversed(self._writes.values())
+            )
+        else:
+            writes = itertools.chain(self._somewhere, (self._writes[place] for place in near))
+        return (write for write in writes if write[0] > number and overlap(extent, write[2]))
+
+
+def _place_in_time(write: Write) -> tuple[int, int]:
+    return write[0], write[1].position
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which bytes of a memory were read, and the call after which writes to them count."""
+
+    log: WriteLog
+    since: int
+    extent: Extent | None
+
+    def writes(self) -> tuple[Value, ...]:
+        """Return the values of the writes to these bytes."""
+        return tuple(self.log.since(self.since, self.extent))
+
+
+class _ExtentIndex:
+    """An index of extents by their position in memory, in cells about as long as the extents.
+
+    Extents of one run are indexed by address.  Extents with gaps, such as the columns of a matrix, are indexed by their
+    offset within one step.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[int, int], dict[int, dict[Extent, None]]] = {}
+
+    def add(self, extent: Extent) -> None:
+        kind, cell = _cell(extent)
+        self._kinds.setdefault(kind, {}).setdefault(cell, {})[extent] = None
+
+    def discard(self, extent: Extent) -> None:
+        kind, cell = _cell(extent)
+        cells = self._kinds[kind]
+        del cells[cell][extent]
+        if not cells[cell]:
+            del cells[cell]
+
+    def near(self, extent: Extent, at_most: int) -> list[Extent] | None:
+        """Return the extents that may overlap this one; None if that means searching more than `at_most` cells."""
+        near = [(cells, _cells_near(extent, *kind, cells)) for kind, cells in self._kinds.items() if cells]
+        if sum(len(numbers) for _, numbers in near) > at_most + _FEW:
+            return None
+        return [other for cells, numbers in near for number in numbers for other in cells.get(number, ())]
+
+
+_FEW = 8  # cells that are always searched, however few writes there are
+
+
+def _cell(extent: Extent) -> tuple[tuple[int, int], int]:
+    """Return the kind (step from run to run, binary logarithm of the cell length) and the number of the cell."""
+    run, step = extent.run_and_step
+    if run >= step:
+        level = (extent.stop - extent.start).bit_length()
+        return (0, level), extent.start >> level
+    level = run.bit_length()
+    return (step, level), extent.start % step >> level
+
+
+def _cells_near(extent: Extent, step: int, level: int, cells: Collection[int]) -> Collection[int]:
+    if not step:
+        return range((extent.start >> level) - 1, (extent.stop >> level) + 1)
+    run, own = extent.run_and_step
+    if own != step:
+        return cells
+    start, count = extent.start % step, -(-step >> level)
+    # the last cell may be shorter, and the first cell follows it
+    return {number % count for number in range((start >> level) - 2, (start + run >> level) + 2)}

@@ -22,11 +22,11 @@ from pytest_torchlens.capture.tracer import Tracer
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
-_IN_PROGRESS = frozenset(["_expanding", "_escaped", "_group", "busy", "transforming"])
+_IN_PROGRESS = frozenset(["_expanding", "_num_escapes", "_group", "busy", "transforming"])
 
 
 class PassOverError(Exception):
-    """A function of the model came back after the pass was over; `result` is what it gave."""
+    """A function of the model returned `result` after the pass was over."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -34,53 +34,53 @@ class PassOverError(Exception):
 
 
 class SharedTracer(Tracer):
-    """A tracer whose recording other threads fill too.
+    """A tracer that shares its recording with tracers of other threads.
 
-    Our own work on a call is done under a lock, and a call is entered after its function has returned: what other
-    threads then make of its result comes later, so the order of the calls is one to replay.  Calls that draw random
-    numbers are made one at a time, for the state of their generator to be theirs.
+    Our own work on a call is done under a lock, and a call is added after its function has returned.  Other threads
+    can use the result only later, so the calls can be replayed in the recorded order.  Calls that draw random numbers
+    run one at a time, so that each finds the generator in its recorded state.
     """
 
     def share(self) -> None:
-        """Make the lock, and the list of tracers that share the recording."""
+        """Create the lock, and the list of tracers that share the recording."""
         self.lock = threading.RLock()
-        self._drawing = threading.RLock()
-        self._twins: list[SharedTracer] = []
+        self._draw_lock = threading.RLock()
+        self._thread_tracers: list[SharedTracer] = []
         self._thread = ""
 
-    def twin(self, name: str) -> SharedTracer:
+    def for_thread(self, name: str) -> SharedTracer:
         """Return a tracer for the thread `name` that fills the same recording."""
         self.recording.threaded = True
-        twin = copy.copy(self)
-        twin.apart()
-        twin._thread = name
-        twin.watch = self.watch.for_thread(twin, name) if self.watch is not None else None
-        self._twins.append(twin)
-        return twin
+        other = copy.copy(self)
+        other.reset_call_state()
+        other._thread = name
+        other.watch = self.watch.for_thread(other, name) if self.watch is not None else None
+        self._thread_tracers.append(other)
+        return other
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if self.over:
-            self._say_late()
+            self._note_late_call()
             return func(*args, **kwargs or {})
         return super().__torch_function__(func, types, args, kwargs)
 
-    def give_way(self, reason: str) -> None:
-        """Be told of what is about to happen that recording could change."""
+    def stop_and_exit_modes(self, reason: str) -> None:
+        """Called before code that recording could change; does nothing here."""
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         one_at_a_time = (
-            self._drawing if info.draws and not info.opaque and is_of_torch(info.func) else contextlib.nullcontext()
+            self._draw_lock if info.draws and not info.opaque and is_of_torch(info.func) else contextlib.nullcontext()
         )
         with one_at_a_time, self.lock:  # type: ignore[union-attr]
-            self.table.report_to(self._record_view, self._record_write)
+            self.table.set_callbacks(self._record_view, self._record_write)
             try:
                 return super()._leaf(info, args, kwargs)
             except PassOverError as late:
                 return late.result
 
-    def _unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lock = self.lock
         lock.release()  # type: ignore[union-attr]
         try:
@@ -96,30 +96,30 @@ class SharedTracer(Tracer):
             return super()._enter(module, frames, args, kwargs)
 
     def close(self) -> None:
-        """Stop recording in all threads; those that live on hold nothing of the recording."""
+        """Stop recording in all threads; threads that live on keep nothing of the recording alive."""
         with self.lock:  # type: ignore[union-attr]
             super().close()
-            for twin in self._twins:
-                twin._let_go()
-            self._twins.clear()
+            for other in self._thread_tracers:
+                other._release_recording()
+            self._thread_tracers.clear()
 
-    def _let_go(self) -> None:
-        """Hold an empty recording instead: what the thread is amid, it can finish."""
-        self._unseen = self.recording.unseen
+    def _release_recording(self) -> None:
+        """Switch to an empty recording, so that the thread can finish its current call."""
+        self._untraced = self.recording.untraced
         blank = Tracer(Recording("", {}, weakref.ref(torch.nn.Module()), None), Retention(), False, {}, {})
         vars(self).update({name: value for name, value in vars(blank).items() if name not in _IN_PROGRESS})
         self.module, self.over = None, True
 
-    def _say_late(self) -> None:
+    def _note_late_call(self) -> None:
         late = f"thread {self._thread!r} went on after the pass: what it did then was not recorded"
-        if late not in self._unseen:
-            self._unseen.append(late)
+        if late not in self._untraced:
+            self._untraced.append(late)
 
 
 def tracer_for_thread(tracer: Tracer, name: str) -> SharedTracer:
-    """Return a tracer for a thread about to start; the passes that start none never pay for a lock."""
+    """Return a tracer for a thread about to start.  A pass that starts no thread never needs a lock."""
     if not isinstance(tracer, SharedTracer):
         tracer.__class__ = SharedTracer
         assert isinstance(tracer, SharedTracer)  # noqa: S101 - for the type checker
         tracer.share()
-    return tracer.twin(name)
+    return tracer.for_thread(name)

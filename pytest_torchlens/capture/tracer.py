@@ -1,4 +1,4 @@
-"""Records a forward pass in one thread: functions, modules, and calls that no mode can see into."""
+"""Records a forward pass in one thread: functions, modules, and opaque calls."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.function_tracer import FunctionTracer
-from pytest_torchlens.capture.function_tracer import aside
-from pytest_torchlens.capture.function_tracer import heard
+from pytest_torchlens.capture.function_tracer import dispatch_enabled
+from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
-from pytest_torchlens.capture.opaque import Overwritten
 from pytest_torchlens.capture.opaque import Pullback
 from pytest_torchlens.capture.opaque import Transform
+from pytest_torchlens.capture.opaque import WriteDetector
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
@@ -44,7 +44,7 @@ class Tracer(FunctionTracer):
     Parameters
     ----------
     recording, retention, keep, named
-        As of a `FunctionTracer`.
+        As in `FunctionTracer`.
     addresses
         Address of each registered module by id.
     """
@@ -86,32 +86,32 @@ class Tracer(FunctionTracer):
         number = self._module_calls[address] = self._module_calls.get(address, 0) + 1
         call = ModuleCall(address, kind, number, self.module, frames, len(self.calls))
         self.recording.module_calls.append(call)
-        call.entered = self.table.known((args, kwargs) if kwargs else args)
+        call.inputs = self.table.recorded_values((args, kwargs) if kwargs else args)
         return call
 
     def _leave(self, call: ModuleCall, result: Any) -> None:
-        call.exited = self.table.known(result)
+        call.outputs = self.table.recorded_values(result)
 
     def _call_opaque_module(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module: torch.nn.Module = args[0]
         self.busy = True  # reading scripted code runs operations
         try:
-            with aside(self):
+            with mode_disabled(self):
                 opaque = OpaqueModule(func, module, id(module) in self._addresses)
                 info = opaque.info()
         finally:
             self.busy = False
-        return self._opaque(info, (opaque.held, *args[1:]), kwargs)
+        return self._opaque(info, (opaque.own_tensors, *args[1:]), kwargs)
 
     def call_custom(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
         """Call a custom autograd function.
 
         Its steps become a group.  It becomes one operation where the steps do not account for its outputs.
         """
-        outer, escaped = self._group, self._escaped
+        outer, num_escapes = self._group, self._num_escapes
         try:
             with self.lock or _UNSHARED:
-                self._template((args, kwargs))  # as they are before
+                self._template((args, kwargs))  # registers the arguments before the steps can change them
         except UntracedTensorError:
             return func(*args, **kwargs)
         self._group = Group(name, outer)
@@ -121,38 +121,38 @@ class Tracer(FunctionTracer):
             self._group = outer
         outputs = tensors(result)
         with self.lock or _UNSHARED:
-            if self._escaped != escaped or not self._accounts_for(outputs):
-                read = self._template(args), self._template(kwargs)  # a step may have handed one on as it was
+            if self._num_escapes != num_escapes or not self._accounts_for(outputs):
+                read = self._template(args), self._template(kwargs)  # again: a step may have returned an argument
                 self._finish(self._new_call(custom_info(func, name), *read), outputs, ())
         return result
 
     def _accounts_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
-        self.busy = True  # looking at contents runs operations
+        self.busy = True  # comparing values runs operations
         try:
-            with aside(self):
+            with mode_disabled(self):
                 return all(map(self.table.accounts_for, outputs))
         finally:
             self.busy = False
 
     def call_opaque(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
         """Call a function that runs no Python, and record it as one operation."""
-        writer = Overwritten() if may_write(func, training=True) else None
+        writer = WriteDetector() if may_write(func, training=True) else None
         return self._opaque(custom_info(func, name, writer), args, kwargs)
 
     def call_transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call `vmap`, `grad` or another transform of the first of `args`, and record it as one operation."""
+        """Call `vmap`, `grad` or another transform of the function ``args[0]``, and record it as one operation."""
         return self._transform(Transform(func, args[0]), args[1:], kwargs)
 
     def call_vjp(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], record: Callable[..., Any]
     ) -> Any:
-        """Call what is behind `torch.func.vjp`; calls of the function that it returns go to `record`."""
+        """Call the implementation of `torch.func.vjp`; calls of the pullback that it returns go to `record`."""
         transform = Transform(func, args[0])
         results, pull, *aux = self._transform(transform, args[1:], kwargs)
         return results, Pullback(transform, (args[1:], kwargs), pull, record), *aux
 
     def _transform(self, transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a transform as one operation, which also reads the tensors that the transformed function reached."""
+        """Call a transform as one operation, which also reads the outer tensors that the transformed function uses."""
         info = transform.info(self.on_fault)
         self.transforming = True
         try:
@@ -161,35 +161,35 @@ class Tracer(FunctionTracer):
             self.transforming = False
         with self.lock or _UNSHARED:
             call = next((call for call in reversed(self.calls) if call.info is info), None)
-            if call is not None:  # else it returned no tensor, or had an untracked one
-                call.args = (tuple(map(self.table.read, transform.reached)), *call.args)
-        info.func, info.steps = transform.again, transform.steps
+            if call is not None:  # None if it returned no tensor, or read an untracked one
+                call.args = (tuple(map(self.table.read, transform.outer_tensors)), *call.args)
+        info.func, info.steps = transform.replay, transform.steps
         return result
 
     def call_pullback(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], back: Pullback
     ) -> Any:
-        """Call the function that `torch.func.vjp` returned, as one operation that also reads what that call read."""
+        """Call the pullback that `torch.func.vjp` returned, as one operation that also reads what the vjp call read."""
 
         def pull(_sources: Any, *args: Any, **kwargs: Any) -> Any:
             return func(*args, **kwargs)
 
         info = custom_info(pull, "pullback")
         result = self._opaque(info, (back.sources, *args), kwargs)
-        info.func = back.again
+        info.func = back.replay
         return result
 
     def _opaque(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.busy, func = True, info.func
-        info.func = heard(func)
+        info.func = dispatch_enabled(func)
         try:
-            with aside(self), torch._C.DisableTorchFunction():
+            with mode_disabled(self), torch._C.DisableTorchFunction():
                 return self._leaf(info, args, kwargs)
         finally:
             self.busy, info.func = False, func
 
     def close(self) -> None:
-        """Stop recording, for the pass is over."""
+        """Stop recording: the pass is over."""
         self.table.close()
-        self.watch = None  # no cycle: what is recorded must die with the recording
+        self.watch = None  # breaks a cycle: what is recorded must be freed with the recording
         self.over = True

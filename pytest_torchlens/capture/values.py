@@ -1,4 +1,4 @@
-"""The state of one tensor at one time, and the tensors that come from outside."""
+"""Values: the state of one tensor at one time, and the sources, which no recorded call made."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CPU = torch.device("cpu")
 
 
 class Value:
-    """One state of one tensor: what a call returned, or what a source held.
+    """One state of one tensor: an output of a call, or the contents of a source.
 
-    Stands for the tensor in the arguments of later calls.
+    It takes the place of the tensor in the arguments of later calls.
 
     Attributes
     ----------
@@ -26,19 +26,19 @@ class Value:
     call
         Number of the call that made it; -1 for a source.
     position
-        Which of the call's tensors it is, or which of the sources.
+        Its position among the call's outputs, or among the sources.
     shape, dtype, device, nbytes
-        As when made; ``nbytes`` counts the elements' bytes.
+        As when it was made; ``nbytes`` counts the elements' bytes.
     contiguous
         Whether it is an ordinary tensor, dense in memory in the order of its elements.
     gradfunc
-        Name of the autograd node, ``""`` without one.
+        Name of the autograd node; ``""`` if there is none.
     requires_grad
-        Whether autograd follows it.
+        Whether it requires gradients.
     digest
-        Fingerprint: a number for dense CPU tensors, text for others, ``""`` where there is none.
+        Fingerprint: a number for dense CPU tensors, text for others, ``""`` if there is none.
     tensor
-        The kept tensor, or None.
+        The saved tensor, or None.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Value:
 
     @property
     def stride(self) -> tuple[int, ...] | None:
-        """Steps between neighbours in each dimension, in elements; None for tensors without strides."""
+        """Strides, in elements; None for tensors without strides."""
         return _contiguous_strides(self.shape) if self.contiguous else self._stride
 
     @property
@@ -93,7 +93,7 @@ class Value:
 def _gradfunc(tensor: torch.Tensor) -> str:
     try:
         function = tensor.grad_fn
-    except RuntimeError:  # a view that was made without gradients and written to, whose base has them
+    except RuntimeError:  # a view made without gradients, whose base was written to with gradients
         return ""
     return "" if function is None else type(function).__name__
 
@@ -113,7 +113,7 @@ def _strides_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def shape_of(tensor: torch.Tensor) -> torch.Size:
-    """Return a tensor's shape; of a nested tensor, whose rows differ, the number of rows and -1 for what differs."""
+    """Return a tensor's shape; for a nested tensor the number of rows, and -1 for each size that differs by row."""
     if not tensor.is_nested:
         return tensor.shape
     if tensor.layout is torch.strided:
@@ -127,12 +127,12 @@ def _bytes_of(tensor: torch.Tensor) -> int:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """Return a tensor's version counter; -1 of an inference tensor, which has none."""
+    """Return a tensor's version counter; -1 for an inference tensor, which has none."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that a sparse tensor is made of; none for other layouts."""
+    """Return the index and value tensors of a sparse tensor; none for other layouts."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -148,9 +148,9 @@ class Aliased:
     Attributes
     ----------
     value
-        What the tensor itself held.
+        The value of the tensor itself.
     reading
-        Where the writes are looked up when they are first asked for, if they were not given.
+        Where to look up the writes at first use; None if they were passed.
     """
 
     __slots__ = ("_writes", "reading", "value")
@@ -162,14 +162,14 @@ class Aliased:
 
     @property
     def writes(self) -> tuple[Value, ...]:
-        """The values of the writes that show in what was read, in order."""
+        """The values of the later writes that overlap the bytes that were read, in order."""
         if self._writes is None:
             self._writes = () if self.reading is None else self.reading.writes()
         return self._writes
 
 
 def value_of(read: Value | Aliased) -> Value:
-    """Return the value that was read, whether or not writes reached it through other tensors."""
+    """Return the value of a read, without the writes through other tensors."""
     return read.value if isinstance(read, Aliased) else read
 
 
@@ -182,20 +182,20 @@ class Source:
     kind
         ``"input"``, ``"parameter"``, ``"buffer"`` or ``"constant"``.
     name
-        Path of the input, address of the parameter or buffer, or where a constant came from.
+        Path of the input, address of the parameter or buffer, or origin of the constant.
     value
         Its state at its first use; ``value.tensor`` is the tensor itself, or a copy if a recorded call overwrote it.
     live
         The tensor object itself.
     version
-        The tensor's version counter when it was first used; -1 where it has none.
+        The tensor's version counter when it was first used; -1 if it has none.
     final
         Its fingerprint after the forward pass, if a recorded call overwrote it.
     since
         Number of the last call before its first use.
     maker
-        The dispatcher operation that was seen to make its memory during the pass; ``""`` if none was, or none watched.
-    hidden
+        The dispatcher operation that allocated its memory during the pass; ``""`` if unknown or not watched.
+    made_inside_call
         Whether that operation was part of a recorded call, which did not return the tensor.
     """
 
@@ -207,7 +207,7 @@ class Source:
     final: str = ""
     since: int = -1
     maker: str = ""
-    hidden: bool = False
+    made_inside_call: bool = False
 
     @property
     def written(self) -> bool:

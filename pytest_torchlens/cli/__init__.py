@@ -1,4 +1,4 @@
-"""The command ``pytest-lens``: what is done with runs after they have ended."""
+"""The command ``pytest-lens``: works on the reports and baselines of finished runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m pytest_torchlens.cli``: the command where its script is not on the PATH."""
+"""``python -m pytest_torchlens.cli``: the command without its script on the PATH."""
 
 from __future__ import annotations
 

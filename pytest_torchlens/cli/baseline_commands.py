@@ -1,4 +1,4 @@
-"""``pytest-lens ls``, ``show``, ``diff``, ``accept``, ``prune``: baselines, and what waits to become one; no torch."""
+"""``pytest-lens ls``, ``show``, ``diff``, ``accept``, ``prune``: baselines and pending ones; needs no torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.store import Store
+from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.baseline.wording import headline
-from pytest_torchlens.baseline.wording import told
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import nearest
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _DESCRIPTIONS = {
-    "ls": "Lists baselines, and beside each whether something waits to be accepted.",
-    "show": "Shows a baseline: its sizes, where its numbers are from, and its operations.",
-    "diff": "Compares two baselines, runs or folders of such; of one name alone, the baseline with what waits. "
-    "Ends with 1 where a condition of --fail holds, or a model of the first folder is not in the second.",
-    "accept": "Makes what runs obtained the baselines of the models that fit, without running them again.",
+    "ls": "Lists baselines, and whether a change of each waits to be accepted.",
+    "show": "Shows a baseline: its sizes, the environment of its numbers, and its operations.",
+    "diff": "Compares two baselines, files or folders; with one name, the baseline with what waits to be accepted. "
+    "Ends with 1 if a condition of --fail is met, or a model of the first folder is not in the second.",
+    "accept": "Stores the last results of the matching models as their baselines, without running them again.",
     "prune": "Deletes what waits to be accepted.",
 }
 
@@ -41,11 +41,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     _command(commands, "show", _show, "show a baseline").add_argument("model", metavar="MODEL")
     diff = _command(commands, "diff", _diff, "compare baselines")
     diff.add_argument("first", metavar="A", help="a model's name (zoo/model), a file, or a folder of files")
-    diff.add_argument("second", metavar="B", nargs="?", help="the later one (default: what waits to be accepted)")
+    diff.add_argument("second", metavar="B", nargs="?", help="the newer one (default: what waits to be accepted)")
     diff.add_argument(
         "--fail", metavar="CONDITION", action="append", default=[], help="as --lens-fail-on of pytest; may be repeated"
     )
-    _command(commands, "accept", _accept, "make what a run obtained the baseline", glob="+")
+    _command(commands, "accept", _accept, "store the last result as the baseline", glob="+")
     _command(commands, "prune", _prune, "delete what waits to be accepted", glob="*")
 
 
@@ -53,7 +53,7 @@ def _command(
     commands: argparse._SubParsersAction[Any],
     name: str,
     run: Callable[[argparse.Namespace, Store], int],
-    help: str,  # noqa: A002 - argparse's word
+    help: str,  # noqa: A002 - argparse's name
     glob: str = "",
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=_DESCRIPTIONS[name])
@@ -75,7 +75,7 @@ def _run(run: Callable[[argparse.Namespace, Store], int], options: argparse.Name
 
 def _ls(options: argparse.Namespace, store: Store) -> int:
     globs = options.globs if isinstance(options.globs, list) else [options.globs or "*"]
-    stored, waiting = set(_fitting(store.models, globs)), set(_fitting(store.waiting, globs))
+    stored, waiting = set(_matching_keys(store.models, globs)), set(_matching_keys(store.waiting, globs))
     for key in sorted(stored | waiting):
         kind = "changed" if key in stored else "new"
         print(f"{key}  {kind}, waits to be accepted" if key in waiting else key)
@@ -108,12 +108,12 @@ def _diff(options: argparse.Namespace, store: Store) -> int:
         seconds = (times.baseline, times.last) if times is not None else None
         found = compare(before, after, conditions, baseline=name, seconds=seconds)
         failed += found.fails
-        print(told(found, name) if found.findings else f"{name}: {headline(found)}")
+        print(comparison_text(found, name) if found.findings else f"{name}: {headline(found)}")
     return int(failed > 0)
 
 
 def _pairs(options: argparse.Namespace, store: Store) -> list[tuple[str, Snapshot | None, Snapshot | None]]:
-    """Return what is to be compared: two files or models, the files of two folders (None: not there), or what waits."""
+    """Return the pairs to compare: two files or models, the files of two folders (None if missing), or what waits."""
     if options.second is None:
         key = options.first
         if key not in store.waiting():
@@ -143,11 +143,11 @@ def _one(name: str, store: Store) -> Snapshot:
 
 
 def _accept(options: argparse.Namespace, store: Store) -> int:
-    keys = _fitting(store.waiting, options.globs)
+    keys = _matching_keys(store.waiting, options.globs)
     if not keys:
         waiting = store.waiting()
         what = nearest(options.globs[0], waiting) if waiting else "nothing waits; pytest --lens-validate compares"
-        raise CommandError(f"nothing that waits fits {' '.join(options.globs)!r}: {what}")
+        raise CommandError(f"nothing that waits matches {' '.join(options.globs)!r}: {what}")
     for key in keys:
         store.accept(key, read(store.pending_path(key)))
         print(f"stored {store.path(key)}")
@@ -155,12 +155,12 @@ def _accept(options: argparse.Namespace, store: Store) -> int:
 
 
 def _prune(options: argparse.Namespace, store: Store) -> int:
-    keys = _fitting(store.waiting, options.globs or ["*"])
+    keys = _matching_keys(store.waiting, options.globs or ["*"])
     for key in keys:
         store.forget(key)
     print(f"{len(keys)} no longer wait")
     return 0
 
 
-def _fitting(keys: Callable[[str], list[str]], globs: list[str]) -> list[str]:
+def _matching_keys(keys: Callable[[str], list[str]], globs: list[str]) -> list[str]:
     return sorted({key for glob in globs for key in keys(glob)})

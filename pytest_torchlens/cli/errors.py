@@ -1,10 +1,10 @@
-"""The error that a command reports, and the exit status of an incomplete one."""
+"""The error that a command reports, and the exit status of an incomplete command."""
 
 from __future__ import annotations
 
 INCOMPLETE = 1
-"""Exit status where some of what was asked for could not be done, and that was said."""
+"""Exit status of a command that could not do everything, and printed what is missing."""
 
 
 class CommandError(Exception):
-    """Something that the user can mend; the message names the thing, the reason and the fix."""
+    """An error that the user can fix; the message names the reason and the fix."""

@@ -1,6 +1,6 @@
-"""The command line: one module a subcommand, each with ``add`` that declares it.
+"""The command line: each subcommand's module declares it with ``add``.
 
-The modules are imported in every call, so none imports more than it needs before it runs.
+Every call imports all of these modules, so a module imports what only its command needs when the command runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return the exit status: 0, 2 for a mistake in its use, or what the subcommand says."""
+    """Run a subcommand and return the exit status: the subcommand's, or 2 for a usage error."""
     parser = _Parser(prog="pytest-lens", description="Works on the reports and baselines that pytest --lens-… writes.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     for command in COMMANDS:
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Say which command a wrong one is most like, at any depth; argparse lists them all."""
+        """Suggest the nearest command for a misspelled one, at any depth; argparse lists them all."""
         known = action.choices if isinstance(action, argparse._SubParsersAction) else None
         if known and value not in known and (hint := close(value, known)):
-            self.error(f"{value!r} is no command; {hint}")
+            self.error(f"expected a command, got {value!r} ({hint})")
         super()._check_value(action, value)

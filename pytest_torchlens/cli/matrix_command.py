@@ -1,4 +1,4 @@
-"""``pytest-lens matrix A B …``: the same models in several environments, a verdict each; no torch."""
+"""``pytest-lens matrix A B …``: compares the same models in several environments; needs no torch."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "matrix",
         help="compare several environments",
         description="Compares the baselines of several environments with those of the first, and prints a table of "
-        "models by environments. Ends with 1 where a condition of --fail holds, or a model is missing in one.",
+        "models by environments. Ends with 1 if a condition of --fail is met, or an environment lacks a model.",
     )
     parser.add_argument("sets", metavar="SET", nargs="+", help="names of sets (--lens-baseline=NAME), or folders")
     parser.add_argument("--root", metavar="DIR", type=Path, default=Path(), help="the project (default: this folder)")
     parser.add_argument("--fail", metavar="CONDITION", action="append", default=[], help="as --lens-fail-on of pytest")
-    parser.add_argument("--md", metavar="FILE", type=Path, help="write it as Markdown too")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write it as a page too")
+    parser.add_argument("--md", metavar="FILE", type=Path, help="also write the table as Markdown")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write the table as a page")
     parser.set_defaults(run_command=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table, and where each difference begins."""
+    """Print the table, and the first difference of each model."""
     if len(options.sets) == 1:
-        raise CommandError(f"{options.sets[0]} alone: name two sets or more, the one to compare with first")
+        raise CommandError(f"expected two sets or more, the reference first, got only {options.sets[0]}")
     try:
         matrix = Matrix.of([_folder(options.root, name) for name in options.sets], Conditions.of(options.fail))
         if not matrix.rows:
-            raise CommandError(f"no baseline in {' nor '.join(options.sets)}: there is nothing to compare")
+            raise CommandError(f"nothing to compare: no baselines in {' or '.join(options.sets)}")
         for path, text in ((options.md, matrix.markdown), (options.html, matrix.page)):
             if path is not None:
                 write_atomically(path, text(), make_folders=False)
@@ -49,9 +49,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _folder(root: Path, name: str) -> Path:
-    """Return the folder of a set, or the one of that name."""
+    """Return the folder of a set, or the folder of that name."""
     store = Store.of(root, name=name)
     folder = store.folder if store else Path(name)
     if not folder.is_dir():
-        raise CommandError(f"no set {name!r} in {root / 'lens_baselines'}, and no folder of that name")
+        raise CommandError(f"expected a set in {root / 'lens_baselines'} or a folder, got {name!r}")
     return folder

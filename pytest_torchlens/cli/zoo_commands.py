@@ -1,4 +1,4 @@
-"""``pytest-lens zoo list`` and ``pytest-lens zoo probe``: what is in a zoo, and what its models take."""
+"""``pytest-lens zoo list`` lists a zoo's models, ``pytest-lens zoo probe`` measures their inputs and cost."""
 
 from __future__ import annotations
 
@@ -17,32 +17,36 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo import Zoo
 
 
-FOLDER = "model_zoo_configs"
+ZOO_FOLDER = "model_zoo_configs"
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Declare the command and its two parts."""
-    parser = commands.add_parser("zoo", help="list models, or measure what they take", description=__doc__)
+    """Declare the command and its two subcommands."""
+    parser = commands.add_parser("zoo", help="list models, or measure their inputs and cost", description=__doc__)
     parts = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    listing = parts.add_parser(
+    list_parser = parts.add_parser(
         "list",
         help="list zoos, or the models of one",
-        description="Lists the zoos there are; of one its models, with what its file says of them.",
+        description="Lists all zoos, or the models of one zoo with their settings.",
     )
-    listing.add_argument("zoo", metavar="ZOO", nargs="?", help="a zoo's name or file (default: list the zoos)")
-    listing.add_argument("glob", metavar="GLOB", nargs="?", default="*", help="models whose name fits (default: all)")
-    listing.set_defaults(run_command=run_list)
-    probing = parts.add_parser(
+    list_parser.add_argument("zoo", metavar="ZOO", nargs="?", help="a zoo's name or file (default: list the zoos)")
+    list_parser.add_argument(
+        "glob", metavar="GLOB", nargs="?", default="*", help="models with matching names (default: all)"
+    )
+    list_parser.set_defaults(run_command=run_list)
+    probe_parser = parts.add_parser(
         "probe",
         help="measure the inputs and cost of models, and write rules",
-        description="Finds the smallest image that each model accepts and what it costs, and prints the rules of a zoo "
-        "file that say so. Models are built; nothing is downloaded.",
+        description="Finds the smallest image that each model accepts and its cost, and prints them as rules of "
+        "a zoo file. Models are built; nothing is downloaded.",
     )
-    probing.add_argument("zoo", metavar="ZOO", help="a zoo's name or file")
-    probing.add_argument("glob", metavar="GLOB", nargs="?", default="*", help="models whose name fits (default: all)")
-    probing.add_argument("--sizes", metavar="N,N", help="pixels to try, the smallest first (default: 32,64,…,256)")
-    probing.add_argument("--out", metavar="FILE", type=Path, help="zoo file to write (default: print the rules)")
-    probing.set_defaults(run_command=run_probe)
+    probe_parser.add_argument("zoo", metavar="ZOO", help="a zoo's name or file")
+    probe_parser.add_argument(
+        "glob", metavar="GLOB", nargs="?", default="*", help="models with matching names (default: all)"
+    )
+    probe_parser.add_argument("--sizes", metavar="N,N", help="pixels to try, the smallest first (default: 32,64,…,256)")
+    probe_parser.add_argument("--out", metavar="FILE", type=Path, help="zoo file to write (default: print the rules)")
+    probe_parser.set_defaults(run_command=run_probe)
 
 
 def run_list(options: argparse.Namespace) -> int:
@@ -55,12 +59,12 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_probe(options: argparse.Namespace) -> int:
-    """Measure one model after the other; print or write the rules."""
-    from pytest_torchlens.zoo.probe import SIZES
+    """Measure the models one after another; print or write the rules."""
+    from pytest_torchlens.zoo.probe import IMAGE_SIZES
     from pytest_torchlens.zoo.probe import probe
 
     zoo = _load(options.zoo)
-    names, sizes = _select(zoo, options.glob), _sizes(options.sizes) if options.sizes else SIZES
+    names, sizes = _select(zoo, options.glob), _parse_sizes(options.sizes) if options.sizes else IMAGE_SIZES
     probes = []
     for number, name in enumerate(names, 1):
         probes.append(found := probe(zoo.case(name), sizes))
@@ -93,7 +97,7 @@ def _load(name: str) -> Zoo:
     from pytest_torchlens.zoo.catalog import find_zoo_file
 
     try:
-        return load_zoo(Path(name) if name.endswith(ENDINGS) else find_zoo_file(name, [Path(FOLDER)]))
+        return load_zoo(Path(name) if name.endswith(ENDINGS) else find_zoo_file(name, [Path(ZOO_FOLDER)]))
     except ZooError as error:
         raise CommandError(str(error)) from None
 
@@ -107,9 +111,9 @@ def _select(zoo: Zoo, glob: str) -> list[str]:
         raise CommandError(str(error)) from None
 
 
-def _sizes(text: str) -> list[int]:
+def _parse_sizes(text: str) -> list[int]:
     if not all(part.strip().isdecimal() for part in text.split(",")):
-        raise CommandError(f"--sizes: {text!r} is no list of whole numbers such as 32,64")
+        raise CommandError(f"--sizes: expected whole numbers such as 32,64, got {text!r}")
     return [int(part) for part in text.split(",")]
 
 
@@ -119,11 +123,11 @@ def _zoos() -> Iterator[dict[str, object]]:
     from pytest_torchlens.zoo.catalog import shipped_folder
     from pytest_torchlens.zoo.catalog import zoo_files
 
-    seen: set[str] = set()
-    for path in zoo_files([Path(FOLDER), shipped_folder()]):
-        if path.stem in seen:
+    names: set[str] = set()
+    for path in zoo_files([Path(ZOO_FOLDER), shipped_folder()]):
+        if path.stem in names:
             continue
-        seen.add(path.stem)
+        names.add(path.stem)
         try:
             count: object = len(load_zoo(path).names)
         except ZooError as error:
@@ -140,7 +144,7 @@ def _models(zoo: Zoo, glob: str) -> Iterator[dict[str, str]]:
             "model": name,
             "family": _family(case).rpartition(".")[2],
             "size": settings.size,
-            "input": _in_words(settings.input),
+            "input": _input_text(settings.input),
             "note": "; ".join(f"{key}: {reason}" for key, reason in reasons.items() if reason),
         }
 
@@ -154,11 +158,11 @@ def _family(case: ModelCase) -> str:
         raise CommandError(str(error)) from None
 
 
-def _in_words(spec: Any) -> str:
+def _input_text(spec: Any) -> str:
     if spec is None:
-        return "as the library says"
+        return "the library's default"
     if isinstance(spec, list):
-        return f"[{', '.join(map(_in_words, spec))}]"
+        return f"[{', '.join(map(_input_text, spec))}]"
     if isinstance(spec, dict):
-        return ", ".join(f"{name}: {_in_words(inner)}" for name, inner in spec.items())
+        return ", ".join(f"{name}: {_input_text(inner)}" for name, inner in spec.items())
     return spec.text if hasattr(spec, "text") else f"{spec.dtype}{list(spec.shape)}"

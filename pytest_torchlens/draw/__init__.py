@@ -5,11 +5,9 @@ from __future__ import annotations
 from pytest_torchlens.draw.dot import dot_source
 from pytest_torchlens.draw.draw_options import DrawOptions
 from pytest_torchlens.draw.draw_options import NestingDepth
-from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.draw_options import VisOpt
-from pytest_torchlens.draw.draw_options import check_choice
 from pytest_torchlens.draw.drawing import DrawingUnavailable
-from pytest_torchlens.draw.drawing import checked_path
+from pytest_torchlens.draw.drawing import check_path
 from pytest_torchlens.draw.drawing import draw
 from pytest_torchlens.draw.drawing import draw_difference
 from pytest_torchlens.draw.drawing import render
@@ -18,6 +16,7 @@ from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import node_id
 from pytest_torchlens.draw.theme import THEMES
 from pytest_torchlens.draw.theme import Theme
+from pytest_torchlens.records.options import OptionError
 
 __all__ = [
     "DrawOptions",
@@ -27,8 +26,7 @@ __all__ = [
     "THEMES",
     "Theme",
     "VisOpt",
-    "check_choice",
-    "checked_path",
+    "check_path",
     "dot_source",
     "draw",
     "draw_difference",

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.draw_options import DrawOptions
-from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.metric import once_by_parameters
 from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
@@ -20,6 +19,7 @@ from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records.options import OptionError
 
 if TYPE_CHECKING:
     from pytest_torchlens.draw.picture import Arrow

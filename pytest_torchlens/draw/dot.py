@@ -59,7 +59,7 @@ def dot_source(
     *,
     link: Link | None = None,
     gradients: frozenset[str] = frozenset(),
-    measured: Measurements | None = None,
+    measurements: Measurements | None = None,
 ) -> str:
     """Return the drawing of a forward pass as DOT.
 
@@ -73,7 +73,7 @@ def dot_source(
         Gives the URL that an operation's node leads to.
     gradients
         Labels of the operations whose tensors a backward pass reached, drawn if the options ask for gradients.
-    measured
+    measurements
         What the pass cost, which ``color_by="flops"`` shows.
 
     Raises
@@ -81,7 +81,7 @@ def dot_source(
     OptionError
         If the options do not fit this model.
     """
-    return scene_source(Scene.of(history, measured), options or DrawOptions(), link=link, gradients=gradients)
+    return scene_source(Scene.of(history, measurements), options or DrawOptions(), link=link, gradients=gradients)
 
 
 def scene_source(
@@ -99,15 +99,15 @@ def scene_source(
     check_draws(options)
     picture = compose(scene, options, gradients if options.gradients else frozenset())
     if warns and picture.num_left_out:
-        warnings.warn(_left_out(picture), stacklevel=_CALLER)
+        warnings.warn(_warning_text(picture), stacklevel=_CALLER)
     options = picture.options
     addresses = {module.address for module in scene.history.modules}
-    numbers = metric(options.color_by, scene.operations, addresses, scene.measured)
+    numbers = metric(options.color_by, scene.operations, addresses, scene.measurements)
     look = Look(options, Words(scene, options), picture, numbers)
     return _DotWriter(picture, look, link).write(has_marks=bool(scene.marks))
 
 
-def _left_out(picture: Picture) -> str:
+def _warning_text(picture: Picture) -> str:
     return (
         f"the last {count_text(picture.num_left_out, 'operation')} are not drawn: max_nodes is "
         f"{picture.options.max_nodes}, and no more can be drawn as one node; raise it, or draw a part (focus)"

@@ -7,36 +7,29 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
-from dataclasses import fields
+from types import NoneType
 from typing import Any
-from typing import Final
 from typing import Literal
 from typing import TypeAlias
 from typing import get_args
 
 from pytest_torchlens.draw.theme import THEMES
 from pytest_torchlens.draw.theme import Theme
-from pytest_torchlens.records import close
-from pytest_torchlens.records import nearest
+from pytest_torchlens.records.options import FLAG
+from pytest_torchlens.records.options import TEXT
+from pytest_torchlens.records.options import Option
+from pytest_torchlens.records.options import OptionError
+from pytest_torchlens.records.options import check_names
+from pytest_torchlens.records.options import check_options
+from pytest_torchlens.records.options import choice
+from pytest_torchlens.records.options import optional
+from pytest_torchlens.records.options import whole
 
 VisOpt = Literal["none", "unrolled", "rolled"]
 Direction = Literal["up", "down", "right", "left"]
 NestingDepth: TypeAlias = int | Mapping[str, int] | None
 ColorBy: TypeAlias = str | Mapping[str, float] | Callable[[Any], float | None] | None
 NodeText: TypeAlias = Callable[[Any], str | Iterable[str] | None]
-_KINDS: Final[dict[str, tuple[Any, str]]] = {
-    "focus": (str | None, "a module address or None"),
-    "color_by": (str | Mapping | Callable | None, "a name, a mapping of labels to numbers, a function, or None"),
-    "node_text": (Callable | None, "a function of an operation or None"),
-    "theme": (str | Theme, "a name or a Theme"),
-    "legend": (bool, "True or False"),
-    "gradients": (bool, "True or False"),
-    "repeats": (bool | None, "True, False or None"),
-}
-
-
-class OptionError(ValueError):
-    """An option of a drawing that cannot be; the message names it and what can be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +39,7 @@ class DrawOptions:
     Raises
     ------
     OptionError
-        If a value cannot be.
-    TypeError
-        If a value is of no kind that the option takes.
+        If a value is invalid; also a `TypeError` if it has the wrong type.
     """
 
     vis_opt: VisOpt = "unrolled"
@@ -85,14 +76,13 @@ class DrawOptions:
 
     def __post_init__(self) -> None:
         """Check all that can be checked without a model."""
-        _check_kinds(self)
-        check_choice("vis_opt", self.vis_opt, get_args(VisOpt))
-        check_choice("direction", self.direction, get_args(Direction))
-        if isinstance(self.theme, str):
-            check_choice("theme", self.theme, THEMES)
-        _check_numbers(self)
-        for colour in (vars(self.colours)[field.name] for field in fields(Theme) if field.name != "font"):
-            _check_colour(colour)
+        check_options(_OPTIONS, vars(self))
+        if isinstance(self.vis_nesting_depth, Mapping):
+            for pattern, depth in self.vis_nesting_depth.items():
+                _ADDRESS.check("vis_nesting_depth", pattern)
+                _DEPTH_WITHIN.check(f"vis_nesting_depth[{pattern!r}]", depth)
+        for name, colour in vars(self.colours).items():
+            _THEME_FIELDS.get(name, _COLOUR).check(f"theme.{name}", colour)
 
     @property
     def colours(self) -> Theme:
@@ -106,66 +96,51 @@ class DrawOptions:
 
     @classmethod
     def of(cls, **options: Any) -> DrawOptions:
-        """Return options given by name.
+        """Return the options given by name.
 
         Raises
         ------
         OptionError
-            If there is none of a name, or a value cannot be.
+            If an option is unknown, or a value invalid.
         """
-        known = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in known:
-                raise OptionError(f"expected an option of a drawing, got {name!r}; {nearest(name, known)}")
+        check_names(options, _OPTIONS)
         return cls(**options)
+
+
+_DEPTH = "a whole number of at least 1, a mapping of module addresses to whole numbers, or None"
+_DEPTHS = (Mapping, NoneType)
+_COLORS = "a name, a mapping of labels to numbers, a function, or None"
+_OPTIONS = {
+    "vis_opt": choice(*get_args(VisOpt)),
+    "vis_nesting_depth": Option(_DEPTH, (int, *_DEPTHS), lambda depth: isinstance(depth, _DEPTHS) or depth > 0),
+    "direction": choice(*get_args(Direction)),
+    "focus": Option("a module address or None", (str, NoneType)),
+    "color_by": Option(_COLORS, (str, Mapping, Callable, NoneType)),
+    "node_text": Option("a function of an operation or None", (Callable, NoneType)),
+    "theme": Option(
+        f"{', '.join(map(repr, THEMES))} or a Theme",
+        (str, Theme),
+        lambda theme: isinstance(theme, Theme) or theme in THEMES,
+        tuple(THEMES),
+    ),
+    "legend": FLAG,
+    "gradients": FLAG,
+    "repeats": Option("True, False or None", (bool, NoneType)),
+    "max_nodes": optional(whole(1)),
+}
+_ADDRESS = Option("module addresses (text) as keys", (str,))
+_DEPTH_WITHIN = optional(whole(0))
+_is_colour = re.compile("#[0-9a-fA-F]{6}").fullmatch
+_COLOUR = Option("a colour as '#rrggbb'", (str,), _is_colour)
+_THEME_FIELDS = {
+    "font": TEXT,
+    "scale": Option(
+        "at least one colour as '#rrggbb'", (tuple, list), lambda colours: colours and all(map(_is_colour, colours))
+    ),
+}
 
 
 def check_draws(options: DrawOptions) -> None:
     """Raise `OptionError` if the options ask for no drawing where one is made."""
     if options.vis_opt == "none":
         raise OptionError("vis_opt: expected 'unrolled' or 'rolled' to draw a picture, got 'none'")
-
-
-def check_choice(name: str, value: object, valid: Iterable[str]) -> None:
-    """Raise `OptionError` if `value` is none of `valid`."""
-    if value not in (valid := list(valid)):
-        hint = close(value, valid) if isinstance(value, str) else ""
-        raise OptionError(f"{name}: expected {', '.join(map(repr, valid))}, got {value!r:.80}{hint and f' ({hint})'}")
-
-
-def _check_kinds(options: DrawOptions) -> None:
-    for name, (kinds, expected) in _KINDS.items():
-        value = getattr(options, name)
-        if not isinstance(value, kinds):
-            raise TypeError(f"{name}: expected {expected}, got {value!r:.80}")
-
-
-def _check_numbers(options: DrawOptions) -> None:
-    depth = options.vis_nesting_depth
-    least = {"max_nodes": (options.max_nodes, 1)}
-    if isinstance(depth, Mapping):
-        _check_addresses(depth)
-        least |= {f"vis_nesting_depth[{pattern!r}]": (number, 0) for pattern, number in depth.items()}
-    else:
-        least["vis_nesting_depth"] = depth, 1
-    for name, (value, lowest) in least.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}: expected a whole number or None, got {value!r:.80}")
-        if value < lowest:
-            raise OptionError(f"{name}: expected at least {lowest}, got {value}")
-
-
-def _check_addresses(depths: Mapping[Any, int]) -> None:
-    for pattern in depths:
-        if not isinstance(pattern, str):
-            raise TypeError(f"vis_nesting_depth: expected module addresses (text) as keys, got {pattern!r:.80}")
-
-
-def _check_colour(colours: str | tuple[str, ...]) -> None:
-    for colour in (colours,) if isinstance(colours, str) else colours:
-        if not re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
-            raise OptionError(f"theme: expected colours as '#rrggbb', got {colour!r}")
-    if not colours:
-        raise OptionError("theme: expected a scale of at least one colour, got none")

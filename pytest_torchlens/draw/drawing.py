@@ -16,13 +16,13 @@ from pytest_torchlens.draw.difference import difference
 from pytest_torchlens.draw.dot import Link
 from pytest_torchlens.draw.dot import scene_source
 from pytest_torchlens.draw.draw_options import DrawOptions
-from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.metric import NO_GRADIENT
 from pytest_torchlens.draw.scene import Scene
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.options import OptionError
 
 if TYPE_CHECKING:
     from pytest_torchlens.history.view import HistoryView
@@ -65,7 +65,7 @@ def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: 
     DrawingUnavailable
         If Graphviz cannot make it on this machine.
     """
-    path = checked_path(path)
+    path = check_path(path)
     gradients = (
         frozenset(op.label for op in history.operations if op.has_saved_grad) if options.gradients else frozenset()
     )
@@ -96,9 +96,11 @@ def draw_difference(
     OptionError, DrawingUnavailable
         As `draw` does.
     """
-    path = checked_path(path)
+    path = check_path(path)
     if options.gradients:
-        raise OptionError("a difference shows no gradients; draw each pass by itself: history.draw(gradients=True)")
+        raise OptionError(
+            "gradients: expected False for a difference, got True; draw each pass: history.draw(gradients=True)"
+        )
     scene = difference(live_record(before, "before"), live_record(after, "after"))
     write_drawing(scene_source(scene, options, warns=True), path)
     return path
@@ -116,7 +118,7 @@ def live_record(history: HistoryView | HistoryRecord, name: str = "history") -> 
     return dataclasses.replace(history.record_without_operations(), operations=tuple(history.operations))
 
 
-def checked_path(path: Path | str, name: str = "path") -> Path:
+def check_path(path: Path | str, name: str = "path") -> Path:
     """Return where a drawing goes; `name` is the argument's.
 
     Raises

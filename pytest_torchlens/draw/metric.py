@@ -12,25 +12,25 @@ from dataclasses import fields
 from typing import Any
 
 from pytest_torchlens.draw.draw_options import ColorBy
-from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.records import nearest
+from pytest_torchlens.records.options import OptionError
 
 _FIELDS = {"time": "func_time_elapsed", "memory": "tensor_fsize", "params": "num_params_total"}
-MEASURED = ("flops",)
+MEASURED_METRICS = ("flops",)
 """What has to be measured first."""
 METRICS = (
     *_FIELDS,
-    *MEASURED,
+    *MEASURED_METRICS,
     *(field.name for field in fields(Operation) if field.type in ("int", "float", "int | None")),
 )
 """What a plain record can have numbers for."""
 _WORDS = {value: key for key, value in _FIELDS.items()}
-_OF_CALLS = {"time", *MEASURED}
+_OF_CALLS = {"time", *MEASURED_METRICS}
 """What is known of a call, and stands in each operation that the call made."""
 _OF_PARAMETERS = {"params", "num_params_trainable", "num_param_tensors"}
 """What operations with the same parameters share."""
@@ -122,7 +122,7 @@ def metric(
     color_by: ColorBy,
     operations: tuple[Operation, ...],
     addresses: Container[str],
-    measured: Measurements | None = None,
+    measurements: Measurements | None = None,
 ) -> Metric | None:
     """Return the numbers that are asked for; None where no metric is.
 
@@ -134,7 +134,7 @@ def metric(
         What the numbers are of.
     addresses
         Of the model's modules.
-    measured
+    measurements
         What the pass cost; None where that was not measured.
 
     Raises
@@ -147,8 +147,8 @@ def metric(
         return None
     if color_by == "gradient_norm":
         return Metric("gradient norm", _gradient_norms(operations), is_sum=False)
-    if color_by in MEASURED:
-        return Metric(color_by, _flops(operations, measured), is_sum=True)
+    if color_by in MEASURED_METRICS:
+        return Metric(color_by, _flops(operations, measurements), is_sum=True)
     if isinstance(color_by, str):
         return _of_field(color_by, operations)
     own = (
@@ -218,10 +218,12 @@ def _number(value: Any, label: str) -> float:
         raise OptionError(f"color_by: expected a number for {label}, got {value!r}") from None
 
 
-def _flops(operations: tuple[Operation, ...], measured: Measurements | None) -> dict[str, float]:
-    counts = measured.operation_flops if measured else ()
+def _flops(operations: tuple[Operation, ...], measurements: Measurements | None) -> dict[str, float]:
+    counts = measurements.operation_flops if measurements else ()
     if not counts:
-        raise OptionError(NO_FLOPS if measured is None else f"{UNCOUNTED}: {measured.methods.get('operation_flops')}")
+        raise OptionError(
+            NO_FLOPS if measurements is None else f"{FLOPS_UNCOUNTED}: {measurements.methods.get('operation_flops')}"
+        )
     return {op.label: float(counts[op.call_id]) for op in operations if 0 <= op.call_id < len(counts)}
 
 
@@ -234,8 +236,10 @@ def _gradient_norms(operations: tuple[Operation, ...]) -> dict[str, float]:
 
 
 NO_FLOPS = (
-    "color_by is 'flops', and they were not measured: "
+    "color_by: expected measured FLOPs for 'flops', got none: "
     "call measure_forward_pass(model, x, history=history) before history.draw(color_by='flops')"
 )
-UNCOUNTED = "color_by is 'flops', and they could not be counted"
-NO_GRADIENT = "no gradient was saved: record with save_gradients=True and run a backward pass before drawing"
+FLOPS_UNCOUNTED = "color_by: expected counted FLOPs for 'flops', got none"
+NO_GRADIENT = (
+    "expected saved gradients, got none: record with save_gradients=True and run a backward pass before drawing"
+)

@@ -20,13 +20,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from pytest_torchlens.draw.draw_options import NestingDepth
-from pytest_torchlens.draw.draw_options import OptionError
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import nearest
+from pytest_torchlens.records.options import OptionError
 
 Mark = Literal["", "added", "removed", "changed"]
 
@@ -57,11 +57,11 @@ class Scene:
     """By label, of what two passes have both: what Python was told of the value in the first."""
     title: tuple[str, ...] = ()
     """Further lines of the title."""
-    measured: Measurements | None = None
+    measurements: Measurements | None = None
     """What it cost, where that was measured."""
 
     @classmethod
-    def of(cls, history: HistoryRecord, measured: Measurements | None = None) -> Scene:
+    def of(cls, history: HistoryRecord, measurements: Measurements | None = None) -> Scene:
         """Return a forward pass as it is."""
         known = {
             key: op.label for op in reversed(history.operations) for key in (op.layer_label, op.layer_label_w_pass)
@@ -72,7 +72,7 @@ class Scene:
             for edge in op.edges
             if edge.parent in known
         )
-        return cls(history, history.operations, flows, measured=measured)
+        return cls(history, history.operations, flows, measurements=measurements)
 
 
 Path = tuple[str, ...]

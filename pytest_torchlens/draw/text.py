@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ def shape_text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) if len(shape) > 1 else f"x{shape[0]}"
 
 
-def short_place(source_line: str) -> str:
-    """Return a source line with no more of its path than the file and the folder it lies in."""
-    return "/".join(source_line.replace("\\", "/").split("/")[-2:])
+def short_place(operation: Operation) -> str:
+    """Return the source line of an operation, with no more of its path than the file and its folder."""
+    place = operation.source_place
+    if place is None:
+        return operation.source_line
+    return str(replace(place, file="/".join(place.file.replace("\\", "/").split("/")[-2:])))
 
 
 def count_text(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""The graph of a forward pass and everything asked of it."""
+"""The graph of a forward pass: labels, layers, loops, branches, lookups, and saved histories."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from pytest_torchlens.capture.values import value_of
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Hold the cyclic garbage collector still, if it is on."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Disable the cyclic garbage collector in the block, if it is enabled."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -53,7 +53,7 @@ class Node:
     entered, exited
         Module calls that its value goes into and comes out of, in the order of the calls.
     is_condition, in_cond_branch
-        Whether a condition of the model's code asked for its value, and whether it serves conditions alone.
+        Whether a condition of the model's code read its value, and whether it serves only conditions.
     passes, pass_num
         All operations of its layer in execution order, itself included, and which of them it is, from 1.
     """
@@ -114,15 +114,15 @@ class Node:
 
     @property
     def label(self) -> str:
-        """What stands for this one operation: with its pass where its layer has several."""
+        """Label of this operation: with its pass if its layer has several."""
         return self.label_w_pass if len(self.passes) > 1 else self.layer_label
 
 
 def build_nodes(recording: Recording) -> list[Node]:
     """Return the nodes in execution order, inputs first, outputs last, other sources before their first use.
 
-    Operations that neither descend from an input nor lead to an output, and are no part of one that does, are left
-    out, as are sources that nothing left reads.
+    An operation has a node if it descends from an input, leads to an output, or is an ancestor of one that does.
+    Sources that none of these reads have none.
     """
     graph = _Graph(recording)
     nodes = graph.sources("input")
@@ -131,17 +131,11 @@ def build_nodes(recording: Recording) -> list[Node]:
     for _, value in recording.outputs:
         nodes.extend(graph.add_output(value))
     _mark_output_ancestors(nodes)
-    kept = _with_ancestors(nodes)
-    _link_children(kept)
-    kept = [node for node in kept if node.children or node.kind not in ("buffer", "constant")]
-    _note_modules(recording, kept)
-    return kept
-
-
-def unlink(nodes: list[Node]) -> None:
-    """Undo the cycles among nodes that nobody will ask again: what they hold is freed now, not at some collection."""
-    for node in nodes:
-        node.passes, node.parents, node.children = [], [], []
+    connected = _with_ancestors(nodes)
+    _link_children(connected)
+    connected = [node for node in connected if node.children or node.kind not in ("buffer", "constant")]
+    _note_modules(recording, connected)
+    return connected
 
 
 class _Graph:
@@ -149,53 +143,54 @@ class _Graph:
         self._sources = recording.sources
         self._by_value: dict[int, Node] = {}
         self._parameters: dict[int, Source] = {}
-        self._written: dict[int, Source] = {}
+        self._parameter_by_slot: dict[int, Source] = {}
         for source in recording.sources:
             if source.kind == "parameter":
                 self._parameters[id(source.value)] = source
-                self._written[source.value.slot] = source
-        self._new: list[Node] = []
+                self._parameter_by_slot[source.value.slot] = source
+        self._new_sources: list[Node] = []
 
     def sources(self, kind: str) -> list[Node]:
         return [self._add(Node(kind, source.value, source=source)) for source in self._sources if source.kind == kind]
 
     def add_call(self, number: int, call: Call) -> list[Node]:
-        """Return the call's nodes, after those of sources that it is the first to read."""
-        self._new = []
+        """Return the call's nodes, after those of the sources that it reads first."""
+        self._new_sources = []
         edges = list(edges_in(call))
         if call.info.bookkeeping:
-            self._same_as(call.outputs[0], edges[0][1])
-            return self._new
-        made = [Node("operation", value, number, call) for value in call.outputs]
-        for node in made:
+            self._share_node(call.outputs[0], edges[0][1])
+            return self._new_sources
+        outputs = [Node("operation", value, number, call) for value in call.outputs]
+        for node in outputs:
             self._connect(node, edges)
-        for node in made:
+        for node in outputs:
             self._add(node)
-        return self._new + made
+        return self._new_sources + outputs
 
     def add_output(self, value: Value | Aliased) -> list[Node]:
         """Return an output's node, after that of a source that is one of the outputs."""
-        self._new = []
+        self._new_sources = []
         node = Node("output", value_of(value))
         self._connect(node, [("", value)])
-        return [*self._new, node]
+        return [*self._new_sources, node]
 
     def _connect(self, node: Node, edges: list[tuple[str, Value | Aliased]]) -> None:
-        for path, read in edges:
-            value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
+        for path, leaf in edges:
+            value, writes = (leaf.value, leaf.writes) if isinstance(leaf, Aliased) else (leaf, ())
             if id(value) in self._parameters:
                 node.parameters.append(self._parameters[id(value)])
             else:
                 node.parents.append((self._node_of(value), path, False))
-                if value.slot in self._written:  # a parameter that forward itself wrote to, as a lazy layer does
-                    node.parameters.append(self._written[value.slot])
+                # forward may write to a parameter, as a lazy layer does
+                if value.slot in self._parameter_by_slot:
+                    node.parameters.append(self._parameter_by_slot[value.slot])
             node.parents.extend((self._node_of(write), path, True) for write in writes)
         if node.call is None or node.call.info.layer_type not in SHAPE_OF_FIRST:
             node.from_input = node.from_input or any(parent.from_input for parent, _, _ in node.parents)
 
-    def _same_as(self, value: Value, read: Value | Aliased) -> None:
-        """Let a value stand for the same node, or parameter, as the one that was read."""
-        former = value_of(read)
+    def _share_node(self, value: Value, leaf: Value | Aliased) -> None:
+        """Give a value the same node, or parameter, as the value that was read."""
+        former = value_of(leaf)
         if id(former) in self._parameters:
             self._parameters[id(value)] = self._parameters[id(former)]
         else:
@@ -206,22 +201,12 @@ class _Graph:
         if node is None:
             source = self._sources[value.position]
             node = self._add(Node(source.kind, value, source=source))
-            self._new.append(node)
+            self._new_sources.append(node)
         return node
 
     def _add(self, node: Node) -> Node:
         self._by_value[id(node.value)] = node
         return node
-
-
-def _with_ancestors(nodes: list[Node]) -> list[Node]:
-    """Return inputs, outputs, what descends from inputs or leads to outputs, and all that these are made from."""
-    kept: set[int] = set()
-    for node in reversed(nodes):
-        if id(node) in kept or node.kind in ("input", "output") or node.from_input or node.to_output:
-            kept.add(id(node))
-            kept.update(id(parent) for parent, _, _ in node.parents)
-    return [node for node in nodes if id(node) in kept]
 
 
 def _mark_output_ancestors(nodes: list[Node]) -> None:
@@ -231,6 +216,16 @@ def _mark_output_ancestors(nodes: list[Node]) -> None:
                 parent.to_output = True
 
 
+def _with_ancestors(nodes: list[Node]) -> list[Node]:
+    """Return inputs, outputs, what descends from inputs or leads to outputs, and all ancestors of these."""
+    ids: set[int] = set()
+    for node in reversed(nodes):
+        if id(node) in ids or node.kind in ("input", "output") or node.from_input or node.to_output:
+            ids.add(id(node))
+            ids.update(id(parent) for parent, _, _ in node.parents)
+    return [node for node in nodes if id(node) in ids]
+
+
 def _link_children(nodes: list[Node]) -> None:
     for node in nodes:
         for parent, _, _ in node.parents:
@@ -238,21 +233,16 @@ def _link_children(nodes: list[Node]) -> None:
                 parent.children.append(node)
 
 
-def by_value(nodes: list[Node]) -> dict[int, Node]:
-    """Return by the id of a value the node that made it, or stands for it; outputs stand for none of their own."""
-    return {id(node.value): node for node in nodes if node.kind != "output"}
-
-
 def _note_modules(recording: Recording, nodes: list[Node]) -> None:
-    made = by_value(nodes)
+    node_by_value = by_value(nodes)
     for call in recording.module_calls:
         if call.parent is None:
             continue
-        for value in dict.fromkeys(call.entered):
-            if (node := made.get(id(value))) is not None:
+        for value in dict.fromkeys(call.inputs):
+            if (node := node_by_value.get(id(value))) is not None:
                 node.entered.append(call)
-        for value in dict.fromkeys(call.exited):
-            if (node := made.get(id(value))) is not None:
+        for value in dict.fromkeys(call.outputs):
+            if (node := node_by_value.get(id(value))) is not None:
                 node.exited.append(call)
     for node in nodes:
         node.exited.sort(key=_depth, reverse=True)
@@ -260,3 +250,14 @@ def _note_modules(recording: Recording, nodes: list[Node]) -> None:
 
 def _depth(call: ModuleCall) -> int:
     return sum(1 for _ in call.stack())
+
+
+def by_value(nodes: list[Node]) -> dict[int, Node]:
+    """Return the node of each value by the value's id; an output's value belongs to the node that made it."""
+    return {id(node.value): node for node in nodes if node.kind != "output"}
+
+
+def unlink(nodes: list[Node]) -> None:
+    """Break the reference cycles among nodes that are no longer needed, so that their tensors are freed at once."""
+    for node in nodes:
+        node.passes, node.parents, node.children = [], [], []

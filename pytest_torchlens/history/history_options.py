@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
+from types import NoneType
 from typing import Any
 
 import torch
@@ -26,8 +27,9 @@ from pytest_torchlens.capture import check_model
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.lookup import LookupKeyError
 from pytest_torchlens.history.lookup import Query
-from pytest_torchlens.history.lookup import checked
 from pytest_torchlens.history.lookup import is_key
+from pytest_torchlens.history.lookup import valid_key
+from pytest_torchlens.records.options import Option
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -45,8 +47,8 @@ def arguments_of(model: torch.nn.Module, input_args: Any, input_kwargs: Mapping[
     check_model(model)
     if not isinstance(input_kwargs, Mapping | None):
         raise TraceError(
-            f"input_kwargs is a {type(input_kwargs).__name__}; it takes a dict of forward's keyword arguments, "
-            "{'mask': mask}; positional arguments go in one tuple: (model, (a, b))"
+            "input_kwargs: expected a dict of forward's keyword arguments such as {'mask': mask}, got "
+            f"{type(input_kwargs).__name__}; positional arguments go in one tuple: (model, (a, b))"
         )
     args = tuple(input_args) if isinstance(input_args, list | tuple) else (input_args,)
     kwargs = dict(input_kwargs or {})
@@ -137,6 +139,9 @@ class TraceOptions:
         return dataclasses.replace(self.saving, stream_to=_free(Path(self.saving.stream_to)))
 
 
+_SAVING = Option("SaveOptions(detach=True, …) or None", (SaveOptions, NoneType))
+
+
 def with_gradients(saving: SaveOptions | None, gradients: bool) -> SaveOptions:
     """Return options, or the default ones, with gradients noted or not.
 
@@ -145,8 +150,7 @@ def with_gradients(saving: SaveOptions | None, gradients: bool) -> SaveOptions:
     TypeError
         If `saving` is something else.
     """
-    if not isinstance(saving, SaveOptions | None):
-        raise TypeError(f"save_options is {saving!r:.80}; it takes SaveOptions(detach=True, …)")
+    _SAVING.check("save_options", saving)
     return dataclasses.replace(saving or SaveOptions(), gradients=gradients)
 
 
@@ -164,7 +168,7 @@ def keys_and_tests(wanted: LayersToSave) -> tuple[list[str | int], list[Test]]:
     items = wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str | bytes) else [wanted]
     if odd := [hint for item in items if (hint := _why_not(item))]:
         raise LookupKeyError(f"layers_to_save cannot have {odd[0]}")
-    keys = [checked(item) for item in items if is_key(item)]
+    keys = [valid_key(item) for item in items if is_key(item)]
     return keys, [item for item in items if isinstance(item, Query) or callable(item)]
 
 

@@ -13,7 +13,7 @@ import torch
 
 from pytest_torchlens.history import printing
 from pytest_torchlens.history.printing import as_text
-from pytest_torchlens.history.printing import corner_of
+from pytest_torchlens.history.printing import crop_of
 from pytest_torchlens.history.printing import facts_of_layer
 from pytest_torchlens.history.printing import facts_of_operation
 from pytest_torchlens.history.printing import title_of_layer
@@ -25,8 +25,8 @@ from pytest_torchlens.records import RolledEdge
 from pytest_torchlens.records import close
 
 
-class Behind(Protocol):
-    """What an operation looks up when asked: tensors, source, its place in the graph."""
+class LazyFields(Protocol):
+    """The fields of an operation that are looked up only when used: tensors, call stack, graph."""
 
     @property
     def walks(self) -> Walks:
@@ -46,7 +46,7 @@ class Behind(Protocol):
 class LoggedOperation(Operation):
     """An operation with its activation, function and arguments; printing it gives a summary."""
 
-    behind: Behind = field(compare=False, repr=False)
+    lazy_fields: LazyFields = field(compare=False, repr=False)
     func_applied: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     """The function called; None for inputs, outputs, buffers and constants, and in a loaded history."""
     creation_args: tuple[Any, ...] = field(default=(), compare=False, repr=False)
@@ -60,21 +60,21 @@ class LoggedOperation(Operation):
     """Inputs, operations and outputs in the whole history."""
 
     def __getattr__(self, name: str) -> Any:
-        """Say which attribute was probably meant."""
-        if hasattr(type(self), name):  # a property failed: let its own error be seen
+        """Raise `AttributeError` with the nearest valid name."""
+        if hasattr(type(self), name):  # a property raised AttributeError: raise it again
             return getattr(type(self), name).__get__(self)
         hint = "" if name.startswith("_") else close(name, [*self.__dataclass_fields__, *dir(type(self))])
         raise AttributeError(f"an operation has no attribute {name!r}{hint and '; '}{hint}")
 
     @property
     def tensor_contents(self) -> torch.Tensor | None:
-        """The activation as it was when made, or what the saving options made of it; None if it was not saved."""
-        return self.behind.activation()
+        """The activation at the time of the call, after the saving options; None if it was not saved."""
+        return self.lazy_fields.activation()
 
     @property
     def gradients(self) -> dict[int, torch.Tensor]:
         """Gradients by the number of the backward pass, from 1; needs ``save_gradients=True``."""
-        return self.behind.gradients()
+        return self.lazy_fields.gradients()
 
     @property
     def grad_contents(self) -> torch.Tensor | None:
@@ -95,65 +95,65 @@ class LoggedOperation(Operation):
     @property
     def func_call_stack(self) -> tuple[StackFrame, ...]:
         """Code positions from the model's forward down to the call: file, line, function, and the lines around."""
-        return self.behind.stack()
+        return self.lazy_fields.stack()
 
     @property
     def orig_ancestors(self) -> tuple[str, ...]:
         """Ancestors that have no parents: inputs, buffers, constants, tensors made inside the model."""
-        return self.behind.walks.original_ancestors(self.label)
+        return self.lazy_fields.walks.original_ancestors(self.label)
 
     @property
     def sibling_layers(self) -> tuple[str, ...]:
         """Layers that share a parent with it."""
-        return self.behind.walks.siblings(self.label)
+        return self.lazy_fields.walks.siblings(self.label)
 
     @property
     def spouse_layers(self) -> tuple[str, ...]:
         """Layers that share a child with it."""
-        return self.behind.walks.spouses(self.label)
+        return self.lazy_fields.walks.spouses(self.label)
 
     @property
     def min_distance_from_input(self) -> int | None:
         """Fewest steps along the edges from an input; None if it does not descend from one."""
-        return self.behind.walks.distance_from_input(self.label)[0]
+        return self.lazy_fields.walks.distance_from_input(self.label)[0]
 
     @property
     def max_distance_from_input(self) -> int | None:
         """Most steps along the edges from an input; None if it does not descend from one."""
-        return self.behind.walks.distance_from_input(self.label)[1]
+        return self.lazy_fields.walks.distance_from_input(self.label)[1]
 
     @property
     def min_distance_from_output(self) -> int | None:
         """Fewest steps along the edges to an output; None if it leads to none."""
-        return self.behind.walks.distance_from_output(self.label)[0]
+        return self.lazy_fields.walks.distance_from_output(self.label)[0]
 
     @property
     def max_distance_from_output(self) -> int | None:
         """Most steps along the edges to an output; None if it leads to none."""
-        return self.behind.walks.distance_from_output(self.label)[1]
+        return self.lazy_fields.walks.distance_from_output(self.label)[1]
 
     @property
     def output_descendants(self) -> tuple[str, ...]:
         """The model's outputs that are computed from it."""
-        return self.behind.walks.output_descendants(self.label)
+        return self.lazy_fields.walks.output_descendants(self.label)
 
     @property
     def internally_initialized_parents(self) -> tuple[str, ...]:
         """Parents that were made inside the model from no other tensor."""
-        return self.behind.walks.initialized_parents(self.label)
+        return self.lazy_fields.walks.initialized_parents(self.label)
 
     @property
     def internally_initialized_ancestors(self) -> tuple[str, ...]:
         """Ancestors that were made inside the model from no other tensor."""
-        return self.behind.walks.initialized_ancestors(self.label)
+        return self.lazy_fields.walks.initialized_ancestors(self.label)
 
     @property
     def internally_initialilized_ancestors(self) -> tuple[str, ...]:
-        """The same under the table's spelling."""
+        """Alias of `internally_initialized_ancestors`, as the paper spells it."""
         return self.internally_initialized_ancestors
 
     def __reduce__(self) -> Any:
-        """Refuse to be pickled or copied with the whole history that hangs on it."""
+        """Refuse to be pickled or copied: that would take the whole history along."""
         raise TypeError(f"{self.label} cannot be pickled or copied: take plain(), its record, or tensor_contents")
 
     def plain(self) -> Operation:
@@ -162,7 +162,7 @@ class LoggedOperation(Operation):
 
     def __str__(self) -> str:
         """Return the summary: tensor, parameters, parents, children, function, modules, time, look-up keys."""
-        return as_text(title_of_operation(self), facts_of_operation(self), corner_of(self))
+        return as_text(title_of_operation(self), facts_of_operation(self), crop_of(self))
 
     def __repr__(self) -> str:
         """Return one line."""
@@ -174,25 +174,25 @@ class LoggedOperation(Operation):
 
 
 def fields_by_name(operation: Operation) -> dict[str, Any]:
-    """Return what an operation's record holds."""
+    """Return the fields of an operation's record by name."""
     return {name: getattr(operation, name) for name in Operation.__dataclass_fields__}
 
 
-# what differs from pass to pass: asked of a layer, it has no one answer
+# these differ from pass to pass: a layer has no single value for them
 _OF_ONE_PASS = frozenset(["layer_label_w_pass", "operation_num", "pass_num", "lookup_keys", "call_id", "edges"])
 _TENSORS = frozenset(["tensor_contents", "grad_contents", "gradients", "func_rng_states"])
 
 
 @dataclass(frozen=True, repr=False)
 class Layer:
-    """All passes of one layer, each an operation; metadata that are the same in all passes can be asked of it.
+    """All passes of one layer, each an operation; what is equal in all passes is an attribute of it.
 
     Attributes
     ----------
     passes
         Its operations in execution order.
     edges_of_all
-        Returns the edges between layers of the whole history; called when they are first asked for.
+        Returns the edges between layers of the whole history; called at first use.
     """
 
     passes: tuple[LoggedOperation, ...]
@@ -234,11 +234,11 @@ class Layer:
     def __getitem__(self, pass_num: int) -> LoggedOperation:
         """Return a pass by its number, from 1."""
         if not 1 <= pass_num <= len(self):
-            raise IndexError(f"{self.layer_label} has passes 1 to {len(self)}, no {pass_num}")
+            raise IndexError(f"{self.layer_label}: expected a pass from 1 to {len(self)}, got {pass_num}")
         return self.passes[pass_num - 1]
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is the same in all passes."""
+        """Return the value of an attribute that is equal in all passes."""
         if name.startswith("_") or not (name in LoggedOperation.__dataclass_fields__ or hasattr(LoggedOperation, name)):
             raise AttributeError(f"Layer has no attribute {name!r}")
         values = [getattr(each, name) for each in self.passes]

@@ -1,4 +1,4 @@
-"""What stands behind the operations of a history just made: the recording."""
+"""Reads the tensors, gradients and call stacks of a live history from its recording."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.gradients import key_of
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.operation_records import bare
+from pytest_torchlens.history.operation_records import graph_record
 from pytest_torchlens.history.source import StackFrame
 from pytest_torchlens.history.source import call_stack
 from pytest_torchlens.history.walks import Walks
 
 
-class Live:
-    """What all operations of a history share."""
+class LiveData:
+    """The recording and the nodes that all operations of a history share."""
 
     def __init__(self, recording: Recording, nodes: list[Node], options: SaveOptions | None) -> None:
         self.recording = recording
@@ -29,17 +29,17 @@ class Live:
     @functools.cached_property
     def walks(self) -> Walks:
         """The graph."""
-        return Walks(map(bare, self._nodes))
+        return Walks(map(graph_record, self._nodes))
 
     def is_saved(self, node: Node) -> bool:
-        """Return whether a node's tensor can be had."""
+        """Return whether a node's tensor is saved and available."""
         stream = self.recording.stream
         if node.value.tensor is None and (stream is None or not stream.has(node.value)):
             return False
         return id(node) not in self._unsaved
 
     def activation(self, node: Node) -> torch.Tensor | None:
-        """Return a node's tensor as it was saved; that of a source, which is kept as it is, is made now."""
+        """Return a node's saved tensor; a source is kept unchanged, so the saving options are applied to it now."""
         if not self.is_saved(node):
             return None
         value, stream = node.value, self.recording.stream
@@ -53,9 +53,9 @@ class Live:
         return {} if gradients is None or id(node) in self._unsaved else gradients.of(node.value)
 
     def forget_others(self, saved: list[Node]) -> None:
-        """Let go of what is not among `saved`."""
-        kept, values = {id(node) for node in saved}, {id(node.value) for node in saved}
-        self._unsaved = {id(node) for node in self._nodes if id(node) not in kept}
+        """Free the tensors and gradients of all nodes except `saved`."""
+        saved_ids, values = {id(node) for node in saved}, {id(node.value) for node in saved}
+        self._unsaved = {id(node) for node in self._nodes if id(node) not in saved_ids}
         for node in self._nodes:
             if node.kind == "operation" and id(node.value) not in values:
                 node.value.tensor = None
@@ -67,10 +67,10 @@ class Live:
     def backward_passes(self) -> list[BackwardPass]:
         """Return the backward passes so far, with the layers that each reached."""
         gradients = self.recording.gradients
-        reached = {} if gradients is None else gradients.reached()
+        keys_by_pass = {} if gradients is None else gradients.values_by_pass()
         return [
             BackwardPass(number, tuple(node.label for node in self._nodes if key_of(node.value) in keys))
-            for number, keys in reached.items()
+            for number, keys in keys_by_pass.items()
         ]
 
 
@@ -81,7 +81,7 @@ class BackwardPass:
     Attributes
     ----------
     number
-        Passes count from 1 in the order in which they begin.
+        From 1, in the order in which the passes begin.
     layers
         Labels of the layers that it reached, saved or not, in execution order.
     """
@@ -90,10 +90,10 @@ class BackwardPass:
     layers: tuple[str, ...]
 
 
-class LiveOperation:
-    """What stands behind one operation."""
+class LiveFields:
+    """Reads the fields of one operation that are looked up only when used."""
 
-    def __init__(self, live: Live, node: Node) -> None:
+    def __init__(self, live: LiveData, node: Node) -> None:
         self._live = live
         self._node = node
 

@@ -1,4 +1,4 @@
-"""A history read from disk; it answers what one just made does, but for what only the live model has."""
+"""A history read from disk; it has what a live history has, except what needs the model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.layers_and_operations import fields_by_name
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import Lookup
-from pytest_torchlens.history.lookup import Named
+from pytest_torchlens.history.lookup import LookupEntry
 from pytest_torchlens.history.model_history import ModelHistory
 from pytest_torchlens.history.source import StackFrame
-from pytest_torchlens.history.store import Stored
+from pytest_torchlens.history.store import StoredHistory
 from pytest_torchlens.history.store import path_of
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
@@ -30,18 +30,18 @@ def load(path: Path | str) -> LoadedHistory:
     Raises
     ------
     HistoryFileError
-        If there is none at `path`, or it is damaged or of a newer version; names the file and the reason.
+        If there is no history at `path`, it is damaged, or its version is newer; names the file and the reason.
     """
-    return LoadedHistory(Stored(path_of(path)))
+    return LoadedHistory(StoredHistory(path_of(path)))
 
 
 class LoadedHistory(HistoryView):
-    """The record of one forward pass, read from disk, indexed by label, module address or place.
+    """The record of one forward pass, read from disk, indexed by label, module address or index.
 
-    The functions, arguments and random states of the calls are not on disk; tensors are read when asked for.
+    The functions, arguments and random states of the calls are not on disk.  Tensors are read when they are used.
     """
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredHistory) -> None:
         self._stored = stored
 
     @functools.cached_property
@@ -49,13 +49,13 @@ class LoadedHistory(HistoryView):
         """All layers, buffers and constants included, in execution order."""
         total = len(self._stored.saved.history.layer_list)
         return [
-            LoggedOperation(**fields_by_name(op), behind=LoadedOperation(self, op.label), operations_total=total)
+            LoggedOperation(**fields_by_name(op), lazy_fields=LoadedFields(self, op.label), operations_total=total)
             for op in self._stored.saved.history.operations
         ]
 
     @functools.cached_property
     def walks(self) -> Walks:
-        """Ways through the graph, by label."""
+        """Walks through the graph, by label."""
         return Walks(self._stored.saved.history.operations)
 
     @property
@@ -70,46 +70,46 @@ class LoadedHistory(HistoryView):
 
     @property
     def layer_labels(self) -> list[str]:
-        """Labels of the layers that places count over: the saved ones, or all."""
-        return [label for _, label in sorted(self._places.items())]
+        """Labels of the layers that an index counts: the saved ones, or all if none are saved."""
+        return [label for _, label in sorted(self._label_by_index.items())]
 
     def record_without_operations(self) -> HistoryRecord:
-        """Return the model's side of the record alone."""
+        """Return the record without its operations."""
         return dataclasses.replace(self._stored.saved.history, operations=())
 
     @functools.cached_property
-    def _places(self) -> dict[int, str]:
-        places = {key: op.label for op in self.operations for key in op.lookup_keys if isinstance(key, int)}
-        return {place: label for place, label in places.items() if place >= 0}
+    def _label_by_index(self) -> dict[int, str]:
+        labels = {key: op.label for op in self.operations for key in op.lookup_keys if isinstance(key, int)}
+        return {index: label for index, label in labels.items() if index >= 0}
 
     @functools.cached_property
     def _lookup(self) -> Lookup[LoggedOperation]:
         by_label = {op.label: op for op in self.operations}
-        return Lookup(map(self._named, self.operations), [by_label[label] for label in self.layer_labels])
+        return Lookup(map(self._entry, self.operations), [by_label[label] for label in self.layer_labels])
 
     @functools.cached_property
     def _addresses(self) -> set[str]:
         return {module.address for module in self._stored.saved.history.modules}
 
-    def _named(self, op: LoggedOperation) -> Named[LoggedOperation]:
+    def _entry(self, op: LoggedOperation) -> LookupEntry[LoggedOperation]:
         modules = tuple(address_of(call, self._addresses) for call in op.modules_exited)
         calls = [
             call if call != module else f"{call}:1" for call, module in zip(op.modules_exited, modules, strict=True)
         ]
-        own = (*([op.buffer_address] if op.buffer_address else []), *calls)
-        return Named(op, op.layer_label, op.layer_label_short, op.pass_num, op.label, own, modules)
+        own_names = (*([op.buffer_address] if op.buffer_address else []), *calls)
+        return LookupEntry(op, op.layer_label, op.layer_label_short, op.pass_num, op.label, own_names, modules)
 
     def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
-        """Return what `key` names: a label, a short label, a module address or a place."""
-        found = self._lookup.find(key)
-        return found[0] if len(found) == 1 else Layer(tuple(found), lambda: self.rolled_edges)
+        """Return what `key` names: a label, a short label, a module address or an index."""
+        matches = self._lookup.find(key)
+        return matches[0] if len(matches) == 1 else Layer(tuple(matches), lambda: self.rolled_edges)
 
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
         return key in self._lookup
 
     def _no_attribute(self, name: str) -> AttributeError:
-        """Return the error for a name that is none; some are those of a history just made."""
+        """Return the error for an unknown name; some names exist only on a live history."""
         if hasattr(ModelHistory, name) or name == "recording":
             return AttributeError(f"a loaded history has no {name!r}: that needs the model, or its recording")
         return super()._no_attribute(name)
@@ -117,7 +117,7 @@ class LoadedHistory(HistoryView):
     def frames(self, label: str) -> tuple[StackFrame, ...]:
         """Return the code positions that led to an operation."""
         saved = self._stored.saved
-        frames = [saved.frames[place] for place in (saved.stacks or {}).get(label, ())]
+        frames = [saved.frames[position] for position in (saved.stacks or {}).get(label, ())]
         return tuple(
             StackFrame(
                 call_fname=frame.file,
@@ -137,8 +137,8 @@ class LoadedHistory(HistoryView):
         return self._stored.gradients(label)
 
 
-class LoadedOperation:
-    """What stands behind one operation of a loaded history."""
+class LoadedFields:
+    """Reads the fields of one loaded operation that are looked up only when used."""
 
     def __init__(self, history: LoadedHistory, label: str) -> None:
         self._history = history

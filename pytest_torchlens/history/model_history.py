@@ -18,7 +18,7 @@ from pytest_torchlens.history.control_flow.conditions import mark_conditions
 from pytest_torchlens.history.control_flow.loop_endings import loop_records
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import build_nodes
-from pytest_torchlens.history.graph import uncollected
+from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.history.history_options import Arguments
 from pytest_torchlens.history.history_options import LayersToSave
 from pytest_torchlens.history.history_options import TraceOptions
@@ -29,36 +29,37 @@ from pytest_torchlens.history.layers.passes import group_passes
 from pytest_torchlens.history.layers_and_operations import Layer
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.live import BackwardPass
-from pytest_torchlens.history.live import Live
-from pytest_torchlens.history.live import LiveOperation
+from pytest_torchlens.history.live import LiveData
+from pytest_torchlens.history.live import LiveFields
 from pytest_torchlens.history.lookup import Lookup
-from pytest_torchlens.history.lookup import named_node
+from pytest_torchlens.history.lookup import entry_of_node
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation_records import arguments_with_labels
 from pytest_torchlens.history.operation_records import assign_labels
 from pytest_torchlens.history.operation_records import fields_of
 from pytest_torchlens.history.rerun import graph_differences
-from pytest_torchlens.history.source import source_line
+from pytest_torchlens.history.source import source_place
 from pytest_torchlens.history.view import HistoryView
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import LoopRecord
+from pytest_torchlens.records import SourcePlace
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 
 class ModelHistory(HistoryView):
-    """The record of one forward pass, indexed by label, module address or place.
+    """The record of one forward pass, indexed by label, module address or index.
 
-    Made by `pytest_torchlens.log_forward_pass`.  The graph is built when it is first asked for.
+    `pytest_torchlens.log_forward_pass` makes it.  The graph is built at first use.
 
     Parameters
     ----------
     recording
         What `pytest_torchlens.capture.record` returned.
     options
-        How it was recorded, and what is saved of it.
+        How the pass was recorded, and which layers are saved.
 
     Examples
     --------
@@ -68,12 +69,14 @@ class ModelHistory(HistoryView):
 
     def __init__(self, recording: Recording, options: TraceOptions | None = None) -> None:
         if not isinstance(recording, Recording):
-            raise TypeError("a ModelHistory is made by log_forward_pass(model, x)")
+            raise TypeError(
+                f"expected a Recording, got {type(recording).__name__}; log_forward_pass(model, x) makes a ModelHistory"
+            )
         self.recording = recording
         self._options = options or TraceOptions()
         self._escapes: tuple[EscapeRecord, ...] = ()
         self.graph_differences: tuple[str, ...] = ()
-        """Where the graph differs from that of the history that this one is a rerun of, a sentence for each place."""
+        """The differences from the graph of the pass that `rerun` ran again, one sentence each."""
 
     @classmethod
     def of(cls, model: torch.nn.Module, arguments: Arguments, options: TraceOptions) -> ModelHistory:
@@ -81,7 +84,7 @@ class ModelHistory(HistoryView):
         args, kwargs = arguments
         recording = record(model, args, kwargs, keep=options.keep, seed=options.random_seed, exhaust=options.exhaust)
         history = cls(recording, options)
-        _ = history._saved  # what was not asked for is let go of now
+        _ = history._saved_nodes  # frees the tensors that are not to be saved
         return history
 
     def rerun(
@@ -94,40 +97,42 @@ class ModelHistory(HistoryView):
         save_options: SaveOptions | EllipsisType | None = ...,
         save_gradients: bool | EllipsisType = ...,
     ) -> ModelHistory:
-        """Run the model again with all options of this pass, but for those given here, and return the new history.
+        """Run the model again and return the new history; options that are not given here are those of this pass.
 
-        Its ``graph_differences`` say where the graph is another than this one's, if it is.  What this one streamed to
-        a folder ``NAME`` the new one streams to the first of ``NAME-2``, ``NAME-3``, … that is not there.
+        Its ``graph_differences`` say where its graph differs from this one.  If this pass streamed to a folder
+        ``NAME``, the new one streams to the first of ``NAME-2``, ``NAME-3``, … that does not exist.
 
         Parameters
         ----------
         input_args, input_kwargs, random_seed, layers_to_save, save_options, save_gradients
-            As in `log_forward_pass`; ``...`` (default) stands for what this pass had.
+            As in `log_forward_pass`; ``...`` (default) means the value of this pass.
 
         Raises
         ------
         ReferenceError
-            If the model is gone: a history does not keep it.
+            If the model no longer exists: a history does not keep it.
         """
         model = self.recording.model()
         if model is None:
-            raise ReferenceError(f"{self.model_name} is gone: a history does not keep its model, hold it to rerun it")
+            raise ReferenceError(
+                f"{self.model_name} no longer exists: a history does not keep its model; keep it yourself to rerun it"
+            )
         options = self._options.again(
             random_seed=random_seed,
             layers_to_save=layers_to_save,
             save_options=save_options,
             save_gradients=save_gradients,
         )
-        again = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
-        again.graph_differences = graph_differences(self.operations, again.operations, self.recording.modules)
-        return again
+        history = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
+        history.graph_differences = graph_differences(self.operations, history.operations, self.recording.modules)
+        return history
 
     # -- the graph ---------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def nodes(self) -> list[Node]:
         """Inputs, operations and outputs in execution order, with the buffers and constants that they read."""
-        with uncollected():
+        with garbage_collection_paused():
             nodes = build_nodes(self.recording)
             assign_labels(nodes, group_passes(nodes))
             self._escapes = escape_records(self.recording, nodes)
@@ -143,42 +148,42 @@ class ModelHistory(HistoryView):
         return [node for node in self.nodes if node.layer_total_num >= 0]
 
     @functools.cached_property
-    def _saved(self) -> list[Node]:
+    def _saved_nodes(self) -> list[Node]:
         if self._options.saves_all:
             return self._layers
-        saved = [] if self._options.saves_none else self._selected(self._options.layers_to_save)
-        self._live.forget_others(saved)
-        return saved
+        nodes = [] if self._options.saves_none else self._select(self._options.layers_to_save)
+        self._live.forget_others(nodes)
+        return nodes
 
-    def _selected(self, wanted: LayersToSave) -> list[Node]:
-        every = Lookup(map(named_node, self.nodes), self._layers)
+    def _select(self, wanted: LayersToSave) -> list[Node]:
+        lookup = Lookup(map(entry_of_node, self.nodes), self._layers)
         keys, tests = keys_and_tests(wanted)
-        chosen = {id(node) for key in keys for node in every.matching(key)}
+        ids = {id(node) for key in keys for node in lookup.matching(key)}
         if tests:
-            drafts = [self._make(node, ()) for node in self.nodes]
-            chosen |= {id(self.nodes[place]) for place in places_that_pass(drafts, tests)}
-        return [node for node in self.nodes if id(node) in chosen]
+            drafts = [self._make_operation(node, ()) for node in self.nodes]
+            ids |= {id(self.nodes[index]) for index in places_that_pass(drafts, tests)}
+        return [node for node in self.nodes if id(node) in ids]
 
     @functools.cached_property
-    def _live(self) -> Live:
-        return Live(self.recording, self.nodes, self._options.saving)
+    def _live(self) -> LiveData:
+        return LiveData(self.recording, self.nodes, self._options.saving)
 
     @functools.cached_property
     def _lookup(self) -> Lookup[Node]:
-        return Lookup(map(named_node, self.nodes), self._saved or self._layers)
+        return Lookup(map(entry_of_node, self.nodes), self._saved_nodes or self._layers)
 
     # -- layers ------------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
-        """Return what `key` names: a label, a short label, a module address or a place.
+        """Return what `key` names: a label, a short label, a module address or an index.
 
         A key that names all passes of a layer (``"linear_1_1"``) gives a `Layer`, one that names a single operation
         (``"linear_1_1:2"``, or any key of a layer with one pass) the operation.
         """
-        found = self._lookup.find(key)
-        if len(found) == 1:
-            return self._operation(found[0])
-        return Layer(tuple(map(self._operation, found)), lambda: self.rolled_edges)
+        matches = self._lookup.find(key)
+        if len(matches) == 1:
+            return self._operation(matches[0])
+        return Layer(tuple(map(self._operation, matches)), lambda: self.rolled_edges)
 
     def __contains__(self, key: object) -> bool:
         """Return whether `key` names a layer."""
@@ -190,25 +195,25 @@ class ModelHistory(HistoryView):
         return [self._operation(node) for node in self.nodes]
 
     @functools.cached_property
-    def _places(self) -> dict[int, int]:
-        return {id(node): place for place, node in enumerate(self._saved or self._layers)}
+    def _index_by_node(self) -> dict[int, int]:
+        return {id(node): index for index, node in enumerate(self._saved_nodes or self._layers)}
 
     def _operation(self, node: Node) -> LoggedOperation:
-        made = self._made.get(id(node))
-        if made is None:
-            keys = self._lookup.keys_of(named_node(node), self._places.get(id(node)))
-            made = self._made[id(node)] = self._make(node, keys)
-        return made
+        operation = self._operation_by_node.get(id(node))
+        if operation is None:
+            keys = self._lookup.keys_of(entry_of_node(node), self._index_by_node.get(id(node)))
+            operation = self._operation_by_node[id(node)] = self._make_operation(node, keys)
+        return operation
 
     @functools.cached_property
-    def _made(self) -> dict[int, LoggedOperation]:
+    def _operation_by_node(self) -> dict[int, LoggedOperation]:
         return {}
 
-    def _make(self, node: Node, keys: tuple[str | int, ...]) -> LoggedOperation:
+    def _make_operation(self, node: Node, keys: tuple[str | int, ...]) -> LoggedOperation:
         args, kwargs = arguments_with_labels(node)
         return LoggedOperation(
             **(fields_of(node, self._modules, keys) | {"has_saved_activations": self._live.is_saved(node)}),
-            behind=LiveOperation(self._live, node),
+            lazy_fields=LiveFields(self._live, node),
             func_applied=node.call.info.func if node.call is not None else None,
             creation_args=args,
             creation_kwargs=kwargs,
@@ -230,17 +235,17 @@ class ModelHistory(HistoryView):
 
     @property
     def layer_list(self) -> list[str]:
-        """Labels of inputs, operations and outputs in execution order, with their pass where there are several."""
+        """Labels of inputs, operations and outputs in execution order, with their pass if their layer has several."""
         return [node.label for node in self._layers]
 
     @property
     def layer_labels(self) -> list[str]:
-        """Labels of the saved layers in execution order; of all where none are saved."""
-        return [node.label for node in self._saved or self._layers]
+        """Labels of the saved layers in execution order; of all layers if none are saved."""
+        return [node.label for node in self._saved_nodes or self._layers]
 
     @property
     def walks(self) -> Walks:
-        """Ways through the graph, by label."""
+        """Walks through the graph, by label."""
         return self._live.walks
 
     @property
@@ -255,25 +260,25 @@ class ModelHistory(HistoryView):
 
     @property
     def model_is_recurrent(self) -> bool:
-        """Whether some layer has several passes, other than what only a condition asks for."""
+        """Whether some layer has several passes, not counting layers that serve only conditions."""
         return self.model_max_recurrent_loops > 1
 
     @property
     def model_max_recurrent_loops(self) -> int:
-        """The largest number of passes of any layer, but for those that only conditions ask for.
+        """The largest number of passes of any layer, not counting layers that serve only conditions.
 
-        A ``while`` asks its question once more than it runs.
+        The condition of a ``while`` runs once more than its body.
         """
         return max((len(node.passes) for node in self.nodes if not node.in_cond_branch), default=1)
 
     @property
     def model_has_conditional_branching(self) -> bool:
-        """Whether a condition of the model's code hangs on a tensor's value; assertions do not count."""
+        """Whether a condition of the model's code depends on a tensor's value; assertions do not count."""
         return any(escape.is_branching for escape in self.escapes)
 
     @property
     def escapes(self) -> tuple[EscapeRecord, ...]:
-        """Values handed over to Python, in order, with the statement that asked and the branch taken."""
+        """Values that Python read, in order, with the statement that read each and the branch taken."""
         _ = self.nodes  # building the graph finds them
         return self._escapes
 
@@ -283,7 +288,7 @@ class ModelHistory(HistoryView):
         return loop_records(self.recording, self.nodes, self.escapes)
 
     def label(self, number: int) -> str:
-        """Return the label of call `number`; one without part in the result goes by its function."""
+        """Return the label of call `number`, or the name of its function if the result does not depend on it."""
         call = self._call(number)
         labels = self._labels_by_call
         return labels.get(number) or f"{call.info.name} (call {number}, without part in the result)"
@@ -292,22 +297,26 @@ class ModelHistory(HistoryView):
     def _labels_by_call(self) -> dict[int, str]:
         return {node.number: node.label for node in reversed(self.nodes) if node.number >= 0}
 
+    def source_place(self, number: int) -> SourcePlace | None:
+        """Return the model's line that made call `number`; as text ``file:line, in function``."""
+        return source_place(self._call(number))
+
     def source_line(self, number: int) -> str:
         """Return ``file:line, in function`` of the model's line that made call `number`."""
-        return source_line(self._call(number))
+        return str(self.source_place(number) or "")
 
     def _call(self, number: int) -> Call:
         calls = self.recording.calls
         if number not in range(len(calls)):
-            raise IndexError(f"no call {number!r}: the calls of this pass are numbered from 0 to {len(calls) - 1}")
+            raise IndexError(f"expected the number of a call of this pass, 0 to {len(calls) - 1}, got {number!r}")
         return calls[number]
 
     @functools.cached_property
-    def _totals(self) -> dict[str, Any]:
+    def _record_fields(self) -> dict[str, Any]:
         recording, nodes = self.recording, self.nodes
-        _ = self._saved
+        _ = self._saved_nodes
         saved = [node for node in nodes if self._live.is_saved(node)]
-        used = {id(node.passes) for node in nodes if node.parameters}
+        layers_with_params = {id(node.passes) for node in nodes if node.parameters}
         seconds = sum(call.elapsed for call in recording.calls) / 1e9
         return {
             "model_name": self.model_name,
@@ -323,7 +332,7 @@ class ModelHistory(HistoryView):
             "num_tensors_saved": len(saved),
             "tensor_fsize_saved": sum(node.value.nbytes for node in saved),
             "total_param_tensors": len(recording.parameters),
-            "total_param_layers": len(used),
+            "total_param_layers": len(layers_with_params),
             "total_params": sum(shape.numel() for shape in recording.parameters.values()),
             "total_params_trainable": sum(recording.parameters[name].numel() for name in recording.trainable),
             "total_params_fsize": recording.parameter_bytes,
@@ -340,5 +349,5 @@ class ModelHistory(HistoryView):
         }
 
     def record_without_operations(self) -> HistoryRecord:
-        """Return the model's side of the record alone."""
-        return HistoryRecord(**self._totals)
+        """Return the record without its operations."""
+        return HistoryRecord(**self._record_fields)

@@ -11,9 +11,9 @@ from pytest_torchlens.records import ModuleRecord
 
 
 class Modules:
-    """The module calls of a recording, under the names that people use.
+    """The module calls of a recording, and their names.
 
-    A call is named by its address alone where the module was called once, else ``address:number``.
+    The name of a call is its address if the module was called once, else ``address:number``.
     """
 
     def __init__(self, recording: Recording, nodes: list[Node]) -> None:
@@ -30,14 +30,14 @@ class Modules:
         return tuple(child for children in self._pass_children().get("", ()) for child in children)
 
     def _pass_children(self) -> dict[str, list[list[str]]]:
-        """Return for each module, and each of its calls, the calls that it made."""
-        made: dict[int, list[str]] = {}
+        """Return by module, for each of its calls, the calls of submodules that it made."""
+        children_of_call: dict[int, list[str]] = {}
         by_address: dict[str, list[list[str]]] = {}
         for call in self._recording.module_calls:
-            made[id(call)] = []
-            by_address.setdefault(call.address, []).append(made[id(call)])
+            children_of_call[id(call)] = []
+            by_address.setdefault(call.address, []).append(children_of_call[id(call)])
             if call.parent is not None:
-                made[id(call.parent)].append(call.label)
+                children_of_call[id(call.parent)].append(call.label)
         return by_address
 
     def name(self, call: ModuleCall) -> str:
@@ -56,19 +56,19 @@ class Modules:
         return tuple(reversed(inside_out))
 
     def bottom_level(self, node: Node) -> str | None:
-        """Return the name of the module call that did nothing but this operation and handed it out."""
+        """Return the name of the module call that ran only this operation and returned its output."""
         for call in node.exited:
             if self._operations[id(call)] == 1 and node.call is not None and call is node.call.module:
                 return self.name(call)
         return None
 
     def records(self) -> tuple[ModuleRecord, ...]:
-        """Return a record of each module, the model first; in order of first calls, those never called last."""
-        own = Counter[str]()
+        """Return a record of each module in order of first calls: the model first, modules never called last."""
+        own_params = Counter[str]()
         for name, shape in self._recording.parameters.items():
-            own[name.rpartition(".")[0]] += shape.numel()
-        called = dict.fromkeys(call.address for call in self._recording.module_calls)
-        order = {address: place for place, address in enumerate(called)}
+            own_params[name.rpartition(".")[0]] += shape.numel()
+        addresses = dict.fromkeys(call.address for call in self._recording.module_calls)
+        order = {address: index for index, address in enumerate(addresses)}
         modules = self._recording.modules
         names = {name: modules[name] for name in sorted(modules, key=lambda name: order.get(name, len(order)))}
         children: dict[str, list[str]] = {name: [] for name in names}
@@ -82,7 +82,7 @@ class Modules:
                 module_type=kind,
                 num_passes=self._passes[name],
                 children=tuple(children[name]),
-                num_params=own[name],
+                num_params=own_params[name],
                 pass_children=tuple(map(tuple, pass_children.get(name, ()))),
             )
             for name, kind in names.items()

@@ -1,4 +1,4 @@
-"""Makes the record of one operation from its node, and its label.
+"""Makes the label and the record of each operation from its node.
 
 ``conv2d_3_7`` is the third conv2d and the seventh layer; inputs and outputs count, buffers do not.  All passes of a
 layer share its label.
@@ -11,12 +11,12 @@ from typing import Any
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
-from pytest_torchlens.capture.leaves import Opened
+from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
-from pytest_torchlens.history.source import source_line
+from pytest_torchlens.history.source import source_place
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Operation
 
@@ -26,7 +26,7 @@ _UNNUMBERED = ("buffer", "constant")
 def assign_labels(nodes: list[Node], layers: list[list[Node]] | None = None) -> None:
     """Give each node its layer, pass, numbers and label; numbers follow execution order from 0.
 
-    `layers` are those of several passes, each in execution order; every other node is a layer of its own.
+    `layers` are the layers of several passes, each in execution order; every other node is its own layer.
     """
     for passes in layers or []:
         for pass_num, node in enumerate(passes, 1):
@@ -56,7 +56,7 @@ def type_of(node: Node) -> str:
 
 
 def label_of(node: Node) -> str:
-    """Return the label that a node's numbers give."""
+    """Return the label of a node, from its type and numbers."""
     label = f"{node.layer_type}_{node.layer_type_num}"
     return label if node.kind in _UNNUMBERED else f"{label}_{node.layer_total_num}"
 
@@ -76,8 +76,8 @@ def fields_of(node: Node, modules: Modules, lookup_keys: LookupKeys) -> dict[str
     }
 
 
-def bare(node: Node) -> Operation:
-    """Return a node's `Operation` with labels and graph alone."""
+def graph_record(node: Node) -> Operation:
+    """Return a node's `Operation` with only its labels and edges."""
     return Operation(**_identity(node, ()), **_graph(node))
 
 
@@ -126,7 +126,7 @@ def _call(node: Node) -> dict[str, Any]:
         "is_part_of_iterable_output": several,
         "iterable_output_index": node.value.position if several else None,
         "composite": call.group.path if call.group is not None else "",
-        "source_line": source_line(call),
+        "source_place": source_place(call),
     }
 
 
@@ -134,9 +134,9 @@ _LONGEST_TEXT = 200
 
 
 def _texts(arguments: Any) -> tuple[str, ...]:
-    """Return each argument that holds something besides tensors as ``"name=value"``; tensors in it show as ``~``."""
-    shown = ((name, arg) for name, arg in arguments if not isinstance(arg, Value | Aliased))
-    return tuple(f"{name}={_text(arg)}"[:_LONGEST_TEXT] for name, arg in shown)
+    """Return each argument that is not just a tensor as ``"name=value"``; a tensor inside it is shown as ``~``."""
+    named_arguments = ((name, arg) for name, arg in arguments if not isinstance(arg, Value | Aliased))
+    return tuple(f"{name}={_text(arg)}"[:_LONGEST_TEXT] for name, arg in named_arguments)
 
 
 class _Tilde:
@@ -185,13 +185,13 @@ def _graph(node: Node) -> dict[str, Any]:
 
 
 def _origin(node: Node) -> str:
-    """Return what holds a constant, or where it was first read."""
+    """Return the name of what holds a constant, else where the constant was first read."""
     if node.source is not None and node.source.name:
         return node.source.name
     readers = [child.call for child in node.children if child.call is not None]
     foreign = node.source is not None and is_foreign(node.source.live)
-    made = "made from an array, as by torch.from_numpy" if foreign else "made outside torch's functions"
-    return f"{made}, first read in {source_line(readers[0])}" if readers else ""
+    origin = "made from an array, as by torch.from_numpy" if foreign else "made outside torch's functions"
+    return f"{origin}, first read in {source_place(readers[0]) or ''}" if readers else ""
 
 
 def _is_terminal_bool(node: Node) -> bool:
@@ -200,11 +200,11 @@ def _is_terminal_bool(node: Node) -> bool:
 
 
 def _modules(node: Node, modules: Modules) -> dict[str, Any]:
-    around = modules.around(node)
+    enclosing = modules.around(node)
     bottom = modules.bottom_level(node)
     return {
-        "containing_module_origin": around[-1] if around else None,
-        "containing_module_origin_nested": around,
+        "containing_module_origin": enclosing[-1] if enclosing else None,
+        "containing_module_origin_nested": enclosing,
         "modules_entered": tuple(modules.name(call) for call in node.entered),
         "modules_exited": tuple(modules.name(call) for call in node.exited),
         "is_submodule_output": bool(node.exited),
@@ -214,17 +214,17 @@ def _modules(node: Node, modules: Modules) -> dict[str, Any]:
 
 
 def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a call's arguments with a label or parameter address in place of each tensor."""
+    """Return a call's arguments, each tensor replaced by its label or parameter address."""
     if node.call is None:
         return (), {}
     names = {id(parent.value): parent.label for parent, _, write in node.parents if not write}
     names |= {id(source.value): source.name for source in node.parameters}
 
-    closed: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
 
     def name(leaf: Any) -> Any:
-        if isinstance(leaf, Opened):
-            return leaf.closed(name, closed)
+        if isinstance(leaf, UnpackedObject):
+            return leaf.repacked(name, memo)
         value = leaf.value if isinstance(leaf, Aliased) else leaf
         return names.get(id(value), "?") if isinstance(value, Value) else leaf
 

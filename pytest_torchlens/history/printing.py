@@ -1,6 +1,6 @@
 """Text and HTML of histories, layers and operations.
 
-Both are made from the same pairs of a name and a text.  The HTML has no scripts, and names from models are escaped.
+Both are made from the same pairs of name and text.  The HTML has no scripts; names from models are escaped.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 Facts = list[tuple[str, str]]
 
 
-def as_text(title: str, facts: Facts, corner: str = "") -> str:
-    """Return title and facts, a line each, with the corner of the tensor after the first."""
+def as_text(title: str, facts: Facts, crop: str = "") -> str:
+    """Return title and facts, a line each, with the crop of the tensor after the first fact."""
     lines = [f"\t{name}: {text}" for name, text in facts]
-    return "\n".join([f"{title}:", *lines[:1], *([f"\t\t{corner}"] if corner else []), *lines[1:]])
+    return "\n".join([f"{title}:", *lines[:1], *([f"\t\t{crop}"] if crop else []), *lines[1:]])
 
 
 def title_of_operation(op: LoggedOperation) -> str:
@@ -45,17 +45,17 @@ def facts_of_operation(op: LoggedOperation) -> Facts:
     facts = [
         ("Output tensor", f"shape={op.tensor_shape}, dtype={op.tensor_dtype}, size={byte_size(op.tensor_fsize)}"),
         ("Params", _parameters(op)),
-        ("Parent Layers", _joined(op.parent_layers)),
-        ("Child Layers", _joined(op.child_layers)),
+        ("Parent Layers", _comma_list(op.parent_layers)),
+        ("Child Layers", _comma_list(op.child_layers)),
         *_function(op),
         ("Computed inside module", op.containing_module_origin or "none"),
         ("Time elapsed", f"{op.func_time_elapsed: .3E}s"),
     ]
     if op.modules_exited:
-        facts.append(("Output of modules", _joined(op.modules_exited)))
+        facts.append(("Output of modules", _comma_list(op.modules_exited)))
     if op.is_bottom_level_submodule_output:
         facts.append(("Output of bottom-level module", str(op.bottom_level_submodule_exited)))
-    return [*facts, ("Lookup keys", _joined(map(str, op.lookup_keys)))]
+    return [*facts, ("Lookup keys", _comma_list(map(str, op.lookup_keys)))]
 
 
 def title_of_layer(layer: Layer) -> str:
@@ -64,34 +64,40 @@ def title_of_layer(layer: Layer) -> str:
 
 
 def facts_of_layer(layer: Layer) -> Facts:
-    """Return what `facts_of_operation` does, of all passes together, and the labels of the passes."""
+    """Return the facts of all passes together, and the labels of the passes."""
     first = layer.passes[0]
-    shapes = _joined(dict.fromkeys(str(each.tensor_shape) for each in layer))
-    dtypes = _joined(dict.fromkeys(each.tensor_dtype for each in layer))
+    shapes = _comma_list(dict.fromkeys(str(each.tensor_shape) for each in layer))
+    dtypes = _comma_list(dict.fromkeys(each.tensor_dtype for each in layer))
     exited = dict.fromkeys(call for each in layer for call in each.modules_exited)
     facts = [
         ("Output tensor", f"shape={shapes}, dtype={dtypes}, size={byte_size(sum(op.tensor_fsize for op in layer))}"),
         ("Params", _parameters(first)),
-        ("Parent Layers", _joined(dict.fromkeys(_end(edge.parent, edge.in_label) for edge in layer.parent_edges))),
-        ("Child Layers", _joined(dict.fromkeys(_end(edge.child, edge.out_label) for edge in layer.child_edges))),
+        (
+            "Parent Layers",
+            _comma_list(dict.fromkeys(_endpoint(edge.parent, edge.in_label) for edge in layer.parent_edges)),
+        ),
+        (
+            "Child Layers",
+            _comma_list(dict.fromkeys(_endpoint(edge.child, edge.out_label) for edge in layer.child_edges)),
+        ),
         *_function(first),
-        ("Computed inside module", _joined(dict.fromkeys(op.containing_module_origin or "none" for op in layer))),
+        ("Computed inside module", _comma_list(dict.fromkeys(op.containing_module_origin or "none" for op in layer))),
         ("Time elapsed", f"{sum(op.func_time_elapsed for op in layer): .3E}s"),
     ]
     if exited:
-        facts.append(("Output of modules", _joined(exited)))
+        facts.append(("Output of modules", _comma_list(exited)))
     return [
         *facts,
-        ("Lookup keys", _joined([first.layer_label_short, first.layer_label])),
-        ("Passes", _joined(each.layer_label_w_pass for each in layer)),
+        ("Lookup keys", _comma_list([first.layer_label_short, first.layer_label])),
+        ("Passes", _comma_list(each.layer_label_w_pass for each in layer)),
     ]
 
 
-def _end(label: str, passes: str) -> str:
+def _endpoint(label: str, passes: str) -> str:
     return f"{label} ({passes})" if passes else label
 
 
-def _joined(texts: Iterable[str]) -> str:
+def _comma_list(texts: Iterable[str]) -> str:
     return ", ".join(texts) or "none"
 
 
@@ -112,18 +118,18 @@ def _parameters(op: LoggedOperation) -> str:
 
 
 def frozen_text(total: int, trainable: int) -> str:
-    """Return how many parameters are not trained: ``", 10 of them frozen"``; nothing where all are trained."""
+    """Return how many parameters are not trained: ``", 10 of them frozen"``; ``""`` if all are trained."""
     frozen = total - trainable
     if not frozen:
         return ""
     return ", all frozen" if frozen == total else f", {frozen} of them frozen"
 
 
-_CORNER = 5
+_CROP_SIZE = 5
 
 
-def corner_of(op: LoggedOperation) -> str:
-    """Return the first rows and columns of the last two dimensions of the saved tensor, or why there are none."""
+def crop_of(op: LoggedOperation) -> str:
+    """Return the first rows and columns of the last two dimensions of the saved tensor, or why they are missing."""
     tensor = op.tensor_contents
     if tensor is None:
         return "(not saved)"
@@ -131,11 +137,11 @@ def corner_of(op: LoggedOperation) -> str:
         kind = "nested" if tensor.is_nested else tensor.dtype if tensor.is_quantized else tensor.layout
         return f"({kind} tensor on {tensor.device})"
     with torch.no_grad():
-        corner = tensor.detach()
-        while corner.dim() > 2 and corner.shape[0]:  # noqa: PLR2004 - rows and columns
-            corner = corner[0]
-        cut = corner[(slice(_CORNER),) * corner.dim()]
-        return f"{cut}{'...' if cut.numel() < tensor.numel() else ''}"
+        matrix = tensor.detach()
+        while matrix.dim() > 2 and matrix.shape[0]:  # noqa: PLR2004 - rows and columns
+            matrix = matrix[0]
+        crop = matrix[(slice(_CROP_SIZE),) * matrix.dim()]
+        return f"{crop}{'...' if crop.numel() < tensor.numel() else ''}"
 
 
 _COLUMNS = ("", "Layer", "Shape", "Type", "Size", "Module", "Parameters", "Parents", "Time (ms)", "Source")
@@ -145,27 +151,27 @@ _LEFT = "text-align:left;vertical-align:top"
 
 
 def of_history(record: HistoryRecord, operations: list[LoggedOperation]) -> str:
-    """Return the summary, the modules, and a table of the layers; long tables are folded, and cut with a note."""
+    """Return the summary, the modules, and a table of the layers; a long table is folded, and cut with a note."""
     title, *lines = (line.strip() for line in heading(record))
     facts = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    modules = _folded(f"Modules ({len(record.modules) - 1})", _modules(record), len(record.modules))
+    modules = _details(f"Modules ({len(record.modules) - 1})", _modules(record), len(record.modules))
     more = len(operations) - _MOST_ROWS
     note = f"<p>… and {more:,} more: <code>history.to_pandas()</code> has all</p>" if more > 0 else ""
-    layers = _folded(f"Layers ({len(record.layer_list)})", _table(operations[:_MOST_ROWS]) + note, len(operations))
+    layers = _details(f"Layers ({len(record.layer_list)})", _table(operations[:_MOST_ROWS]) + note, len(operations))
     return f"<div><strong>{escape(title)}</strong><ul>{facts}</ul>{modules}{layers}</div>"
 
 
 def of_operation(op: LoggedOperation) -> str:
-    """Return the facts of an operation as a table, the corner of its tensor, and where in the code it was called."""
+    """Return the facts of an operation as a table, its source line, and the crop of its tensor."""
     facts = facts_of_operation(op)
     if op.source_line:
         facts.append(("Source", op.source_line))
-    return _of_one(title_of_operation(op), facts, f"<pre>{escape(corner_of(op))}</pre>")
+    return _of_one(title_of_operation(op), facts, f"<pre>{escape(crop_of(op))}</pre>")
 
 
 def of_layer(layer: Layer) -> str:
     """Return the facts of a layer as a table, and a table of its passes."""
-    return _of_one(title_of_layer(layer), facts_of_layer(layer), _folded("Passes", _table(layer), len(layer)))
+    return _of_one(title_of_layer(layer), facts_of_layer(layer), _details("Passes", _table(layer), len(layer)))
 
 
 def _of_one(title: str, facts: Facts, below: str) -> str:
@@ -173,7 +179,7 @@ def _of_one(title: str, facts: Facts, below: str) -> str:
     return f"<div><strong>{escape(title)}</strong><table><tbody>{rows}</tbody></table>{below}</div>"
 
 
-def _folded(title: str, content: str, length: int) -> str:
+def _details(title: str, content: str, length: int) -> str:
     return f"<details{' open' if length <= _OPEN_UP_TO else ''}><summary>{escape(title)}</summary>{content}</details>"
 
 
@@ -223,7 +229,7 @@ _STEP = "    "
 
 
 def summary(record: HistoryRecord) -> str:
-    """Return structure, tensors and bytes, parameters, seed, time, module hierarchy and layers, one below the other."""
+    """Return structure, tensors and bytes, parameters, seed, time, module hierarchy and layers, a line each."""
     lines = [
         *heading(record),
         "\tModule Hierarchy:",
@@ -255,7 +261,7 @@ def _tensors(count: int) -> str:
 
 
 def _with_passes(labels: tuple[str, ...]) -> Iterator[str]:
-    """Yield each label; where its layer has several passes, with how many: ``add_1_2:1 (1/3 passes)``."""
+    """Yield each label, with the number of passes if its layer has several: ``add_1_2:1 (1/3 passes)``."""
     totals = Counter(label.rpartition(":")[0] for label in labels)
     for label in labels:
         layer, _, pass_num = label.rpartition(":")
@@ -275,25 +281,25 @@ def _hierarchy(record: HistoryRecord) -> Iterator[str]:
     for address in by_address[""].children:
         child = by_address[address]
         yield f"{address}:" if child.children else address
-        yield from _below(child, by_address, _STEP)
+        yield from _submodule_lines(child, by_address, _STEP)
 
 
-def _below(module: ModuleRecord, by_address: dict[str, ModuleRecord], indent: str) -> Iterator[str]:
-    """Yield a line for each child that has children, and one run of lines for neighbours that have none."""
+def _submodule_lines(module: ModuleRecord, by_address: dict[str, ModuleRecord], indent: str) -> Iterator[str]:
+    """Yield a line for each child that has children; consecutive children without any share their lines."""
     plain: list[str] = []
     for address in module.children:
         child = by_address[address]
         if not child.children:
             plain.append(address)
             continue
-        yield from _wrapped(plain, indent)
+        yield from _wrap(plain, indent)
         plain = []
         yield f"{indent}{address}:"
-        yield from _below(child, by_address, indent + _STEP)
-    yield from _wrapped(plain, indent)
+        yield from _submodule_lines(child, by_address, indent + _STEP)
+    yield from _wrap(plain, indent)
 
 
-def _wrapped(addresses: list[str], indent: str) -> list[str]:
+def _wrap(addresses: list[str], indent: str) -> list[str]:
     if not addresses:
         return []
     text = ", ".join(addresses)

@@ -17,49 +17,50 @@ import torch
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import Frames
+from pytest_torchlens.records import SourcePlace
 
-_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
-_OURS = f"{Path(__file__).parents[1]}{os.sep}"
-_NOT_THE_MODEL = (_TORCH, _OURS, contextlib.__file__, functools.__file__)
-
-
-def source_line(call: Call) -> str:
-    """Return ``file:line, in function`` of the innermost frame that belongs neither to PyTorch nor to us."""
-    return next((describe(code, at) for code, at in model_frames(call)), "")
+_TORCH_FOLDER = f"{Path(torch.__file__).parent}{os.sep}"
+_OUR_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
+_NOT_THE_MODEL = (_TORCH_FOLDER, _OUR_FOLDER, contextlib.__file__, functools.__file__)
 
 
-def first_model_line(recorded: Frames) -> str:
-    """Return ``file:line, in function`` of the innermost recorded frame that is the model's."""
-    return next((describe(code, at) for code, at in model_frames_of(recorded)), "")
+def source_place(call: Call) -> SourcePlace | None:
+    """Return the line of the innermost frame that belongs neither to PyTorch nor to us."""
+    return next((place_of(code, at) for code, at in model_frames(call)), None)
+
+
+def first_model_place(call_frames: Frames) -> SourcePlace | None:
+    """Return the line of the innermost of `call_frames` that is the model's code."""
+    return next((place_of(code, at) for code, at in model_frames_of(call_frames)), None)
 
 
 def frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
-    """Yield code and instruction of each frame from the call out to the outermost forward."""
-    yield from _own(call.frames)
+    """Yield code and instruction of each frame, from the call outward to the model's forward."""
+    yield from _without_our_frames(call.frames)
     if call.module is not None:
         for module_call in call.module.stack():
-            yield from _own(module_call.frames)
+            yield from _without_our_frames(module_call.frames)
 
 
-def model_frames(made: Call | Escape) -> Iterator[tuple[CodeType, int]]:
-    """Yield those of them that are the model's code."""
-    return ((code, at) for code, at in frames(made) if is_model_code(code))
+def model_frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
+    """Yield code and instruction of each frame of the model's code, from the call outward."""
+    return ((code, at) for code, at in frames(call) if is_model_code(code))
 
 
-def model_frames_of(recorded: Frames) -> Iterator[tuple[CodeType, int]]:
-    """Yield code and instruction of those of the recorded frames that are the model's code."""
-    return ((code, at) for code, at in _own(recorded) if is_model_code(code))
+def model_frames_of(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:
+    """Yield code and instruction of each of `call_frames` that is the model's code."""
+    return ((code, at) for code, at in _without_our_frames(call_frames) if is_model_code(code))
 
 
-def _own(recorded: Frames) -> Iterator[tuple[CodeType, int]]:
-    codes = cast("tuple[CodeType, ...]", recorded[::2])
-    positions = cast("tuple[int, ...]", recorded[1::2])
-    return (frame for frame in zip(codes, positions, strict=True) if not frame[0].co_filename.startswith(_OURS))
+def _without_our_frames(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:
+    codes = cast("tuple[CodeType, ...]", call_frames[::2])
+    positions = cast("tuple[int, ...]", call_frames[1::2])
+    return (frame for frame in zip(codes, positions, strict=True) if not frame[0].co_filename.startswith(_OUR_FOLDER))
 
 
-def by_identity(recorded: Frames) -> tuple[int, ...]:
-    """Return frames as a key: code is told apart by identity, for its own equality compares all of its bytes."""
-    return tuple([part if type(part) is int else id(part) for part in recorded])
+def by_identity(call_frames: Frames) -> tuple[int, ...]:
+    """Return frames as a key that compares code by identity: the equality of code objects compares all their bytes."""
+    return tuple([part if type(part) is int else id(part) for part in call_frames])
 
 
 def is_model_code(code: CodeType) -> bool:
@@ -69,23 +70,23 @@ def is_model_code(code: CodeType) -> bool:
 
 
 def has_source(filename: str) -> bool:
-    """Return whether what is no file has source that is known, as a cell of IPython has; one by ``exec`` has none."""
+    """Return whether code outside files has source, as a cell of IPython has; code from ``exec`` has none."""
     return filename.endswith(">") and filename in linecache.cache
 
 
-def describe(code: CodeType, at: int) -> str:
-    """Return ``file:line, in function`` for an instruction."""
-    return f"{code.co_filename}:{line_of(code, at)}, in {code.co_name}"
+def place_of(code: CodeType, at: int) -> SourcePlace:
+    """Return the line of an instruction."""
+    return SourcePlace(code.co_filename, line_of(code, at), code.co_name)
 
 
 def positions(code: CodeType) -> list[tuple[int, ...]]:
     """Return first line, last line, first and last column of each instruction.
 
-    Nothing where Python keeps lines alone: in 3.10, and with ``-X no_debug_ranges``.
+    The list is empty if Python keeps only lines: in 3.10, and with ``-X no_debug_ranges``.
     """
-    found = list(code.co_positions()) if hasattr(code, "co_positions") else []
-    known = any(span[2] is not None for span in found)
-    return [tuple(-1 if part is None else part for part in span) for span in found] if known else []
+    spans = list(code.co_positions()) if hasattr(code, "co_positions") else []
+    has_columns = any(span[2] is not None for span in spans)
+    return [tuple(-1 if part is None else part for part in span) for span in spans] if has_columns else []
 
 
 def line_of(code: CodeType, at: int) -> int:
@@ -94,11 +95,11 @@ def line_of(code: CodeType, at: int) -> int:
     return next(lines, code.co_firstlineno)
 
 
-_AROUND = 9
+_CONTEXT_LINES = 9
 
 
 class StackFrame(TypedDict):
-    """One frame of the code that led to a call."""
+    """One frame of the call stack of a call."""
 
     call_fname: str
     """The file."""
@@ -107,15 +108,15 @@ class StackFrame(TypedDict):
     function: str
     """The function's name."""
     code_context: list[str]
-    """That line with the nine before and after; empty where the source cannot be read."""
+    """That line with nine before and after it; empty if the source cannot be read."""
 
 
 def call_stack(call: Call | None) -> tuple[StackFrame, ...]:
-    """Return the frames from the model's forward down to the call; the text is read now, not when recorded."""
+    """Return the frames from the model's forward down to the call; their source is read now, not when recorded."""
     if call is None:
         return ()
-    found = [_frame_at(code.co_filename, line_of(code, at), code.co_name) for code, at in frames(call)]
-    return tuple(reversed(found))
+    stack = [_frame_at(code.co_filename, line_of(code, at), code.co_name) for code, at in frames(call)]
+    return tuple(reversed(stack))
 
 
 def _frame_at(file: str, line: int, function: str) -> StackFrame:
@@ -124,5 +125,5 @@ def _frame_at(file: str, line: int, function: str) -> StackFrame:
 
 def _context(file: str, line: int) -> list[str]:
     lines = linecache.getlines(file)
-    first = max(0, line - 1 - _AROUND)
-    return lines[first : line + _AROUND]
+    first = max(0, line - 1 - _CONTEXT_LINES)
+    return lines[first : line + _CONTEXT_LINES]

@@ -1,4 +1,4 @@
-"""A history as a table of pandas and as a graph of networkx; both are imported when asked for."""
+"""A history as a pandas table and as a networkx graph; both libraries are imported at first use."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     import networkx
     import pandas
 
-_FIELDS = [name for name in Operation.__dataclass_fields__ if name != "edges"]
+_FIELDS = [name for name in Operation.__dataclass_fields__ if name not in ("edges", "source_place")]
 
 
 def to_pandas(operations: Iterable[Operation], rolled: bool = False) -> pandas.DataFrame:
-    """Return a row an operation, or a row a layer, and a column a field."""
+    """Return a table with a row for each operation, or each layer, and a column for each field."""
     rows = _layers(operations) if rolled else {op.label: _fields(op) for op in operations}
-    cells = [[_writable(row[name]) for name in _FIELDS] for row in rows.values()]
-    index = [_writable(label) for label in rows]
+    cells = [[_as_utf8(row[name]) for name in _FIELDS] for row in rows.values()]
+    index = [_as_utf8(label) for label in rows]
     frame: pandas.DataFrame = _library("pandas").DataFrame(cells, index=index, columns=_FIELDS)
     return frame.rename_axis("label")
 
 
-def _writable(value: Any) -> Any:
-    r"""Return text with ``\\udc80`` for a lone surrogate, which Arrow's strings cannot hold; anything else as it is."""
+def _as_utf8(value: Any) -> Any:
+    r"""Return text with ``\\udc80`` for each lone surrogate, which Arrow cannot store; other values unchanged."""
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     return value
 
 
 def to_networkx(operations: Iterable[Operation]) -> networkx.MultiDiGraph:
-    """Return a node an operation; an edge for each tensor argument, with its place among the arguments."""
+    """Return a graph with a node for each operation and an edge for each tensor argument, with its argument path."""
     graph = _library("networkx").MultiDiGraph()
     operations = list(operations)
     graph.add_nodes_from((op.label, _fields(op)) for op in operations)
@@ -45,12 +45,12 @@ def to_networkx(operations: Iterable[Operation]) -> networkx.MultiDiGraph:
 
 
 def rolled_to_networkx(operations: Iterable[Operation], edges: Iterable[RolledEdge]) -> networkx.MultiDiGraph:
-    """Return a node a layer; an edge for each tensor argument, with the passes in which it carries data."""
+    """Return a graph with a node for each layer and an edge for each tensor argument, with the passes that use it."""
     graph = _library("networkx").MultiDiGraph()
     graph.add_nodes_from(_layers(operations).items())
     for edge in edges:
-        told = {"argument": edge.argument, "through_write": edge.through_write, "passes": edge.passes}
-        graph.add_edge(edge.parent, edge.child, **told)
+        attributes = {"argument": edge.argument, "through_write": edge.through_write, "passes": edge.passes}
+        graph.add_edge(edge.parent, edge.child, **attributes)
     return graph
 
 
@@ -59,7 +59,7 @@ def _fields(op: Operation) -> dict[str, Any]:
 
 
 def _layers(operations: Iterable[Operation]) -> dict[str, dict[str, Any]]:
-    """Return the fields of each layer: what all passes have in common, else a tuple with the value of each."""
+    """Return the fields of each layer: the value that all passes share, else a tuple with the value of each pass."""
     passes: dict[str, list[Operation]] = {}
     for op in operations:
         passes.setdefault(op.layer_label, []).append(op)

@@ -1,4 +1,4 @@
-"""What can be asked of a history, just made or loaded: all of it from the operations and the model's record."""
+"""What live and loaded histories have in common: all of it derives from the operations and the model's record."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pytest_torchlens.history.control_flow.conditions import lines_by_branch
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.lookup import LookupKeyError
-from pytest_torchlens.history.lookup import checked
 from pytest_torchlens.history.lookup import is_key
 from pytest_torchlens.history.lookup import query
+from pytest_torchlens.history.lookup import valid_key
 from pytest_torchlens.history.printing import summary
 from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import EscapeRecord
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
     from pytest_torchlens.history.layers_and_operations import Layer
 
-    Which: TypeAlias = str | int | LoggedOperation | Layer
+    KeyOrLayer: TypeAlias = str | int | LoggedOperation | Layer
 
 
 class HistoryView(abc.ABC):
-    """The record of one forward pass, indexed by label, module address or place."""
+    """The record of one forward pass, indexed by label, module address or index."""
 
     measurements: Measurements | None = None
-    """What it cost, once ``measure_forward_pass(model, x, history=history)`` measured it; else None."""
+    """Time, memory and FLOPs, after ``measure_forward_pass(model, x, history=history)``; None before."""
 
-    # -- what a kind of history has to give ----------------------------------------------------------------------
+    # -- what a subclass has to define ---------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
@@ -58,7 +58,7 @@ class HistoryView(abc.ABC):
     @property
     @abc.abstractmethod
     def walks(self) -> Walks:
-        """Ways through the graph, by label."""
+        """Walks through the graph, by label."""
 
     @property
     @abc.abstractmethod
@@ -67,7 +67,7 @@ class HistoryView(abc.ABC):
 
     @abc.abstractmethod
     def record_without_operations(self) -> HistoryRecord:
-        """Return the model's side of the record alone."""
+        """Return the record without its operations."""
 
     @abc.abstractmethod
     def __getitem__(self, key: str | int) -> LoggedOperation | Layer:
@@ -147,24 +147,24 @@ class HistoryView(abc.ABC):
 
     @property
     def truth_tests(self) -> tuple[EscapeRecord, ...]:
-        """Those of `escapes` where the tensor itself was asked whether it is true."""
+        """The `escapes` where Python tested a tensor itself for truth."""
         return tuple(escape for escape in self.record_without_operations().escapes if escape.is_truth_test)
 
     @property
     def lines_taken(self) -> dict[str, list[int]]:
-        """Lines by file that truth tests led to."""
+        """Lines by file in branches that truth tests took."""
         return lines_by_branch(self.record_without_operations().escapes)[0]
 
     @property
     def lines_not_taken(self) -> dict[str, list[int]]:
-        """Lines by file that truth tests passed by, each time."""
+        """Lines by file in branches that truth tests never took."""
         return lines_by_branch(self.record_without_operations().escapes)[1]
 
     def merge(self, other: HistoryView) -> MergedGraph:
         """Return this pass and another of the same model as one graph, in which each took its own branches.
 
-        Operations are one where the same line of code ran them, in the same pass of a loop.  `draw_difference`, which
-        also takes a changed model, goes by what was run in which module, and may pair other passes of a loop.
+        Two operations are merged if the same line of code ran them in the same pass of a loop.  `draw_difference` also
+        takes a changed model: it compares what ran in which module, and may pair different passes of a loop.
 
         Parameters
         ----------
@@ -174,18 +174,18 @@ class HistoryView(abc.ABC):
         Raises
         ------
         TypeError
-            If `other` is no history.
+            If `other` is not a history.
         ValueError
-            If it is one of another model.
+            If it is a history of another model.
         """
         if not isinstance(other, HistoryView):
-            raise TypeError(f"merge takes another history of {self.model_name}, got {type(other).__name__}")
+            raise TypeError(f"merge: expected another history of {self.model_name}, got {type(other).__name__}")
         return merge(self.record(), other.record())
 
     # -- queries -------------------------------------------------------------------------------------------------
 
     def find(self, func: str | None = None, **wanted: Any) -> list[LoggedOperation]:
-        """Return the operations for which everything holds, in execution order.
+        """Return the operations that match all given attributes, in execution order.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class HistoryView(abc.ABC):
         """
         return query(func, wanted).select(self.operations)
 
-    def ancestors(self, of: Which) -> tuple[str, ...]:
+    def ancestors(self, of: KeyOrLayer) -> tuple[str, ...]:
         """Return the labels of all that an operation, or any pass of a layer, is computed from, in execution order.
 
         Parameters
@@ -211,39 +211,39 @@ class HistoryView(abc.ABC):
         """
         return self.walks.ancestors(self._labels_of(of))
 
-    def descendants(self, of: Which) -> tuple[str, ...]:
+    def descendants(self, of: KeyOrLayer) -> tuple[str, ...]:
         """Return the labels of all that is computed from an operation, or any pass of a layer, in execution order."""
         return self.walks.descendants(self._labels_of(of))
 
-    def path(self, start: Which, end: Which) -> tuple[str, ...]:
-        """Return the labels on a shortest way from one operation or layer to another, both ends included.
+    def path(self, start: KeyOrLayer, end: KeyOrLayer) -> tuple[str, ...]:
+        """Return the labels on a shortest path from one operation or layer to another, both ends included.
 
-        Of a layer with several passes the way begins, or ends, at any of them.
+        If a layer has several passes, the path may begin or end at any of them.
 
         Raises
         ------
         NoPathError
-            If there is none; the message says whether data flow the other way.
+            If there is no path; the message says whether data flow the other way.
         """
         return self.walks.path(self._labels_of(start), self._labels_of(end))
 
-    def _labels_of(self, which: Which) -> tuple[str, ...]:
-        found: Any = self[checked(which)] if is_key(which) else which
-        passes = getattr(found, "passes", (found,))
+    def _labels_of(self, which: KeyOrLayer) -> tuple[str, ...]:
+        operation: Any = self[valid_key(which)] if is_key(which) else which
+        passes = getattr(operation, "passes", (operation,))
         if not all(isinstance(op, LoggedOperation) for op in passes):
-            raise LookupKeyError(f"{which!r} is no key, operation or layer")
+            raise LookupKeyError(f"expected a key, an operation or a layer, got {which!r:.80}")
         labels = tuple(op.label for op in passes)
-        if strange := [label for label in labels if label not in self.walks]:
-            raise LookupKeyError(f"{strange[0]!r} is no operation of this history of {self.model_name}")
+        if unknown := [label for label in labels if label not in self.walks]:
+            raise LookupKeyError(f"{unknown[0]!r} is not an operation of this history of {self.model_name}")
         return labels
 
     def to_pandas(self, *, rolled: bool = False) -> pandas.DataFrame:
-        """Return a table with a row an operation and a column a field, indexed by label; needs pandas.
+        """Return a table with a row for each operation and a column for each field, indexed by label; needs pandas.
 
         Parameters
         ----------
         rolled
-            Whether to give all passes of a layer one row; what differs between them is a tuple then.
+            Whether all passes of a layer share one row; a value that differs between them is then a tuple.
         """
         return tables.to_pandas(self.operations, rolled)
 
@@ -253,7 +253,7 @@ class HistoryView(abc.ABC):
         Parameters
         ----------
         rolled
-            Whether to make all passes of a layer one node, as `to_pandas` makes them one row.  Edges have the passes
+            Whether all passes of a layer share one node, as they share one row in `to_pandas`.  Edges have the passes
             in which they carry data; the graph may have cycles.
         """
         if rolled:
@@ -274,9 +274,9 @@ class HistoryView(abc.ABC):
         Raises
         ------
         OptionError
-            If an option cannot be, or does not fit this model.
+            If an option is not valid, or does not fit this model.
         DrawingUnavailable
-            If this machine has no Graphviz, or it cannot draw this.
+            If Graphviz is not installed, or cannot draw this graph.
 
         Examples
         --------
@@ -292,13 +292,13 @@ class HistoryView(abc.ABC):
     ) -> Path:
         """Draw this forward pass and an earlier one as one graph, and return the drawing's path.
 
-        What was added has a ``+``, what was removed a ``−``, what changed a ``~`` and a line that says how.  Modules
-        that are the same, or new or gone as a whole, are drawn as one node each, unless a depth is asked for.
+        Added operations have a ``+``, removed ones a ``−``, changed ones a ``~`` and a line that says what changed.
+        A module that is equal, added or removed as a whole is drawn as one node, unless a depth is given.
 
         Parameters
         ----------
         before
-            The earlier pass, of the same model or of what it was made from; its record will do.
+            The history, or its record, of an earlier pass of this model or of a former version of it.
         path, **options
             As in `draw`.
 
@@ -321,26 +321,26 @@ class HistoryView(abc.ABC):
     def save(self, path: Path | str) -> None:
         """Write the history with its activations and gradients into a folder, as JSON and safetensors.
 
-        `pytest_torchlens.load` reads it again.  What safetensors has no place for (sparse, nested, quantized tensors)
-        is left out, with a warning.
+        `pytest_torchlens.load` reads it again.  Tensors that safetensors cannot store (sparse, nested, quantized) are
+        left out, with a warning.
 
         Raises
         ------
         HistoryFileError
-            If the folder has something in it, or cannot be written.
+            If the folder is not empty, or cannot be written.
         """
         from pytest_torchlens.history.store import save
 
         save(self, path)
 
     def record(self) -> HistoryRecord:
-        """Return everything plain about this pass, ready for JSON."""
+        """Return the whole record of this pass, ready for JSON."""
         return dataclasses.replace(
             self.record_without_operations(), operations=tuple(op.plain() for op in self.operations)
         )
 
     def __reduce__(self) -> Any:
-        """Refuse to be pickled or copied with all that hangs on it."""
+        """Refuse to be pickled or copied; `save` writes a history."""
         raise TypeError("a history cannot be pickled or copied: history.save(folder) writes it, load(folder) reads it")
 
     def __iter__(self) -> Iterator[LoggedOperation]:
@@ -353,15 +353,15 @@ class HistoryView(abc.ABC):
 
     def __getattr__(self, name: str) -> Any:
         """Return the model's other metadata: totals, times and modules, as in `records.HistoryRecord`."""
-        if hasattr(type(self), name):  # a property failed: let its own error be seen
+        if hasattr(type(self), name):  # a property raised AttributeError: raise it again
             return getattr(type(self), name).__get__(self)
         if name in HistoryRecord.__dataclass_fields__:
             return getattr(self.record_without_operations(), name)
         raise self._no_attribute(name)
 
     def _no_attribute(self, name: str) -> AttributeError:
-        """Return the error for a name that is none, with the nearest that are."""
-        hint = close(name, [known for known in dir(self) if not known.startswith("_")])
+        """Return the error for an unknown name, with the nearest valid names."""
+        hint = close(name, [public for public in dir(self) if not public.startswith("_")])
         return AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint and '; '}{hint}")
 
     def __dir__(self) -> list[str]:

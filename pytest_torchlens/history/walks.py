@@ -1,4 +1,4 @@
-"""Ways through the graph: ancestors, descendants, relatives, distances, paths."""
+"""Walks through the graph: ancestors, descendants, siblings, spouses, distances, paths."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Labels = tuple[str, ...]
 
 
 class NoPathError(LookupError):
-    """There is no way along the edges from one layer to another."""
+    """There is no path along the edges from one layer to another."""
 
 
 class Walks:
-    """The graph of a history as labels; answers are labels in execution order.
+    """The graph of a history by label; all results are labels in execution order.
 
     Parameters
     ----------
@@ -38,40 +38,40 @@ class Walks:
         return label in self._order
 
     def ancestors(self, labels: Iterable[str]) -> Labels:
-        """Return all that these layers are computed from."""
-        return self._reached(labels, self._parents)
+        """Return all layers that these layers are computed from."""
+        return self._reachable(labels, self._parents)
 
     def descendants(self, labels: Iterable[str]) -> Labels:
-        """Return all that is computed from these layers."""
-        return self._reached(labels, self._children)
+        """Return all layers that are computed from these layers."""
+        return self._reachable(labels, self._children)
 
     def path(self, starts: Labels, ends: Labels) -> Labels:
-        """Return a shortest way along the edges from one of `starts` to one of `ends`, both included.
+        """Return a shortest path along the edges from one of `starts` to one of `ends`, both included.
 
         Raises
         ------
         NoPathError
-            If there is none.
+            If there is no path.
         """
         came_from = dict.fromkeys(starts, "")
         waiting = deque(starts)
         while waiting:
             label = waiting.popleft()
             if label in ends:
-                return self._way_to(label, came_from)
+                return self._path_to(label, came_from)
             for child in self._children[label]:
                 if child not in came_from:
                     came_from[child] = label
                     waiting.append(child)
-        raise NoPathError(self._no_path(starts, ends))
+        raise NoPathError(self._no_path_message(starts, ends))
 
-    def _way_to(self, end: str, came_from: dict[str, str]) -> Labels:
-        way = [end]
-        while before := came_from[way[-1]]:
-            way.append(before)
-        return tuple(reversed(way))
+    def _path_to(self, end: str, came_from: dict[str, str]) -> Labels:
+        path = [end]
+        while before := came_from[path[-1]]:
+            path.append(before)
+        return tuple(reversed(path))
 
-    def _no_path(self, starts: Labels, ends: Labels) -> str:
+    def _no_path_message(self, starts: Labels, ends: Labels) -> str:
         start, end = ", ".join(starts), ", ".join(ends)
         if set(starts) & set(self.descendants(ends)):
             return f"no path from {start} to {end}: data flow the other way, from {end} to {start}"
@@ -87,11 +87,11 @@ class Walks:
 
     def original_ancestors(self, label: str) -> Labels:
         """Return the ancestors that have no parents: inputs, buffers, constants, tensors made inside the model."""
-        return self._marked(self._origins, label)
+        return self._labels_of_bits(self._origin_bits, label)
 
     def output_descendants(self, label: str) -> Labels:
         """Return the model's outputs that are computed from a layer."""
-        return self._marked(self._ends, label)
+        return self._labels_of_bits(self._output_bits, label)
 
     def initialized_parents(self, label: str) -> Labels:
         """Return the parents that were made inside the model from no other tensor."""
@@ -102,47 +102,47 @@ class Walks:
         return tuple(origin for origin in self.original_ancestors(label) if origin in self._initialized)
 
     def distance_from_input(self, label: str) -> tuple[int | None, int | None]:
-        """Return the fewest and the most steps from an input; None where there is no way."""
+        """Return the fewest and the most steps from an input; None if there is no path."""
         return self._from_input.get(label, (None, None))
 
     def distance_from_output(self, label: str) -> tuple[int | None, int | None]:
-        """Return the fewest and the most steps to an output; None where there is no way."""
+        """Return the fewest and the most steps to an output; None if there is no path."""
         return self._from_output.get(label, (None, None))
 
-    def _reached(self, labels: Iterable[str], neighbours: dict[str, Labels]) -> Labels:
-        reached: set[str] = set()
+    def _reachable(self, labels: Iterable[str], neighbours: dict[str, Labels]) -> Labels:
+        labels_reached: set[str] = set()
         waiting = list(labels)
         while waiting:
             for other in neighbours[waiting.pop()]:
-                if other not in reached:
-                    reached.add(other)
+                if other not in labels_reached:
+                    labels_reached.add(other)
                     waiting.append(other)
-        return tuple(sorted(reached, key=self._order.__getitem__))
+        return tuple(sorted(labels_reached, key=self._order.__getitem__))
 
-    def _others(self, label: str, found: Iterable[str]) -> Labels:
-        return tuple(sorted({*found} - {label}, key=self._order.__getitem__))
+    def _others(self, label: str, labels: Iterable[str]) -> Labels:
+        return tuple(sorted({*labels} - {label}, key=self._order.__getitem__))
 
-    def _marked(self, marks: dict[str, int], label: str) -> Labels:
-        own = marks[label]
-        return tuple(other for other, place in self._order.items() if own >> place & 1)
+    def _labels_of_bits(self, bits: dict[str, int], label: str) -> Labels:
+        own_bits = bits[label]
+        return tuple(other for other, place in self._order.items() if own_bits >> place & 1)
 
     @functools.cached_property
-    def _origins(self) -> dict[str, int]:
+    def _origin_bits(self) -> dict[str, int]:
         roots = {label for label, parents in self._parents.items() if not parents}
-        return self._spread(list(self._order), self._parents, roots)
+        return self._bits_of_marked(list(self._order), self._parents, roots)
 
     @functools.cached_property
-    def _ends(self) -> dict[str, int]:
-        return self._spread(list(reversed(self._order)), self._children, set(self._outputs))
+    def _output_bits(self) -> dict[str, int]:
+        return self._bits_of_marked(list(reversed(self._order)), self._children, set(self._outputs))
 
-    def _spread(self, order: list[str], sources: dict[str, Labels], marked: set[str]) -> dict[str, int]:
-        """Return for each label the places of the marked labels before it, as the bits of a number."""
+    def _bits_of_marked(self, order: list[str], sources: dict[str, Labels], marked: set[str]) -> dict[str, int]:
+        """Return for each label the indices of the marked labels that lead to it, as the bits of a number."""
         bits: dict[str, int] = {}
         for label in order:
-            own = 0
+            own_bits = 0
             for source in sources[label]:
-                own |= bits[source] | (1 << self._order[source] if source in marked else 0)
-            bits[label] = own
+                own_bits |= bits[source] | (1 << self._order[source] if source in marked else 0)
+            bits[label] = own_bits
         return bits
 
     @functools.cached_property
@@ -155,9 +155,9 @@ class Walks:
 
     @staticmethod
     def _distances(order: list[str], sources: dict[str, Labels], starts: list[str]) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = dict.fromkeys(starts, (0, 0))
+        distances: dict[str, tuple[int, int]] = dict.fromkeys(starts, (0, 0))
         for label in order:
-            before = [found[source] for source in sources[label] if source in found]
-            if before and label not in found:
-                found[label] = min(near for near, _ in before) + 1, max(far for _, far in before) + 1
-        return found
+            before = [distances[source] for source in sources[label] if source in distances]
+            if before and label not in distances:
+                distances[label] = min(near for near, _ in before) + 1, max(far for _, far in before) + 1
+        return distances

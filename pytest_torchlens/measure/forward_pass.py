@@ -137,7 +137,7 @@ class _Pass:
 
     def _memory(self, labels: tuple[str, ...], needed: tuple[int, ...]) -> dict[str, Any]:
         with LiveStorages() as alive:
-            again = self._again(begun=alive.follow)
+            again = self._again(on_start=alive.follow)
         live, self._methods["live_bytes"] = alive.curve(), _LIVE
         if not same_calls(again, self._recording):
             live, self._methods["live_bytes"] = needed, f"{_OTHERWISE}; so {self._methods['needed_peak_bytes']}"

@@ -1,7 +1,7 @@
-"""pytest's side: options, fixtures, and the zoo's models as items.
+"""The pytest plugin: options, fixtures, and the zoo's models as items.
 
-pytest imports this module in every run, also where nothing of ours is asked for: it costs nothing but itself.
-Torch, the engine and all libraries are imported when a model is named.
+pytest imports this module in every run, so it imports nothing heavy.  Torch, the engine and the model libraries are
+imported when a model is named.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_torchlens.plugin.arguments import with_reason
+from pytest_torchlens.plugin.arguments import explain_not_found
 from pytest_torchlens.plugin.fixtures import lens_check
 from pytest_torchlens.plugin.fixtures import lens_draw
 from pytest_torchlens.plugin.fixtures import lens_model
@@ -49,22 +49,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare the hooks for others to implement."""
+    """Declare the hooks that other plugins can implement."""
     from pytest_torchlens.plugin import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give tests that ask for ``lens_model`` the models that their mark ``lens_zoo`` names."""
+    """Parametrize tests that use ``lens_model`` with the models that their mark ``lens_zoo`` names."""
     if "lens_model" in metafunc.fixturenames:
         from pytest_torchlens.plugin.zoo_marker import parametrize
 
         parametrize(metafunc)
-    elif any(mark.name == "lens_zoo" for mark in metafunc.definition.own_markers):  # its own; a class has other tests
-        from pytest_torchlens.plugin.zoo_marker import refuse_unasked
+    elif any(mark.name == "lens_zoo" for mark in metafunc.definition.own_markers):  # not those of its class
+        from pytest_torchlens.plugin.zoo_marker import reject_unused_mark
 
-        refuse_unasked(metafunc)
+        reject_unused_mark(metafunc)
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
@@ -75,17 +75,17 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and all that is needed for models where some are named."""
+    """Register the markers, and the plugins for models if any are named."""
     config.addinivalue_line("markers", MARKER_HELP)
     config.addinivalue_line(
         "markers",
-        "lens_zoo(zoo, *, include='*', exclude=(), limit=None): run the test, which asks for the fixture lens_model, "
-        "with each model of a zoo whose name fits",
+        "lens_zoo(zoo, *, include='*', exclude=(), limit=None): run the test, which uses the fixture lens_model, "
+        "with each model of a zoo whose name matches",
     )
     config.addinivalue_line(
         "markers",
-        "lens_expect(no_nan=True, grad_norm='<1e3', ..., every=10, folder=None): what is expected of the training in a "
-        "test, and options of its recorder; models are found by themselves unless the test has lens_recorder",
+        "lens_expect(no_nan=True, grad_norm='<1e3', ..., every=10, folder=None): expectations of a test's training, "
+        "and options of its recorder; the recorder finds the models unless the test uses lens_recorder",
     )
     if is_wanted(config):
         from pytest_torchlens.plugin.session import LensSession
@@ -103,23 +103,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Say of a YAML file that nobody collected why we did not."""
+    """Explain why a YAML file that pytest did not collect is not a zoo file."""
     try:
         return (yield)
     except pytest.UsageError as error:
-        error.args = tuple(with_reason(arg) if isinstance(arg, str) else arg for arg in error.args)
+        error.args = tuple(explain_not_found(arg) if isinstance(arg, str) else arg for arg in error.args)
         raise
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Heed our markers, once for all tests: it costs nothing where tests are but listed, and next to nothing else."""
+    """Apply the markers ``lens`` and ``lens_expect``, unless tests are only listed."""
     if session.config.option.collectonly:
         return
-    marked = [item for item in session.items if any(mark.name in _MARKERS for mark in item.iter_markers())]
-    if marked:
+    items = [item for item in session.items if any(mark.name in _MARKERS for mark in item.iter_markers())]
+    if items:
         from pytest_torchlens.plugin.marker import MarkerApplication
 
-        session.config.pluginmanager.register(MarkerApplication(marked), "lens-marked")
+        session.config.pluginmanager.register(MarkerApplication(items), "lens-markers")
 
 
 _MARKERS = ("lens", "lens_expect")

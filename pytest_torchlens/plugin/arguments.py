@@ -1,4 +1,4 @@
-"""Which command-line arguments name zoo files; answered in every run, so without any import of weight."""
+"""Tells which command-line arguments name zoo files; pytest needs it in every run, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
+
 ZOO_FOLDER = "model_zoo_configs"
 ENDINGS = (".yaml", ".yml")
 ZOO_KEYS = {"provider", "defaults", "rules"}
-
-
-def zoo_folders(config: pytest.Config) -> tuple[Path, ...]:
-    """Return the folders in which the project keeps zoo files."""
-    return tuple(config.getini("lens_zoo_paths") or [config.rootpath / ZOO_FOLDER])
-
-
-def argument_path(config: pytest.Config, arg: str) -> Path:
-    """Return the path of an argument as pytest forms those of its nodes: absolute, links not followed."""
-    path = config.invocation_params.dir / arg.partition("::")[0]
-    return Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow links
 
 
 def names_zoo(config: pytest.Config, arg: str) -> bool:
@@ -31,18 +21,18 @@ def names_zoo(config: pytest.Config, arg: str) -> bool:
     path = argument_path(config, arg)
     if path.suffix not in ENDINGS:
         return is_zoo_folder(config, path)
-    return is_zoo_folder(config, path.parent) or _is_a_zoo(path)
+    return is_zoo_folder(config, path.parent) or _is_zoo_file(path)
 
 
 def is_zoo_folder(config: pytest.Config, path: Path) -> bool:
-    """Whether a folder holds zoo files, by its name or the project's word."""
+    """Whether a folder holds zoo files, by its name or by ``lens_zoo_paths``."""
     return path.name == ZOO_FOLDER or path in zoo_folders(config)
 
 
-def _is_a_zoo(path: Path) -> bool:
-    """Whether a YAML file that the user named is a zoo file, and not one of another plugin's.
+def _is_zoo_file(path: Path) -> bool:
+    """Whether a YAML file that the user named is a zoo file, and not another plugin's file.
 
-    A zoo file without its provider is one, so that it is told what it lacks.
+    A zoo file without a provider counts, so that an error can say what is missing.
     """
     if not path.is_file():
         return False
@@ -51,9 +41,20 @@ def _is_a_zoo(path: Path) -> bool:
     return "provider" in keys or (len(keys) <= len(ZOO_KEYS) and bool(keys & ZOO_KEYS))
 
 
-def with_reason(message: str) -> str:
-    """Return what pytest says of an argument that it did not find, and of a YAML file why we did not take it."""
+def zoo_folders(config: pytest.Config) -> tuple[Path, ...]:
+    """Return the project's folders of zoo files."""
+    return tuple(config.getini("lens_zoo_paths") or [config.rootpath / ZOO_FOLDER])
+
+
+def argument_path(config: pytest.Config, arg: str) -> Path:
+    """Return the path of an argument as pytest makes the paths of nodes: absolute, links not followed."""
+    path = config.invocation_params.dir / arg.partition("::")[0]
+    return Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow links
+
+
+def explain_not_found(message: str) -> str:
+    """Add to pytest's message about a YAML file that it did not collect why the file is not a zoo file."""
     found = re.match(r"(?:not found: |found no collectors for )(.+\.ya?ml)(?:::.*)?$", message, re.MULTILINE)
     if found is None or not Path(found[1]).is_file():
         return message
-    return f"{message}\n(it is no zoo file of pytest-torchlens: it has no key 'provider')"
+    return f"{message}\n(it is not a zoo file of pytest-torchlens: it has no key 'provider')"

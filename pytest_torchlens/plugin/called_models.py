@@ -22,33 +22,34 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from collections.abc import Iterator
 
-ZOO = "tests"
-"""What stands for the zoo of a model that a test called."""
-_PAGES = pytest.StashKey[list[str]]()
+TESTS_ZOO = "tests"
+"""The zoo name of models that tests call."""
+_PAGES_KEY = pytest.StashKey[list[str]]()
 
 
 class CalledModels:
-    """Keeps a report of each, in the process of the test, and has them all where the run's report is written.
+    """Writes a report of each model in the process of its test, and reads all of them in the controller.
 
     Parameters
     ----------
-    gathered
-        Where reports of models get from one process to the other.
+    files
+        The report files that processes share.
     folder
-        The report's folder; None where no report is asked for.
+        The folder of the run's report; None without one.
     """
 
-    def __init__(self, gathered: ReportFolder, folder: Path | None) -> None:
-        self._gathered = gathered
+    def __init__(self, files: ReportFolder, folder: Path | None) -> None:
+        self._files = files
         self._folder = folder
         self._names: Counter[str] = Counter()
-        self._keys: dict[str, None] = {}
+        self._tests: dict[str, str] = {}
+        """Node id of the test, by the key of a model's report."""
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._tests)
 
     def add(self, item: pytest.Item, name: str, history: HistoryRecord, verdict: Verdict | None) -> ModelReport:
-        """Make a report of a model; where a folder is, it gets a page."""
+        """Make a report of a model; it gets a page if the run has a report."""
         place = f"{item.nodeid}::{name}"
         self._names[place] += 1
         number = f" ({self._names[place]})" if self._names[place] > 1 else ""
@@ -57,7 +58,7 @@ class CalledModels:
 
         failed = verdict is not None and verdict.status is Status.FAILED
         report = ModelReport(
-            zoo=ZOO,
+            zoo=TESTS_ZOO,
             name=f"{place}{number}",
             nodeid=f"{place}{number}",
             outcome=Outcome.FAILED if failed else Outcome.PASSED,
@@ -68,35 +69,36 @@ class CalledModels:
             findings=audit(Subject(history)),
         )
         if self._folder is not None:
-            self._keep(item, report, self._folder)
+            self._write(item, report, self._folder)
         return report
 
-    def _keep(self, item: pytest.Item, report: ModelReport, folder: Path) -> None:
+    def _write(self, item: pytest.Item, report: ModelReport, folder: Path) -> None:
         from pytest_torchlens.report import save_drawing
 
-        self._gathered.write(save_drawing(report, folder))
-        item.stash.setdefault(_PAGES, []).append(report.nodeid)
+        self._files.write(save_drawing(report, folder))
+        item.stash.setdefault(_PAGES_KEY, []).append(report.nodeid)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Have the test's report tell of its pages."""
+        """Add the keys of the models' reports to the test's report."""
         report: Any = yield
-        report.lens_pages = item.stash.get(_PAGES, [])
-        told: pytest.TestReport = report
-        return told
+        report.lens_pages = item.stash.get(_PAGES_KEY, [])
+        changed: pytest.TestReport = report
+        return changed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Hear of them."""
-        self._keys.update(dict.fromkeys(getattr(report, "lens_pages", ())))
+        """Store the keys, with the test's node id."""
+        self._tests.update(dict.fromkeys(getattr(report, "lens_pages", ()), report.nodeid))
 
     def reports(self) -> Iterator[ModelReport]:
-        """Yield the reports, in the order in which tests were done."""
-        found = (self._gathered.read(key) for key in self._keys)
-        return (replace(report, nodeid=report.nodeid.rpartition("::")[0]) for report in found if report is not None)
+        """Yield the reports, in the order in which the tests ended."""
+        for key, test in self._tests.items():
+            if report := self._files.read(key):
+                yield replace(report, nodeid=test)
 
 
-def page_of(request: pytest.FixtureRequest) -> Any:
-    """Return what the fixture ``lens_report`` gives."""
+def lens_report_function(request: pytest.FixtureRequest) -> Any:
+    """Return the value of the fixture ``lens_report``."""
 
     def add(model: Any, input_args: Any = (), input_kwargs: Any = None, *, name: str = "") -> ModelReport:
         from pytest_torchlens.functions import get_model_metadata
@@ -104,9 +106,9 @@ def page_of(request: pytest.FixtureRequest) -> Any:
 
         __tracebackhide__ = True
         history = model if isinstance(model, HistoryView) else get_model_metadata(model, input_args, input_kwargs)
-        called = request.config.pluginmanager.get_plugin("lens-called")
-        if called is None:  # a run without any option of ours
-            called = CalledModels(ReportFolder(Path(), {}), None)
-        return called.add(request.node, name or history.model_name, history.record(), None)
+        called_models = request.config.pluginmanager.get_plugin("lens-called-models")
+        if called_models is None:  # a run without --lens options
+            called_models = CalledModels(ReportFolder(Path(), {}), None)
+        return called_models.add(request.node, name or history.model_name, history.record(), None)
 
     return add

@@ -1,4 +1,4 @@
-"""The failure of a model as pytest reports it: its text, its traceback, and its properties in JUnit XML."""
+"""A model's failure as pytest reports it: its text, its traceback, and its properties in JUnit XML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import _pytest
 import pluggy
 
 from pytest_torchlens.baseline.store import key_of
-from pytest_torchlens.baseline.wording import told
+from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.plugin.settings import command_options
 
 if TYPE_CHECKING:
@@ -25,8 +25,57 @@ if TYPE_CHECKING:
     from pytest_torchlens.records import PartVerdict
 
 
+MOST_FAILURES = 3
+"""Failures of a part in pytest's text; the report has ten."""
+_SHOWN_AS_MESSAGE = ("ZooError", "BaselineError")
+
+
+def failure_text(report: ModelReport, config: pytest.Config) -> str:
+    """Return the error of a worker process, or the failure of a validation or comparison; empty if there is none."""
+    if report.error:
+        return _error(report, report.error)
+    if report.comparison is not None and report.comparison.fails:
+        name, key = f"{report.zoo}:{report.name}", key_of(report.zoo, report.name)
+        return comparison_text(report.comparison, name, key, command_options(config))
+    if report.verdict is None or report.verdict:
+        return ""
+    failed = [part for part in report.verdict.parts if not part.status.ok]
+    if not failed:
+        reasons = "; ".join(dict.fromkeys(part.reason for part in report.verdict.parts if part.reason))
+        return f"{report.zoo}:{report.name}: nothing was validated: {reasons or 'no part was run'}"
+    names = " and ".join(part.name for part in failed)
+    lines = [f"{report.zoo}:{report.name}: validation failed in {names}"]
+    for part in failed:
+        lines += ["", *part_text(part)]
+    return "\n".join(lines)
+
+
+def _error(report: ModelReport, error: ErrorRecord) -> str:
+    if error.type in _SHOWN_AS_MESSAGE:
+        return error.message
+    if error.traceback:
+        return f"{error.traceback}{_where(error)}"
+    return f"{report.zoo}:{report.name}: {error.type} in stage {error.stage.value!r}: {error.message}"
+
+
+def part_text(part: PartVerdict) -> list[str]:
+    """Return the failures of a part as lines."""
+    lines = [f"{part.name}: {part.num_failures} of {part.checked} {part.unit} failed"]
+    for failure in part.failures[:MOST_FAILURES]:
+        lines += _failure(failure)
+    if part.num_failures > MOST_FAILURES:
+        lines.append(f"  and {part.num_failures - MOST_FAILURES} more; the first in execution order stands first")
+    return lines
+
+
+def _failure(failure: Failure) -> list[str]:
+    facts = {"at": failure.source_line, "likely cause": failure.cause, "what to do": failure.advice}
+    head = f"{failure.operation}: {failure.message}" if failure.operation else failure.message
+    return [f"  {head}", *(f"      {name}: {text}" for name, text in facts.items() if text)]
+
+
 def junit_properties(report: ModelReport) -> list[tuple[str, str]]:
-    """Return a few short properties, all text."""
+    """Return the model's properties for JUnit XML, as text."""
     found: dict[str, object] = {"status": report.stage.value if report.error else "recorded"}
     if history := report.history:
         found.update(ops=history.num_operations, layers=history.num_layers, params=history.total_params)
@@ -49,78 +98,28 @@ def junit_properties(report: ModelReport) -> list[tuple[str, str]]:
     return [(f"lens.{name}", str(value)) for name, value in found.items()]
 
 
-_TOLD_BY_MESSAGE = ("ZooError", "BaselineError")
-MOST_SHOWN = 3
-"""Failures of a part that are told; the report has ten."""
-
-
-def failure_text(report: ModelReport, config: pytest.Config) -> str:
-    """Return what went wrong in a worker process, or what a validation or comparison found; empty where nothing did."""
-    if report.error:
-        return _error(report, report.error)
-    if report.comparison is not None and report.comparison.fails:
-        name, key = f"{report.zoo}:{report.name}", key_of(report.zoo, report.name)
-        return told(report.comparison, name, key, command_options(config))
-    if report.verdict is None or report.verdict:
-        return ""
-    failed = [part for part in report.verdict.parts if not part.status.ok]
-    if not failed:
-        reasons = "; ".join(dict.fromkeys(part.reason for part in report.verdict.parts if part.reason))
-        return f"{report.zoo}:{report.name}: nothing was validated: {reasons or 'no part was run'}"
-    names = " and ".join(part.name for part in failed)
-    lines = [f"{report.zoo}:{report.name}: validation failed in {names}"]
-    for part in failed:
-        lines += ["", *part_text(part)]
-    return "\n".join(lines)
-
-
-def _error(report: ModelReport, error: ErrorRecord) -> str:
-    if error.type in _TOLD_BY_MESSAGE:
-        return error.message
-    if error.traceback:
-        return f"{error.traceback}{_where(error)}"
-    return f"{report.zoo}:{report.name}: {error.type} in stage {error.stage.value!r}: {error.message}"
-
-
-def part_text(part: PartVerdict) -> list[str]:
-    """Return what failed in a part, in lines."""
-    lines = [f"{part.name}: {part.num_failures} of {part.checked} {part.unit} failed"]
-    for failure in part.failures[:MOST_SHOWN]:
-        lines += _failure(failure)
-    if part.num_failures > MOST_SHOWN:
-        lines.append(f"  and {part.num_failures - MOST_SHOWN} more; the first in execution order stands first")
-    return lines
-
-
-def _failure(failure: Failure) -> list[str]:
-    facts = {"at": failure.source_line, "likely cause": failure.cause, "what to do": failure.advice}
-    head = f"{failure.operation}: {failure.message}" if failure.operation else failure.message
-    return [f"  {head}", *(f"      {name}: {text}" for name, text in facts.items() if text)]
-
-
-def is_models_own(error: ErrorRecord) -> bool:
-    """Whether an error has a traceback that tells its reader something."""
-    return bool(error.traceback) and error.type not in _TOLD_BY_MESSAGE
+def has_model_traceback(error: ErrorRecord) -> bool:
+    """Whether an error has a traceback from the model."""
+    return bool(error.traceback) and error.type not in _SHOWN_AS_MESSAGE
 
 
 def represent_text(error: ErrorRecord, place: Path) -> ExceptionRepr:
-    """Return an exception that is known as text, with the line of it that pytest's summary and JUnit tell.
+    """Return a representation of a recorded exception, with the line that pytest's summary and JUnit XML show.
 
     Parameters
     ----------
     place
-        The file that is named where the traceback names none.
+        The file to name if the traceback names none.
     """
     from _pytest._code.code import ReprEntryNative
     from _pytest._code.code import ReprExceptionInfo
     from _pytest._code.code import ReprFileLocation
     from _pytest._code.code import ReprTraceback
 
-    from pytest_torchlens.report.summary import Frame
-    from pytest_torchlens.report.summary import last_frame
+    from pytest_torchlens.records import SourcePlace
 
     text = f"{error.traceback}{_where(error)}\n"
-    frame = last_frame(error.traceback) or Frame(str(place), 1, None)
+    frame = error.source_place or SourcePlace(str(place), 1)
     crash = ReprFileLocation(frame.file, frame.line, f"{error.type}: {error.message}".removesuffix(": "))
     return ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), crash)
 
@@ -132,9 +131,9 @@ def _where(error: ErrorRecord) -> str:
 def represent(
     excinfo: pytest.ExceptionInfo[BaseException], error: ErrorRecord, place: Path, config: pytest.Config
 ) -> ExceptionRepr:
-    """Return a model's exception with its own frames, and the stage it came up in."""
+    """Return a representation of a model's exception with the model's frames and the stage."""
     style: Any = config.getoption("tbstyle", "auto")
-    is_odd = str(excinfo.value) != error.message  # it had characters that no file can hold
+    is_odd = str(excinfo.value) != error.message  # the record replaced characters that cannot be encoded
     if is_odd or (style == "native" and not config.getoption("fulltrace", False)):
         return represent_text(error, place)
     text = excinfo.getrepr(

@@ -1,4 +1,4 @@
-"""Fixtures for any test, and what ``assert left == right`` says of tensors and histories.
+"""Fixtures for any test, and explanations of ``assert left == right`` for tensors and histories.
 
 pytest imports this module in every run: it imports nothing heavy.
 """
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 def explain(operator: str, left: Any, right: Any) -> list[str] | None:
-    """Return the lines that explain why a comparison failed; None where there is nothing of ours to say."""
+    """Return lines that explain why tensors or histories differ; None for anything else."""
     torch, view = sys.modules.get("torch"), sys.modules.get("pytest_torchlens.history.view")
     if operator != "==":
         return None
     if torch and isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        return _of_tensors(torch, left, right)
+        return _explain_tensors(torch, left, right)
     if view and isinstance(left, view.HistoryView) and isinstance(right, view.HistoryView):
-        return _of_histories(left, right)
+        return _explain_histories(left, right)
     return None
 
 
-def _of_tensors(torch: Any, left: Any, right: Any) -> list[str]:
+def _explain_tensors(torch: Any, left: Any, right: Any) -> list[str]:
     words = [f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for tensor in (left, right)]
     try:
         torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
@@ -42,7 +42,7 @@ def _of_tensors(torch: Any, left: Any, right: Any) -> list[str]:
     return [" == ".join(words), "all elements are equal"]
 
 
-def _of_histories(left: Any, right: Any) -> list[str]:
+def _explain_histories(left: Any, right: Any) -> list[str]:
     from pytest_torchlens.history.rerun import graph_differences
 
     addresses = {module.address for module in left.record().modules}
@@ -61,14 +61,14 @@ def lens_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
             history = lens_trace(model, x)
             assert history["conv2d_1_1"].tensor_shape == (1, 64, 55, 55)
 
-    It is `pytest_torchlens.log_forward_pass`: a tensor is the one argument of ``forward``, a list or tuple
-    holds the positional arguments, `input_kwargs` the others.  The model is left as it was found.  With
-    ``--lens-validate`` the record is proved too, as that of each model that a test calls.
+    It is `pytest_torchlens.log_forward_pass`: a tensor is the only argument of ``forward``, a list or tuple
+    holds the positional arguments, `input_kwargs` the others.  The model's state is preserved.  With
+    ``--lens-validate`` the record is validated too, like that of each model that a test calls.
     """
     from pytest_torchlens.functions import log_forward_pass
 
-    listening = request.config.pluginmanager.get_plugin("lens-autotrace")
-    trace = log_forward_pass if listening is None else listening.with_validation(request.node, log_forward_pass)
+    autotrace = request.config.pluginmanager.get_plugin("lens-autotrace")
+    trace = log_forward_pass if autotrace is None else autotrace.with_validation(request.node, log_forward_pass)
     if "lens_check" not in request.fixturenames:
         return trace
 
@@ -79,14 +79,14 @@ def lens_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture
 def lens_validate() -> Callable[..., Any]:
-    """Validate one forward pass of a model: the verdict is true when its graph, replayed, gives equal values.
+    """Validate one forward pass of a model: the verdict is true if a replay of its graph gives equal values.
 
     Example::
 
         def test_graph_holds(lens_validate):
             assert lens_validate(model, x)
 
-    It is `pytest_torchlens.validate_model_activations`, and takes its inputs as `lens_trace` does.
+    It is `pytest_torchlens.validate_model_activations`, and takes its inputs like `lens_trace`.
     """
     from pytest_torchlens.functions import validate_model_activations
 
@@ -95,7 +95,7 @@ def lens_validate() -> Callable[..., Any]:
 
 @pytest.fixture
 def lens_report(request: pytest.FixtureRequest) -> Callable[..., ModelReport]:
-    """Give the forward pass of a model, or a history that is there, a page in the run's report.
+    """Add a page to the run's report for a model's forward pass, or for a recorded history.
 
     Example::
 
@@ -103,19 +103,19 @@ def lens_report(request: pytest.FixtureRequest) -> Callable[..., ModelReport]:
             history = lens_trace(model, x)
             lens_report(history, name="encoder")
 
-    The page is in the folder of ``--lens-report=DIR``, with graph, layers and modules; without that option there is
-    none.  ``lens_report(model, x)`` records the pass itself, and takes its inputs as `lens_trace` does.  What the page
-    is made of is returned, a `ModelReport`.
+    The page is in the folder of ``--lens-report=DIR``, with graph, layers and modules; without that option there is no
+    page.  ``lens_report(model, x)`` records the pass itself, and takes its inputs like `lens_trace`.  It returns a
+    `ModelReport`, the data of the page.
     """
-    from pytest_torchlens.plugin.called_models import page_of
+    from pytest_torchlens.plugin.called_models import lens_report_function
 
-    add: Callable[..., ModelReport] = page_of(request)
+    add: Callable[..., ModelReport] = lens_report_function(request)
     return add
 
 
 @pytest.fixture
 def lens_draw(tmp_path: Path) -> Callable[..., Path]:
-    """Draw the forward pass of a model, or a history that is there, and return the picture's path.
+    """Draw a model's forward pass, or a recorded history, and return the picture's path.
 
     Example::
 
@@ -123,9 +123,9 @@ def lens_draw(tmp_path: Path) -> Callable[..., Path]:
             path = lens_draw(model, x, focus="encoder", vis_opt="rolled")
             assert "conv2d_1_1" in path.read_text()
 
-    The picture is ``model_graph.svg`` in the test's ``tmp_path``, or where `path` says; the ending is the format.  A
-    tensor is the one argument of ``forward``, a list or tuple holds the positional arguments, `input_kwargs` the
-    others; ``lens_draw(history)`` needs none.  All other options are those of `pytest_torchlens.DrawOptions`.
+    The picture is ``model_graph.svg`` in the test's ``tmp_path``, or `path`, whose ending sets the format.  A
+    tensor is the only argument of ``forward``, a list or tuple holds the positional arguments, `input_kwargs` the
+    others; ``lens_draw(history)`` needs no inputs.  The other options are those of `pytest_torchlens.DrawOptions`.
     """
 
     def draw(
@@ -142,7 +142,7 @@ def lens_draw(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def lens_recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
-    """Record tensors of a model while it trains, and fail at the step where something is not as expected.
+    """Record tensors of a model while it trains, and fail at the step that breaks an expectation.
 
     Example::
 
@@ -157,7 +157,7 @@ def lens_recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
 
     It is a `pytest_torchlens.recorder.Recorder`.  With ``--lens-report=DIR`` curves and videos are in
     ``DIR/training``; ``lens_recorder.configure(folder=..., every=5)`` sets this and other options.  The marker
-    ``lens_expect`` says the same of a test that does not name the fixture, and finds its models by itself.
+    ``lens_expect`` does the same for a test without this fixture, and finds its models by itself.
     """
     from pytest_torchlens.plugin.training import recorder_of
 
@@ -166,18 +166,17 @@ def lens_recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
 
 @pytest.fixture
 def lens_check(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Compare the forward pass of a model with the one stored as its baseline, and fail the test if it changed.
+    """Compare a model's forward pass with its stored baseline, and fail the test if it changed.
 
     Example::
 
         def test_net_computes_what_it_did(lens_trace, lens_check):
             lens_check(lens_trace(model, x, random_seed=0))
 
-    The first run stores nothing: ``pytest --lens-update=new``, or ``pytest-lens accept``, does, into
+    The first run stores no baseline: ``pytest --lens-update=new`` or ``pytest-lens accept`` stores it in
     ``lens_baselines/<test file>/<test>.json``.  A test that checks several histories gives each a `name`.  `fail_on`
-    has conditions, as ``--lens-fail-on``.  The model must still hold the values that it had before the pass; a history
-    of `lens_trace` holds its model in such a test, for one of `log_forward_pass` the test does.  What was found is
-    returned, a `Comparison`.
+    takes conditions, like ``--lens-fail-on``.  The model must still exist, with the values from before the pass:
+    `lens_trace` keeps it alive in such a test; with `log_forward_pass` the test must.  It returns a `Comparison`.
     """
     from pytest_torchlens.plugin.check import Check
 
@@ -186,7 +185,7 @@ def lens_check(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture
 def lens_model(request: pytest.FixtureRequest) -> Iterator[LensModel]:
-    """Run a test with each model of a zoo that its mark ``lens_zoo`` names: built when the test begins, freed after.
+    """Run a test with each model of a zoo that its mark ``lens_zoo`` names; the model is freed after the test.
 
     Example::
 
@@ -195,8 +194,8 @@ def lens_model(request: pytest.FixtureRequest) -> Iterator[LensModel]:
             output = lens_model.model(*lens_model.args, **lens_model.kwargs)
             assert output.shape == (1, 1000), lens_model.name
 
-    `include` and `exclude` are names or globs, one or several; `limit` keeps the first by name.  The zoo file's
-    weights, inputs, marks and reasons to skip hold as they do for ``--lens-zoo``.
+    `include` and `exclude` are names or globs, one or several; `limit` takes the first models by name.  The zoo file's
+    weights, inputs, marks and skip reasons apply as with ``--lens-zoo``.
     """
     from pytest_torchlens.plugin.zoo_marker import lend_model
 

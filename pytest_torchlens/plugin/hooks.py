@@ -24,54 +24,54 @@ if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.zoo import Inputs
 
-_OF_MODELS = ("pytest_lens_configure_model", "pytest_lens_make_inputs")
+_MODEL_HOOKS = ("pytest_lens_configure_model", "pytest_lens_make_inputs")
 
 
 class HookError(Exception):
-    """A hook answered what it must not."""
+    """A hook returned a value of a wrong type."""
 
-    def __init__(self, hook: str, wanted: str, answer: object) -> None:
-        super().__init__(f"{hook} returned {answer!r:.80} ({type(answer).__name__}); it returns {wanted}")
+    def __init__(self, hook: str, expected: str, answer: object) -> None:
+        super().__init__(f"{hook}: expected {expected}, got {answer!r:.80} ({type(answer).__name__})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HookedCase(ModelCase):
-    """A model that hooks have a say in: it is built in the process that knows them."""
+    """A model that hooks change; it is built in the process that has the hooks."""
 
     config: pytest.Config
 
     def build(self) -> nn.Module:
-        """Return the model as the settings want it, and then the hooks."""
+        """Return the model, built by the settings and then changed by the hooks."""
         model = super().build()
         self.config.hook.pytest_lens_configure_model(config=self.config, case=self, model=model)
         return model
 
     def make_inputs(self, model: nn.Module) -> Inputs:
-        """Return the inputs that a hook makes, else those of the settings."""
+        """Return the inputs from a hook, else those of the settings."""
         with self.fixed_seed():
-            made = self.config.hook.pytest_lens_make_inputs(config=self.config, case=self, model=model)
-        return super().make_inputs(model) if made is None else inputs_of(made)
+            inputs = self.config.hook.pytest_lens_make_inputs(config=self.config, case=self, model=model)
+        return super().make_inputs(model) if inputs is None else inputs_of(inputs)
 
 
-def concerns_models(config: pytest.Config) -> bool:
-    """Return whether a hook is implemented that has a say in models."""
-    return any(getattr(config.hook, name).get_hookimpls() for name in _OF_MODELS)
+def has_model_hooks(config: pytest.Config) -> bool:
+    """Whether a hook that changes models or inputs is implemented."""
+    return any(getattr(config.hook, name).get_hookimpls() for name in _MODEL_HOOKS)
 
 
 def with_hooks(case: ModelCase, config: pytest.Config) -> ModelCase:
-    """Return the model with what hooks have to say in it."""
-    if not concerns_models(config):
+    """Return a case that applies the hooks, if any are implemented."""
+    if not has_model_hooks(config):
         return case
     return HookedCase(config=config, **{field.name: getattr(case, field.name) for field in fields(case)})
 
 
-def with_facts(environment: Environment, config: pytest.Config) -> Environment:
-    """Return the environment with the facts that hooks know of it.
+def add_environment_facts(environment: Environment, config: pytest.Config) -> Environment:
+    """Return the environment with the facts that hooks return.
 
     Raises
     ------
     pytest.UsageError
-        If one answers anything but text by name.
+        If a hook does not return a mapping of text to text.
     """
     settings = dict(environment.settings)
     for facts in config.hook.pytest_lens_environment(config=config, environment=environment):
@@ -82,29 +82,29 @@ def with_facts(environment: Environment, config: pytest.Config) -> Environment:
 
 
 def apply_compare_hook(comparison: Comparison, key: str, config: pytest.Config) -> Comparison:
-    """Return what was found of a model, with the last word on whether it fails.
+    """Return the comparison; a hook can decide whether it fails.
 
     Raises
     ------
     HookError
-        If a hook answers neither a truth value nor None.
+        If a hook returns neither a bool nor None.
     """
     fails = config.hook.pytest_lens_compare(config=config, key=key, comparison=comparison)
     if fails is None or fails is comparison.fails:
         return comparison
     if not isinstance(fails, bool):
-        raise HookError("pytest_lens_compare", "True where the model fails, False where not, or None", fails)
+        raise HookError("pytest_lens_compare", "True if the model fails, False if not, or None", fails)
     note = f"a hook pytest_lens_compare says that it {'fails' if fails else 'does not fail'}"
     return replace(comparison, fails=fails, notes=(*comparison.notes, note))
 
 
-def with_last_words(report: ModelReport, key: str, config: pytest.Config) -> ModelReport:
-    """Return the report of a model with what hooks say of its comparison, and to its reader.
+def apply_report_hooks(report: ModelReport, key: str, config: pytest.Config) -> ModelReport:
+    """Return the model's report with the verdict and the notes of hooks.
 
     Raises
     ------
     HookError
-        If one answers what it must not.
+        If a hook returns a value of a wrong type.
     """
     if report.comparison is not None:
         comparison = apply_compare_hook(report.comparison, key, config)
@@ -113,11 +113,11 @@ def with_last_words(report: ModelReport, key: str, config: pytest.Config) -> Mod
             report = replace(report, outcome=end[0], stage=end[1])
         report = replace(report, comparison=comparison)
     answers = config.hook.pytest_lens_report_notes(config=config, report=report)
-    return replace(report, notes=(*report.notes, *(line for answer in answers for line in _lines(answer))))
+    return replace(report, notes=(*report.notes, *(line for answer in answers for line in _note_lines(answer))))
 
 
-def _lines(answer: Any) -> list[str]:
+def _note_lines(answer: Any) -> list[str]:
     lines = [answer] if isinstance(answer, str) else list(answer) if isinstance(answer, list | tuple) else [answer]
     if not all(isinstance(line, str) for line in lines):
-        raise HookError("pytest_lens_report_notes", "text, or a list of such", answer)
+        raise HookError("pytest_lens_report_notes", "text, or a list of text", answer)
     return lines

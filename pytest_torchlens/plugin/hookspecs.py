@@ -1,4 +1,4 @@
-"""Hooks that other plugins and conftest files can implement."""
+"""The hooks that other plugins and conftest files can implement."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def pytest_lens_register_zoo(config: pytest.Config) -> Path | Iterable[Path] | None:
-    """Name zoo files besides those of the project and those that ship with pytest-torchlens.
+    """Name zoo files in addition to the project's and those that ship with pytest-torchlens.
 
-    Called once a run, when models are first asked for.  A file ``birds.yaml`` is then found by ``--lens-zoo birds``
-    and ``@pytest.mark.lens_zoo("birds")``; the project's own file of that name wins.
+    Called once per run, when models are first needed.  A file ``birds.yaml`` is then found by ``--lens-zoo birds``
+    and ``@pytest.mark.lens_zoo("birds")``; a project's file of that name takes precedence.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def pytest_lens_register_zoo(config: pytest.Config) -> Path | Iterable[Path] | N
     -------
     Path or iterable of Path
         Zoo files.  Their ``provider`` may be ``python:package.module:FUNCTION``, whose function returns a mapping of
-        names to builders, or a `pytest_torchlens.zoo.Provider`: worker processes read the file anew, so it must be
-        complete in itself.
+        names to builders, or a `pytest_torchlens.zoo.Provider`.  Worker processes read the file again, so it must be
+        complete.
 
     Examples
     --------
@@ -53,11 +53,11 @@ def pytest_lens_register_zoo(config: pytest.Config) -> Path | Iterable[Path] | N
 
 
 def pytest_lens_configure_model(config: pytest.Config, case: ModelCase, model: nn.Module) -> None:
-    """Change a model of a zoo after it was built, in place: patch it, set what its zoo file cannot.
+    """Change a model of a zoo in place after it was built: patch it, or set what its zoo file cannot set.
 
-    Called after each time that a model is built, with weights, dtype, device and mode as the zoo file has them; all
-    implementations are.  Models are then run in pytest's own process, for others load no ``conftest.py``:
-    ``--lens-isolate`` is refused.
+    Called each time a model is built, after the zoo file's weights, dtype, device and mode are applied; all
+    implementations are called.  Models then run in pytest's own process, because other processes do not load
+    ``conftest.py``, and ``--lens-isolate`` is a usage error.
 
     Parameters
     ----------
@@ -80,11 +80,11 @@ def pytest_lens_configure_model(config: pytest.Config, case: ModelCase, model: n
 
 @pytest.hookspec(firstresult=True)
 def pytest_lens_make_inputs(config: pytest.Config, case: ModelCase, model: nn.Module) -> Any:
-    """Make the inputs of a model of a zoo, in place of those that its zoo file describes.
+    """Make the inputs of a model of a zoo, instead of those that its zoo file describes.
 
-    Called several times for a model: return the same values each time, in new tensors.  The first answer that is not
-    None counts.  The generators of torch are seeded as the zoo file says, and put back after.  ``--lens-isolate`` is
-    refused, as for `pytest_lens_configure_model`.
+    Called several times for a model: return the same values each time, in new tensors.  The first result that is not
+    None is used.  The generators of torch are seeded as the zoo file says, and restored afterwards.
+    ``--lens-isolate`` is a usage error, as for `pytest_lens_configure_model`.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def pytest_lens_make_inputs(config: pytest.Config, case: ModelCase, model: nn.Mo
     Returns
     -------
     Tensor, tuple, list, dict or None
-        The one argument; positional arguments; keyword arguments; None for those of the zoo file.
+        The only argument; positional arguments; keyword arguments; None for the inputs of the zoo file.
 
     Examples
     --------
@@ -111,22 +111,22 @@ def pytest_lens_make_inputs(config: pytest.Config, case: ModelCase, model: nn.Mo
 
 
 def pytest_lens_environment(config: pytest.Config, environment: Environment) -> Mapping[str, str] | None:
-    """Name facts of the machine or the build that a reader of the report should know.
+    """Name facts about the machine or the build that a reader of the report should know.
 
-    Called once a run over models of zoos, before they are collected, where the run is told of; all implementations are.
-    A ``conftest.py`` is heard that pytest has loaded by then: that of rootdir, and of folders that were named.
+    Called once per run over models of zoos, in the controller, before collection; all implementations are called.
+    pytest has then loaded the ``conftest.py`` of rootdir and of the folders in the arguments.
 
     Parameters
     ----------
     config
         pytest's configuration.
     environment
-        What is known.
+        The environment so far.
 
     Returns
     -------
     mapping of str to str, or None
-        Facts by name.  They stand among the report's settings, in its pages and in ``report.json``.
+        Facts by name.  The report lists them among its settings, in its pages and in ``report.json``.
 
     Examples
     --------
@@ -139,24 +139,24 @@ def pytest_lens_environment(config: pytest.Config, environment: Environment) -> 
 
 @pytest.hookspec(firstresult=True)
 def pytest_lens_compare(config: pytest.Config, key: str, comparison: Comparison) -> bool | None:
-    """Have the last word on whether a model that was compared with its baseline fails.
+    """Decide whether a model that was compared with its baseline fails.
 
-    Called for each model that was compared, of a zoo or by ``lens_check``, in the process of its test.  The first
-    answer that is not None counts, and a note says that a hook gave it.
+    Called for each comparison, of a zoo's model or by ``lens_check``, in the process of its test.  The first result
+    that is not None is used, and a note says that a hook decided.
 
     Parameters
     ----------
     config
         pytest's configuration.
     key
-        Of the baseline: ``"timm/resnet18"``.
+        The key of the baseline: ``"timm/resnet18"``.
     comparison
-        What was found, with ``verdict``, ``fails`` and ``findings``.
+        The comparison, with ``verdict``, ``fails`` and ``findings``.
 
     Returns
     -------
     bool or None
-        Whether it fails; None where that is left to the conditions of ``--lens-fail-on``.
+        Whether it fails; None leaves that to the conditions of ``--lens-fail-on``.
 
     Examples
     --------
@@ -169,21 +169,21 @@ def pytest_lens_compare(config: pytest.Config, key: str, comparison: Comparison)
 
 
 def pytest_lens_report_notes(config: pytest.Config, report: ModelReport) -> str | list[str] | None:
-    """Say something to the reader of a model's page, and of its entry in ``report.json``.
+    """Add notes to a model's page, and to its entry in ``report.json``.
 
-    Called once for each model of a zoo that was run, in the process of its test; all implementations are.
+    Called once for each model of a zoo that ran, in the process of its test; all implementations are called.
 
     Parameters
     ----------
     config
         pytest's configuration.
     report
-        All that is known of the model.
+        The model's report.
 
     Returns
     -------
     str, list of str or None
-        Notes, below those of pytest-torchlens; None for none.
+        Notes, shown below those of pytest-torchlens; None for no note.
 
     Examples
     --------
@@ -196,24 +196,24 @@ def pytest_lens_report_notes(config: pytest.Config, report: ModelReport) -> str 
 
 @pytest.hookspec(firstresult=True)
 def pytest_lens_make_runner(config: pytest.Config, options: RunOptions, limits: JobLimits) -> Runner | None:
-    """Make what runs the models of zoos, in place of this process and of ``--lens-isolate``.
+    """Make a runner for the models of zoos, instead of this process and of ``--lens-isolate``.
 
-    Called once in each process that runs models, before the first.  The first answer that is not None counts.
+    Called once in each process that runs models, before the first model.  The first result that is not None is used.
 
     Parameters
     ----------
     config
         pytest's configuration.
     options
-        What is to be done with each model.
+        What to do with each model.
     limits
-        What a model may use whose zoo file says nothing else.
+        Time and memory of a model, unless its zoo file sets others.
 
     Returns
     -------
     pytest_torchlens.run.Runner or None
-        It has ``run(case, progress)``, which gives a `pytest_torchlens.run.IsolatedResult`, and ``close()``, called at
-        the end.  `pytest_torchlens.run.run_case` does the work wherever it is called.
+        It has ``run(case, progress)``, which returns a `pytest_torchlens.run.IsolatedResult`, and ``close()``, which is
+        called at the end.  `pytest_torchlens.run.run_case` runs a model in the calling process.
 
     Examples
     --------

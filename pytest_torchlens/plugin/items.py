@@ -11,13 +11,13 @@ import pytest
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.plugin.failure import failure_text
-from pytest_torchlens.plugin.failure import is_models_own
+from pytest_torchlens.plugin.failure import has_model_traceback
 from pytest_torchlens.plugin.failure import junit_properties
 from pytest_torchlens.plugin.failure import represent
 from pytest_torchlens.plugin.failure import represent_text
 from pytest_torchlens.plugin.hooks import HookError
+from pytest_torchlens.plugin.hooks import apply_report_hooks
 from pytest_torchlens.plugin.hooks import with_hooks
-from pytest_torchlens.plugin.hooks import with_last_words
 from pytest_torchlens.plugin.progress import Progress
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.zoo import ZooError
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 
 
 MOST_OUTPUT_LINES = 40
-"""Lines of what a model printed that are kept, the last ones."""
+"""How many of the last lines that a model printed the report shows."""
 
 
 class ZooFile(pytest.File):
-    """A zoo's YAML file; its items are the models that were asked for."""
+    """A zoo's YAML file; its items are the selected models."""
 
     lens: LensSession
 
     @classmethod
     def of(cls, parent: pytest.Collector, path: Path, lens: LensSession) -> ZooFile:
-        """Return the collector of a zoo file that the run is about."""
+        """Return the collector of a selected zoo file."""
         file: ZooFile = cls.from_parent(parent, path=path, nodeid=lens.selection.choices[path].nodeid)
         file.lens = lens
         return file
 
     def collect(self) -> Iterator[ModelItem]:
-        """Yield the models in the order of their names, the same in every process."""
+        """Yield the models sorted by name, so that every process has the same order."""
         choice = self.lens.selection.choices[self.path]
         for name in sorted(choice.names):
             yield ModelItem.of(self, with_hooks(choice.zoo.case(name), self.config), self.lens)
 
 
 class ModelItem(pytest.Item):
-    """One model of a zoo, run and recorded; with ``--lens-validate`` it fails if its graph does not hold."""
+    """Runs and records one model of a zoo; with ``--lens-validate`` it fails if the recorded graph is wrong."""
 
     lens: LensSession
     case: ModelCase
@@ -67,7 +67,7 @@ class ModelItem(pytest.Item):
 
     @classmethod
     def of(cls, parent: ZooFile, case: ModelCase, lens: LensSession) -> ModelItem:
-        """Return the item of a model, with the marks that its settings ask for."""
+        """Return the item of a model, with the marks in its settings."""
         item: ModelItem = cls.from_parent(parent, name=case.name)
         item.case, item.lens = case, lens
         for mark in ("lens", *case.settings.marks):
@@ -80,13 +80,13 @@ class ModelItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the model through all stages."""
-        place = str(self.lens.sweep.estimate) if self.lens.sweep.tells_places else ""
+        place = str(self.lens.sweep.estimate) if self.lens.sweep.shows_position else ""
         with Progress(self.config, self.name, place) as progress:
             report = self._run(progress)
         self.report = replace(report, nodeid=self.nodeid)
         try:
-            self.report = with_last_words(self.report, key_of(report.zoo, report.name), self.config)
-        finally:  # what is known of the model outlives a hook that raises
+            self.report = apply_report_hooks(self.report, key_of(report.zoo, report.name), self.config)
+        finally:  # a hook that raises must not lose the report
             self.lens.reports.write(self.report)
         if self.lens.options.junit_properties:
             self.user_properties.extend(junit_properties(self.report))
@@ -96,7 +96,7 @@ class ModelItem(pytest.Item):
             pytest.fail(text, pytrace=False)
 
     def _run(self, progress: Progress) -> ModelReport:
-        """Run it, by the other interpreter before, if it is to be compared with that."""
+        """Run the model; with ``--lens-against`` the other interpreter runs it first."""
         runner = self.lens.runner(self.parent.path)  # type: ignore[union-attr] # a ZooFile has a path
         if self.lens.against is None:
             return self._run_once(runner, progress)
@@ -105,19 +105,19 @@ class ModelItem(pytest.Item):
             report = self._run_once(runner, progress)
         finally:
             self.lens.against.forget(self.case)
-        return _with_error_there(report, error) if error else _with_notes(report, self.lens.against.notes)
+        return _with_reference_error(report, error) if error else _with_notes(report, self.lens.against.notes)
 
     def _run_once(self, runner: Runner | None, progress: Progress) -> ModelReport:
-        return self._run_apart(runner, progress) if runner else self._run_here(progress)
+        return self._run_with(runner, progress) if runner else self._run_in_this_process(progress)
 
-    def _run_here(self, progress: Progress) -> ModelReport:
+    def _run_in_this_process(self, progress: Progress) -> ModelReport:
         from pytest_torchlens.run import run_case
 
         result = run_case(self.case, self.lens.run_options, progress)
         self._exception = result.exception
         return result.report
 
-    def _run_apart(self, runner: Runner, progress: Progress) -> ModelReport:
+    def _run_with(self, runner: Runner, progress: Progress) -> ModelReport:
         result = runner.run(self.case, progress)
         if output := result.output.strip():
             self.add_report_section(
@@ -128,31 +128,31 @@ class ModelItem(pytest.Item):
         return result.report
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the model's own traceback, or what a validation found."""
+        """Return the model's traceback, or the failure of a validation."""
         if isinstance(excinfo.value, ZooError | BaselineError | HookError | pytest.UsageError):
             return str(excinfo.value)
         error = self.report.error if self.report else None
         if error and excinfo.value is self._exception:
             return represent(excinfo, error, self.path, self.config)
-        if error and is_models_own(error) and isinstance(excinfo.value, pytest.fail.Exception):
+        if error and has_model_traceback(error) and isinstance(excinfo.value, pytest.fail.Exception):
             return represent_text(error, self.path)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
-        """Return the zoo file, its first line (pytest needs one to tell of a skip), and the model's name."""
+        """Return the zoo file, its first line (pytest needs one to report a skip), and the model's name."""
         return self.path, 0, f"{self.case.zoo}:{self.name}"
 
 
-def _with_error_there(report: ModelReport, error: ErrorRecord) -> ModelReport:
-    """Return the report of a model that the other interpreter could not run, unless it failed here as well."""
-    fails_new = report.comparison is not None and report.comparison.fails  # as it must, with nothing to compare with
+def _with_reference_error(report: ModelReport, error: ErrorRecord) -> ModelReport:
+    """Return the report of a model that the other interpreter could not run, unless the model failed here too."""
+    fails_new = report.comparison is not None and report.comparison.fails  # without a reference it always fails
     if report.outcome is Outcome.FAILED and not fails_new:
         return report
     return replace(report, outcome=Outcome.FAILED, stage=error.stage, error=error, comparison=None)
 
 
 def _with_notes(report: ModelReport, notes: tuple[str, ...]) -> ModelReport:
-    """Return the report with notes on its comparison, if there is one."""
+    """Return the report with notes added to its comparison, if it has one."""
     if report.comparison is None:
         return report
     return replace(report, comparison=replace(report.comparison, notes=(*report.comparison.notes, *notes)))

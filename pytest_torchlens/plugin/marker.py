@@ -2,88 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from typing import Any
 
 import pytest
 
-from pytest_torchlens.plugin.options import MODES
-from pytest_torchlens.plugin.options import WHICH
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from pytest_torchlens.plugin.options import AUTOTRACE_MODES
+from pytest_torchlens.plugin.options import AUTOTRACE_VALUES
+from pytest_torchlens.records.options import Option
+from pytest_torchlens.records.options import check_options
+from pytest_torchlens.records.options import choice
 
 
 def marker_options(item: pytest.Item) -> dict[str, Any]:
-    """Return the options that an item's markers set, the nearest marker's first.
+    """Return the options that an item's markers set; the nearest marker wins.
 
     Raises
     ------
     pytest.UsageError
-        If a marker has a positional argument, an option that there is not, or a value that it does not take.
+        If a marker has a positional argument, an unknown option, or an invalid value.
     """
     found: dict[str, Any] = {}
     for mark in item.iter_markers("lens"):
         try:
-            _check(mark)
+            if mark.args:
+                raise ValueError(f"expected keywords such as autotrace='off', got {mark.args[0]!r:.80}")
+            check_options(MARKER_OPTIONS, mark.kwargs)
         except ValueError as error:
-            raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+            raise pytest.UsageError(f"{item.nodeid}: marker lens: {error}") from None
         found = {**mark.kwargs, **found}
     return found
 
 
 def check(item: pytest.Item) -> None:
-    """Fail a test whose markers `marker_options` refuses."""
+    """Fail a test that has a wrong marker."""
     try:
         marker_options(item)
     except pytest.UsageError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
-def _check(mark: pytest.Mark) -> None:
-    if mark.args:
-        raise ValueError(f"the marker lens takes keywords alone, as lens(autotrace='off'), not {mark.args[0]!r:.80}")
-    for name, value in mark.kwargs.items():
-        if name not in _OPTIONS:
-            from pytest_torchlens.records import nearest
-
-            raise ValueError(f"the marker lens has no option {name!r}; {nearest(name, _OPTIONS)}")
-        _OPTIONS[name](name, value)
-
-
-def choice(name: str, value: object, choices: tuple[str, ...]) -> str:
-    """Return a word that is one of some.
-
-    Raises
-    ------
-    ValueError
-        If it is none; with the nearest.
-    """
-    if not isinstance(value, str) or value not in choices:
-        from pytest_torchlens.records import nearest
-
-        raise ValueError(f"{name} is {value!r:.80}; {nearest(str(value), choices)}")
-    return value
-
-
-def number(name: str, value: object) -> float:
-    """Return a number that is not negative, also of text.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
-    try:
-        found = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else -1.0
-    except ValueError:
-        found = -1.0
-    if not found >= 0:
-        raise ValueError(f"{name} is {value!r:.80}; it takes a number that is not negative")
-    return found
-
-
-def validation_parts(name: str, value: object) -> tuple[str, ...]:
+def validation_parts(name: str, value: Any) -> tuple[str, ...]:
     """Return parts of the validation, named in a text or a list.
 
     Raises
@@ -91,16 +49,11 @@ def validation_parts(name: str, value: object) -> tuple[str, ...]:
     ValueError
         If there is no such part.
     """
-    from pytest_torchlens.validate import check_parts
-
-    given = value if isinstance(value, list | tuple) else [value]
-    texts = [part for part in given if isinstance(part, str)]
-    if not texts or len(texts) < len(given):
-        raise ValueError(f"{name} is {value!r:.80}; it takes names of parts, as ['replay', 'invariants']")
-    return check_parts([part.strip() for text in texts for part in text.split(",")])
+    MARKER_OPTIONS["parts"].check(name, value)
+    return _parts(value)
 
 
-def conditions(name: str, value: object) -> tuple[str, ...]:
+def conditions(name: str, value: Any) -> tuple[str, ...]:
     """Return what fails a test that has the fixture ``lens_check``, named in a text or a list.
 
     Raises
@@ -108,57 +61,72 @@ def conditions(name: str, value: object) -> tuple[str, ...]:
     ValueError
         If there is no such condition.
     """
+    MARKER_OPTIONS["fail_on"].check(name, value)
+    return _texts(value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _parts(value: Any) -> tuple[str, ...]:
+    from pytest_torchlens.validate import check_parts
+
+    return check_parts([part.strip() for text in _texts(value) for part in text.split(",")])
+
+
+def _are_parts(value: Any) -> bool:
+    texts = _texts(value)
+    return bool(texts) and _are_strings(texts) and bool(_parts(texts))
+
+
+def _are_conditions(value: Any) -> bool:
     from pytest_torchlens.baseline.conditions import Conditions
 
-    texts = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError(
-            f"{name} is {value!r:.80}; it takes conditions, as 'local-change' or ['own:1e-5', 'structure']"
-        )
-    Conditions.of(texts)
-    return texts
+    texts = _texts(value)
+    return _are_strings(texts) and bool(Conditions.of(texts))
 
 
-def _which(name: str, value: object) -> str:
-    return choice(name, value, WHICH)
+def _are_strings(texts: tuple[Any, ...]) -> bool:
+    return all(isinstance(text, str) for text in texts)
 
 
-def _mode(name: str, value: object) -> str:
-    return choice(name, value, MODES)
-
-
-_OPTIONS: dict[str, Callable[[str, object], object]] = {
-    "autotrace": _which,
-    "fail_on": conditions,
-    "mode": _mode,
-    "parts": validation_parts,
-    "seconds": number,
-    "memory": number,
+_NUMBER = Option("a number of at least 0", (int, float), lambda number: number >= 0)
+MARKER_OPTIONS = {
+    "autotrace": choice(*AUTOTRACE_VALUES),
+    "fail_on": Option(
+        "conditions such as 'local-change' or ['own:1e-5', 'structure']", (str, list, tuple), _are_conditions
+    ),
+    "mode": choice(*AUTOTRACE_MODES),
+    "parts": Option("names of parts such as ['replay', 'invariants']", (str, list, tuple), _are_parts),
+    "seconds": _NUMBER,
+    "memory": _NUMBER,
 }
+"""Options of the marker ``lens``."""
 
 
 class MarkerApplication:
-    """Registered where there are such tests.
+    """Applies the markers when a test is set up.
 
     Parameters
     ----------
     items
-        The tests.
+        The tests that have such markers.
     """
 
     def __init__(self, items: list[pytest.Item]) -> None:
         self._items = set(items)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Give a test that is marked ``lens_expect`` a recorder, and fail one whose ``lens`` says what is not known.
+        """Give a test marked ``lens_expect`` a recorder; fail one whose marker ``lens`` is wrong.
 
-        A worker of xdist, where this may be, has no usage errors.
+        The check runs here again because an xdist worker cannot report usage errors.
         """
         if item not in self._items:
             return
         if item.get_closest_marker("lens_expect"):
-            from pytest_torchlens.plugin.training import give_recorder
+            from pytest_torchlens.plugin.training import add_recorder_fixture
 
-            give_recorder(item)
+            add_recorder_fixture(item)
         if item.get_closest_marker("lens"):
             check(item)

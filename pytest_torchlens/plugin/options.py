@@ -14,20 +14,19 @@ import pytest
 from pytest_torchlens.plugin.arguments import ZOO_FOLDER
 from pytest_torchlens.plugin.arguments import names_zoo
 
-WHICH = ("once", "all", "off")
+AUTOTRACE_VALUES = ("once", "all", "off")
 """Values of ``--lens-autotrace``."""
-MODES = ("fail", "warn")
+AUTOTRACE_MODES = ("fail", "warn")
 """Values of ``--lens-autotrace-mode``."""
 SIZES = ("fast", "slow", "huge")
 """Size classes of zoo models."""
-MANY = 20
-"""Each model of a zoo file runs in a worker process if the file has more models to run than this."""
-SECONDS = 600
+ISOLATE_ABOVE = 20
+"""If a zoo file has more models to run than this, each runs in a worker process."""
+DEFAULT_TIMEOUT = 600
 """Default of ``--lens-timeout``."""
 MARKER_HELP = (
     "lens(*, autotrace, mode, parts, seconds, memory, fail_on): how the models that a test calls are validated, and "
-    "what fails lens_check, each as the option or ini key of its name; without arguments it is set by itself on the "
-    "models of a zoo"
+    "what fails lens_check, each like the option or ini key of that name; models of a zoo have it without arguments"
 )
 """Help text of the marker ``lens``."""
 
@@ -44,7 +43,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def is_wanted(config: pytest.Config) -> bool:
-    """Whether this run has to do with models: an option says so, or a zoo file was named."""
+    """Whether an option or an argument of this run concerns models."""
     option = config.option
     return bool(
         option.lens_zoo
@@ -97,7 +96,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "yes": {"action": "store_const", "const": True, "default": None},
     "no": {"action": "store_const", "const": False, "default": None},
 }
-"""Arguments of ``addoption`` by the kind of option; argparse copies the list before it appends."""
+"""Arguments of ``addoption`` for each kind of option; argparse copies the list before it appends."""
 
 OPTIONS = (
     # Which models run, and what is done with them.
@@ -105,22 +104,22 @@ OPTIONS = (
         "--lens-zoo",
         "list",
         "ZOO:NAME[,NAME...]",
-        "Audit models of a zoo, each one item, with no test written: torchvision:resnet18,alexnet. "
-        "A name may be a glob ('timm:test_*'); ZOO alone stands for all its models. May be repeated.",
+        "Audit models of a zoo, each as a test item: torchvision:resnet18,alexnet. "
+        "A name may be a glob ('timm:test_*'); ZOO alone selects all its models. May be repeated.",
     ),
     Option(
         "--lens-validate",
         "flag",
         "",
-        "Prove each recorded graph: replay it from its inputs bit for bit, and perturb every edge. "
-        "A model whose graph does not hold fails; so does a test that calls one. "
-        "Default: models of a zoo are run and recorded only, tests are left alone.",
+        "Validate each recorded graph: replay it from its inputs bit for bit, and perturb every edge. "
+        "A model whose graph is wrong fails; so does a test that calls one. "
+        "Default: models of a zoo are only run and recorded, and tests are not traced.",
     ),
     Option(
         "--lens-parts",
         "list",
         "PART[,PART...]",
-        "Parts of the validation, of observer, replay, perturbation, invariants and completeness. Default: all.",
+        "Parts of the validation: observer, replay, perturbation, invariants, completeness. Default: all.",
     ),
     Option(
         "--lens-report",
@@ -141,42 +140,42 @@ OPTIONS = (
         "--lens-device",
         "text",
         "DEVICE",
-        "Run the models of a zoo there: cuda, cuda:1, mps. Default: where the zoo file says, else cpu.",
+        "Run the models of a zoo on this device: cuda, cuda:1, mps. Default: the zoo file's device, else cpu.",
     ),
     # Runs over many models: isolation, limits, selection.
     Option(
         "--lens-isolate",
         "yes",
         "",
-        "Run each model in a worker process with a limit of time and memory: a crash, a kill or a hang costs that "
-        f"model only. Default: where a zoo file has more than {MANY} models to run.",
+        "Run each model in a worker process with a limit of time and memory: a crash, a kill or a hang fails only that "
+        f"model. Default: if a zoo file has more than {ISOLATE_ABOVE} models to run.",
     ),
     Option(
         "--lens-no-isolate",
         "no",
         "",
-        "Run each model in pytest's own process, also where there are many.",
+        "Run each model in pytest's own process, however many there are.",
         "lens_isolate",
     ),
     Option(
         "--lens-timeout",
         "text",
         "SECONDS",
-        f"Time that a model may take in a worker process. Default: {SECONDS}, or what the zoo file says of it.",
+        f"Time limit of a model in a worker process. Default: the zoo file's, else {DEFAULT_TIMEOUT}.",
     ),
     Option(
         "--lens-memory",
         "text",
         "SIZE",
-        "Memory that a worker process may take, as 8GiB. Default: four fifths of the machine's, shared between "
-        "the workers of xdist, or what the zoo file says of the model.",
+        "Memory limit of a worker process, such as 8GiB. Default: the zoo file's, else four fifths of the machine's, "
+        "shared between the workers of xdist.",
     ),
-    Option("--lens-limit", "text", "N", "Run the N cheapest of the models asked for."),
+    Option("--lens-limit", "text", "N", "Run the N cheapest of the selected models."),
     Option(
         "--lens-sample",
         "text",
         "N[,SEED]",
-        "Run N of the models asked for, drawn from all families alike. Default seed: 0.",
+        "Run N of the selected models, drawn evenly from all families. Default seed: 0.",
     ),
     Option(
         "--lens-size",
@@ -188,28 +187,28 @@ OPTIONS = (
         "--lens-resume",
         "flag",
         "",
-        "Go on with the last run that was cut short: models that passed in it, under the same versions, settings "
-        "and options, are not run again, and stand in the report.",
+        "Resume the last interrupted run: models that passed in it, under the same versions, settings and options, are "
+        "not run again, and appear in the report.",
     ),
     Option(
         "--lens-table",
         "text",
         "FILE",
-        "Write a row a model into this CSV file as each ends; rows of other models in it stay. Default: no table.",
+        "Write a row for each model into this CSV file as it ends; rows of other models stay. Default: no table.",
     ),
     # Files that a CI reads.
     Option(
         "--lens-report-md",
         "text",
         "FILE",
-        "Write the run as Markdown into this file: counts, what failed and why, a table. In a GitHub job it also "
-        "goes to the summary of the step, asked for or not. Default: no file.",
+        "Write the run as Markdown into this file: counts, failures with reasons, a table. A GitHub job always gets "
+        "it as the summary of its step. Default: no file.",
     ),
     Option(
         "--lens-json",
         "text",
         "FILE",
-        "Write the run as JSON into this file, in the published form of report.json, without the models' layers. "
+        "Write the run as JSON into this file, in the format of report.json, without the models' layers. "
         "Default: no file.",
     ),
     # Baselines: which set, what is stored, what fails.
@@ -218,9 +217,9 @@ OPTIONS = (
         "list",
         "KIND[,KIND...]",
         "Store baselines now: new (of models without one), changed, unused (deleted), all. "
-        "Default: none; what was obtained waits for pytest-lens accept.",
+        "Default: none; pytest-lens accept stores them later.",
     ),
-    Option("--lens-update-in-ci", "flag", "", "Let --lens-update store baselines under CI too, where it is refused."),
+    Option("--lens-update-in-ci", "flag", "", "Let --lens-update store baselines under CI, where it is else an error."),
     Option(
         "--lens-strict",
         "flag",
@@ -232,7 +231,7 @@ OPTIONS = (
         "--lens-baseline",
         "text",
         "NAME",
-        "Compare with, and store into, the set of baselines of this name. Default: the one without a name.",
+        "Compare with, and store into, the set of baselines of this name. Default: the unnamed set.",
     ),
     Option(
         "--lens-fail-on",
@@ -246,31 +245,31 @@ OPTIONS = (
         "--lens-keep",
         "list",
         "WHAT",
-        "activations: keep all of them in .lens/, some hundred MB a model. A later run that differs runs the "
-        "operations again on them, which tells an operation's own error from what it inherits. Default: none are kept.",
+        "activations: save them in .lens/, some hundred MB per model. A later run that differs runs the operations "
+        "again on them, which separates an operation's own error from an inherited one. Default: save nothing.",
     ),
     Option(
         "--lens-against",
         "text",
         "PYTHON",
-        "Compare with what this interpreter computes, of an environment with another PyTorch, now, in place of "
-        "stored baselines: ../torch-2.9/bin/python. It runs each model first; operations that differ are run again on "
-        "its inputs. Default: stored baselines.",
+        "Compare with what this interpreter computes now, in an environment with another PyTorch, instead of stored "
+        "baselines: ../torch-2.9/bin/python. It runs each model first; operations that differ are run again on its "
+        "inputs. Default: stored baselines.",
     ),
     # The models that tests call. They default to None, because the ini keys hold the defaults.
     Option(
         "--lens-autotrace",
         "text",
         "once|all|off",
-        "Which of the models that tests call --lens-validate validates: 'once' each structure with each kind of "
-        "input, 'all' calls, or none ('off'). No test needs to be changed. Default: once.",
+        "Which models that tests call are validated with --lens-validate: 'once' each structure with each kind of "
+        "input, 'all' calls, or none ('off'). Tests need no change. Default: once.",
     ),
     Option(
         "--lens-autotrace-mode",
         "text",
         "fail|warn",
-        "What becomes of a test that passed but called a model whose graph does not hold: it fails, or there is "
-        "a warning. Default: fail.",
+        "What happens to a passing test that called a model whose graph is wrong: it fails, or gets a warning. "
+        "Default: fail.",
     ),
     Option(
         "--lens-autotrace-seconds",
@@ -282,20 +281,20 @@ OPTIONS = (
         "--lens-autotrace-memory",
         "text",
         "MIB",
-        "Memory in MiB that validating one call may take; one that needs more is not replayed. Default: 2048.",
+        "Memory in MiB that validating one call may take; a call that needs more is not replayed. Default: 2048.",
     ),
 )
 
 INI_KEYS = (
-    IniKey("lens_timeout", "string", "", "Seconds that a model may take, as --lens-timeout"),
-    IniKey("lens_memory", "string", "", "Memory that a worker process may take, as --lens-memory"),
+    IniKey("lens_timeout", "string", "", "Time limit of a model in seconds, as --lens-timeout"),
+    IniKey("lens_memory", "string", "", "Memory limit of a worker process, as --lens-memory"),
     IniKey("lens_report_md", "string", "", "File for the run as Markdown, as --lens-report-md"),
     IniKey("lens_json", "string", "", "File for the run as JSON, as --lens-json"),
-    IniKey("lens_keep", "args", [], "What is kept of each model, as --lens-keep"),
+    IniKey("lens_keep", "args", [], "What is saved of each model, as --lens-keep"),
     IniKey("lens_baseline_dir", "string", "", "Folder of the baselines (default: lens_baselines)"),
     IniKey("lens_fail_on", "linelist", [], "What fails a model, as --lens-fail-on"),
     IniKey("lens_strict", "bool", False, "Fail on new and unused baselines, as --lens-strict"),
-    IniKey("lens_autotrace", "string", "once", "Which models in tests are validated, as --lens-autotrace"),
+    IniKey("lens_autotrace", "string", "once", "Which models that tests call are validated, as --lens-autotrace"),
     IniKey("lens_autotrace_mode", "string", "fail", "What a failed verdict does, as --lens-autotrace-mode"),
     IniKey("lens_autotrace_seconds", "string", "20", "Seconds for one test, as --lens-autotrace-seconds"),
     IniKey("lens_autotrace_memory", "string", "2048", "MiB for one call, as --lens-autotrace-memory"),
@@ -303,6 +302,6 @@ INI_KEYS = (
     IniKey("lens_parts", "args", [], "Parts of the validation, as --lens-parts"),
     IniKey("lens_report", "string", "", "Folder of the report, as --lens-report"),
     IniKey("lens_graph", "string", "", "Folder of drawings and their options, as --lens-graph"),
-    IniKey("lens_device", "string", "", "Where models run, as --lens-device"),
+    IniKey("lens_device", "string", "", "Device that models run on, as --lens-device"),
     IniKey("lens_junit_properties", "bool", True, "Write lens.* properties into JUnit XML (default: true)"),
 )

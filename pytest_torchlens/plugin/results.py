@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from pytest_torchlens.run import RunOptions
 
 
-_STRICT = "[XPASS(strict)] "
-"""What pytest begins with where a failure was expected and nothing failed."""
+_STRICT_XFAIL = "[XPASS(strict)] "
+"""Beginning of pytest's message for an unexpected pass; its report has no other sign."""
 
 
 @dataclass(frozen=True)
 class PytestOutcome:
-    """pytest's last word on an item, and the reason it gave."""
+    """pytest's outcome of an item, and its reason."""
 
     outcome: Outcome
     reason: str = ""
 
 
 def outcome_of(report: pytest.TestReport) -> PytestOutcome | None:
-    """Return what a report of one phase says of its item; None where it says nothing new."""
+    """Return the outcome that a report of one phase sets; None if it sets none."""
     excused = getattr(report, "wasxfail", None)
     if report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -67,47 +67,47 @@ def _skip_reason(report: pytest.TestReport) -> str:
     return text.removeprefix("Skipped: ")
 
 
-def with_outcome(report: ModelReport, said: PytestOutcome) -> ModelReport:
-    """Return the report of a model with pytest's outcome and the reason, where one was given, as a note.
+def with_outcome(report: ModelReport, outcome: PytestOutcome) -> ModelReport:
+    """Return a model's report with pytest's outcome, and its reason as a note.
 
-    Where pytest fails a model that did well by itself, the reason is its error.
+    If pytest fails a model that passed by itself, the reason is its error.
     """
-    if said.outcome is Outcome.FAILED and report.outcome is Outcome.PASSED and report.error is None:
-        report = replace(report, error=_error_of(said.reason))
-    excused = said.outcome in (Outcome.SKIPPED, Outcome.XFAILED, Outcome.XPASSED)
-    notes = (*report.notes, f"{said.outcome.value}: {said.reason}") if excused else report.notes
-    return replace(report, outcome=said.outcome, notes=notes)
+    if outcome.outcome is Outcome.FAILED and report.outcome is Outcome.PASSED and report.error is None:
+        report = replace(report, error=_error_of(outcome.reason))
+    excused = outcome.outcome in (Outcome.SKIPPED, Outcome.XFAILED, Outcome.XPASSED)
+    notes = (*report.notes, f"{outcome.outcome.value}: {outcome.reason}") if excused else report.notes
+    return replace(report, outcome=outcome.outcome, notes=notes)
 
 
 def _error_of(reason: str) -> ErrorRecord:
-    if not reason.startswith(_STRICT):
+    if not reason.startswith(_STRICT_XFAIL):
         return ErrorRecord(stage=Stage.DONE, type="Failed", message=reason.strip())
-    named = "it passed, although an expected failure is named: " + reason.removeprefix(_STRICT)
-    return ErrorRecord(stage=Stage.DONE, type="UnexpectedPass", message=named.rstrip(": "))
+    message = "it passed, although an expected failure is named: " + reason.removeprefix(_STRICT_XFAIL)
+    return ErrorRecord(stage=Stage.DONE, type="UnexpectedPass", message=message.rstrip(": "))
 
 
-def without_report(nodeid: str, zoo: str, said: PytestOutcome) -> ModelReport:
-    """Return the report of a model that came to none of its own: skipped, or its process died."""
-    report = ModelReport(zoo=zoo, name=nodeid.rpartition("::")[2], nodeid=nodeid, stage=Stage.BUILD)
-    if said.outcome is Outcome.FAILED:
+def missing_report(nodeid: str, zoo: str, name: str, outcome: PytestOutcome) -> ModelReport:
+    """Return a report for a model that wrote none: it was skipped, or its process died."""
+    report = ModelReport(zoo=zoo, name=name, nodeid=nodeid, stage=Stage.BUILD)
+    if outcome.outcome is Outcome.FAILED:
         error = ErrorRecord(
-            stage=Stage.BUILD, type="NoReport", message=said.reason.strip() or "its process left no report"
+            stage=Stage.BUILD, type="NoReport", message=outcome.reason.strip() or "its process left no report"
         )
         report = replace(report, error=error)
-    return with_outcome(report, said)
+    return with_outcome(report, outcome)
 
 
 class ReportFolder:
-    """A folder with one file a model, shared by the controller and its workers.
+    """A folder with one file per model, shared by the controller and its workers.
 
-    Files survive a worker that dies, need no pickle, and are too large for pytest's own reports.
+    Files survive a worker's death, need no pickle, and may be larger than pytest's own reports allow.
 
     Parameters
     ----------
     folder
-        Where; made when it is first written to.
+        The folder; the first write creates it.
     stamps
-        What must be the same for a report to count in a later run, by node id: versions, options, zoo file.
+        Digests of versions, options and zoo file by node id; a later run reuses only reports with the same stamp.
     """
 
     def __init__(self, folder: Path, stamps: dict[str, str]) -> None:
@@ -115,30 +115,30 @@ class ReportFolder:
         self._stamps = stamps
 
     def write(self, report: ModelReport) -> None:
-        """Put a report in place, whole or not at all."""
+        """Write a report atomically."""
         write_atomically(self._path(report.nodeid), gzip.compress(to_json(report).encode(), compresslevel=1))
 
     def read(self, nodeid: str) -> ModelReport | None:
-        """Return the report of an item; None where it came to none."""
+        """Return the report of an item; None if it wrote none."""
         path = self._path(nodeid)
         if not path.exists():
             return None
         return from_json(gzip.decompress(path.read_bytes()).decode(), ModelReport)
 
     def mark_passed(self, nodeid: str) -> None:
-        """Note that pytest counts an item as passed."""
+        """Note that an item passed in pytest."""
         if self.folder.exists():
-            self._mark(nodeid).touch()
+            self._passed_file(nodeid).touch()
 
     def has_passed(self, nodeid: str) -> bool:
-        """Whether an item has passed, in this run or in the one that is resumed."""
-        return self._mark(nodeid).exists() and self._path(nodeid).exists()
+        """Whether an item passed, in this run or in the resumed one."""
+        return self._passed_file(nodeid).exists() and self._path(nodeid).exists()
 
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _mark(self, nodeid: str) -> Path:
+    def _passed_file(self, nodeid: str) -> Path:
         return self._path(nodeid).with_suffix(".passed")
 
     def _path(self, nodeid: str) -> Path:
@@ -146,53 +146,53 @@ class ReportFolder:
         return self.folder / f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.json.gz"
 
 
-RUNS = "lens-runs"
+RUNS_FOLDER = "lens-runs"
 MOST_RUNS = 5
-"""Runs cut short that can be resumed."""
+"""Interrupted runs to keep."""
 
 
 def new_folder(config: pytest.Config) -> Path:
-    """Return a folder for the reports of a run, not there yet: in pytest's cache, so that it can be resumed."""
+    """Return the path for a run's reports, in pytest's cache, so that ``--lens-resume`` finds it."""
     cache = getattr(config, "cache", None)  # -p no:cacheprovider
     name = f"{time.time_ns():020d}-{os.getpid()}"
     if cache is None or config.option.collectonly:
         return Path(tempfile.gettempdir(), f"pytest-lens-{name}")
-    return Path(cache.mkdir(RUNS), name)
+    return Path(cache.mkdir(RUNS_FOLDER), name)
 
 
-def folders_left(config: pytest.Config) -> list[Path]:
-    """Return the folders of runs that were cut short, the last one first.
+def interrupted_runs(config: pytest.Config) -> list[Path]:
+    """Return the folders of interrupted runs, the last one first.
 
     Raises
     ------
     pytest.UsageError
-        If pytest has no cache.
+        If pytest's cache is disabled.
     """
     cache = getattr(config, "cache", None)
     if cache is None:
         raise pytest.UsageError("--lens-resume needs pytest's cache: leave out -p no:cacheprovider")
-    return sorted((path for path in cache.mkdir(RUNS).iterdir() if path.is_dir()), reverse=True)
+    return sorted((path for path in cache.mkdir(RUNS_FOLDER).iterdir() if path.is_dir()), reverse=True)
 
 
-def remove_old(config: pytest.Config) -> None:
-    """Remove what was left by runs too long ago."""
-    for old in folders_left(config)[MOST_RUNS:]:
+def remove_old_runs(config: pytest.Config) -> None:
+    """Remove the folders of older interrupted runs."""
+    for old in interrupted_runs(config)[MOST_RUNS:]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def stamps(selection: Selection, options: RunOptions) -> dict[str, str]:
-    """Return for each model, by node id, what must be the same for its report to count in a later run."""
+    """Return a digest by node id; it must be equal for a later run to reuse the model's report."""
     from pytest_torchlens.run import find_environment
 
     same = f"{options}\n{find_environment()}"
     found: dict[str, str] = {}
     for choice in selection.choices.values():
-        text = f"{same}\n{_texts(choice.zoo.path)}"
-        found |= dict.fromkeys(choice.nodeids(), hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
+        text = f"{same}\n{_source_text(choice.zoo.path)}"
+        found |= dict.fromkeys(choice.models(), hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
     return found
 
 
-def _texts(path: Path) -> str:
-    """Return a zoo file and the Python files beside it, which may build its models."""
+def _source_text(path: Path) -> str:
+    """Return the text of a zoo file and of the Python files beside it, which may build its models."""
     files = [path, *sorted(path.parent.glob("*.py"))]
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -23,35 +24,28 @@ from pytest_torchlens.zoo.catalog import split_globs
 from pytest_torchlens.zoo.catalog import zoo_files
 
 
-def registered_zoos(config: pytest.Config) -> list[Path]:
-    """Return the zoo files that plugins and conftest files name."""
-    answers = config.hook.pytest_lens_register_zoo(config=config)
-    return [
-        Path(path)
-        for answer in answers
-        for path in ([answer] if isinstance(answer, str | os.PathLike) else answer or [])
-    ]
+class ModelName(NamedTuple):
+    """A model's zoo, and its name in it."""
 
-
-class ZooWarning(pytest.PytestWarning):
-    """Something in a zoo file that is likely not what was meant."""
+    zoo: str
+    name: str
 
 
 @dataclass
 class Choice:
-    """A zoo file, and which of its models were asked for."""
+    """A zoo file, and the selected models."""
 
     zoo: Zoo
     nodeid: str
     names: set[str] = field(default_factory=set)
 
-    def nodeids(self) -> list[str]:
-        """Return the node ids of the models that were asked for, sorted by name."""
-        return [f"{self.nodeid}::{name}" for name in sorted(self.names)]
+    def models(self) -> dict[str, ModelName]:
+        """Return zoo and name of each selected model by node id, sorted by name."""
+        return {f"{self.nodeid}::{name}": ModelName(self.zoo.name, name) for name in sorted(self.names)}
 
 
 class Selection:
-    """The models that options and arguments name, by zoo file.
+    """The models that options and arguments select, by zoo file.
 
     Raises
     ------
@@ -67,25 +61,31 @@ class Selection:
                 config.args = [self._read_argument(arg) for arg in config.args]
             for text in zoos:
                 self._read_option(text)
-            self._warn()
+            self._warn_about_unused_globs()
         except (ZooError, ZooWarning) as error:
             raise pytest.UsageError(str(error)) from error.__cause__
 
-    def _warn(self) -> None:
-        """Tell of rules that are about no model; of the shipped files' not, which know models of other versions."""
+    def _warn_about_unused_globs(self) -> None:
+        """Warn about rules that match no model; shipped files may, for they cover several library versions."""
         if hasattr(self._config, "workerinput"):
             return
         for path, choice in self.choices.items():
-            for message in choice.zoo.idle_globs() if path.parent != shipped_folder() else ():
+            for message in choice.zoo.unused_globs() if path.parent != shipped_folder() else ():
                 self._config.issue_config_time_warning(ZooWarning(message), stacklevel=2)
 
     @cached_property
-    def models(self) -> dict[str, str]:
-        """Zoo of each model by node id, in the order of collection."""
-        return {nodeid: choice.zoo.name for choice in self.choices.values() for nodeid in choice.nodeids()}
+    def models(self) -> dict[str, ModelName]:
+        """Zoo and name of each model by node id, in the order of collection."""
+        return {nodeid: model for choice in self.choices.values() for nodeid, model in choice.models().items()}
 
     def check_families(self) -> None:
-        """Refuse models whose family their provider fails to tell: a worker of xdist, which sorts them, is too late."""
+        """Reject models whose provider raises for their family, before xdist workers sort by it.
+
+        Raises
+        ------
+        pytest.UsageError
+            If a provider raises.
+        """
         try:
             for choice in self.choices.values():
                 for name in sorted(choice.names):
@@ -94,7 +94,7 @@ class Selection:
             raise pytest.UsageError(str(error)) from error.__cause__
 
     def _read_option(self, text: str) -> None:
-        """Take one value of ``--lens-zoo``; if the user named no path, its file is all that is collected."""
+        """Read one value of ``--lens-zoo``; if the command line has no path, pytest collects only its file."""
         name, _, patterns = text.partition(":")
         config = self._config
         path = find_zoo_file(name.strip(), zoo_folders(config), registered_zoos(config))
@@ -106,10 +106,10 @@ class Selection:
         config.args = self._with_file(config.args, path)
 
     def _with_file(self, args: list[str], path: Path) -> list[str]:
-        """Add the file alone: its collector yields the chosen models, and pytest need not match 1,400 names.
+        """Add only the file: its collector yields the selected models, so pytest need not match 1,400 names.
 
-        Not where a folder above it is named already, for then pytest (8.0 in one way, 9 in another) loses one of
-        the two; nor beside single models of the same file.
+        The file is not added if an argument names a folder above it, because pytest (8.0 in one way, 9 in another)
+        would then lose one of the two.  It replaces arguments that name single models of the file.
         """
         paths = {arg: argument_path(self._config, arg) for arg in args}
         if any(path.is_relative_to(other) and other != path for other in paths.values()):
@@ -117,7 +117,7 @@ class Selection:
         return [*(arg for arg, other in paths.items() if other != path), str(path)]
 
     def _read_argument(self, arg: str) -> str:
-        """Take an argument if it names a zoo; return what pytest shall make of it."""
+        """Select the models that an argument names; return the argument for pytest."""
         if not names_zoo(self._config, arg):
             return arg
         path, name = argument_path(self._config, arg), arg.partition("::")[2]
@@ -125,7 +125,7 @@ class Selection:
             for file in zoo_files([path]):
                 self._choose(file, every=True)
             return arg
-        # A node id of a shipped zoo, given back.
+        # The node id of a shipped zoo, as pytest printed it.
         if not path.exists() and (shipped := shipped_folder() / path.name).is_file():
             path = shipped
         if not path.exists():
@@ -133,7 +133,7 @@ class Selection:
         choice = self._choose(path, every=not name)
         if not name:
             return str(path)
-        choice.names.add(choice.zoo.exactly(name))
+        choice.names.add(choice.zoo.check_name(name))
         return f"{path}::{name}"
 
     def _choose(self, path: Path, *, every: bool = False) -> Choice:
@@ -145,7 +145,7 @@ class Selection:
         return choice
 
     def _load(self, path: Path) -> Zoo:
-        """Read a zoo file; a second one of the same name would overwrite the first one's baselines and pages."""
+        """Read a zoo file; two files of one name would overwrite each other's baselines and pages."""
         for other in self.choices:
             if other.stem == path.stem and not other.samefile(path):
                 raise ZooError(f"{other} and {path} are both the zoo {path.stem!r}: rename one of the files")
@@ -157,3 +157,17 @@ class Selection:
         if path.is_relative_to(self._config.rootpath):
             return path.relative_to(self._config.rootpath).as_posix()
         return path.as_posix()
+
+
+def registered_zoos(config: pytest.Config) -> list[Path]:
+    """Return the zoo files that plugins and conftest files name."""
+    answers = config.hook.pytest_lens_register_zoo(config=config)
+    return [
+        Path(path)
+        for answer in answers
+        for path in ([answer] if isinstance(answer, str | os.PathLike) else answer or [])
+    ]
+
+
+class ZooWarning(pytest.PytestWarning):
+    """A zoo file probably has a mistake."""

@@ -1,4 +1,4 @@
-"""The session plugin: collects models, gathers their results, writes the reports and prints the summary."""
+"""The session plugin: collects models and their results, writes the reports and prints the summary."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_torchlens.plugin.called_models import CalledModels
-from pytest_torchlens.plugin.hooks import concerns_models
-from pytest_torchlens.plugin.hooks import with_facts
-from pytest_torchlens.plugin.options import MANY
+from pytest_torchlens.plugin.hooks import add_environment_facts
+from pytest_torchlens.plugin.hooks import has_model_hooks
+from pytest_torchlens.plugin.options import ISOLATE_ABOVE
 from pytest_torchlens.plugin.results import PytestOutcome
+from pytest_torchlens.plugin.results import missing_report
 from pytest_torchlens.plugin.results import outcome_of
 from pytest_torchlens.plugin.results import with_outcome
-from pytest_torchlens.plugin.results import without_report
 from pytest_torchlens.plugin.selection import Selection
 from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.plugin.sweep import Sweep
@@ -45,14 +45,279 @@ if TYPE_CHECKING:
     from pytest_torchlens.run import RunOptions
 
 
-def fit_none(models: Iterable[ModelReport]) -> bool:
-    """Whether what was asked for fits none of the models that could have been drawn."""
+class LensSession:
+    """Holds the state of the run; registered as a plugin only if the run is about models."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.options = LensOptions.of(config)
+        self.selection = Selection(config, self.options.zoos)
+        self.is_worker = hasattr(config, "workerinput")
+        if self.options.against and not self.selection.models:
+            raise pytest.UsageError("--lens-against needs models of a zoo: add --lens-zoo ZOO:NAME")
+        self.sweep = Sweep(config, self.options.sweep, self.selection, self._run_options(self.options.baseline))
+        self.reports = self.sweep.reports
+        self.called_models = CalledModels(self.reports, self.options.report)
+        config.pluginmanager.register(self.called_models, "lens-called-models")
+        self._collected_files: set[Path] = set()
+        resumed = PytestOutcome(Outcome.PASSED, "in the run that was resumed")
+        self._outcomes: dict[str, PytestOutcome] = dict.fromkeys(self.sweep.passed_before, resumed)
+        self._report: RunReport | None = None
+        self._table = None if self.is_worker else self.options.sweep.open_table()
+        self._table_rows: set[str] = set()
+        self._errors: list[str] = []
+        self._report_failed = False
+        self._isolation: Isolation | None = None
+        self._unused_baselines: UnusedBaselines | None = None
+
+    @cached_property
+    def against(self) -> Against | None:
+        """The other interpreter that runs the models too; None without ``--lens-against``."""
+        if self.options.against is None:
+            return None
+        from pytest_torchlens.run import Against
+
+        return Against(self.options.against, self._run_options(self.options.baseline), self.options.sweep.limits())
+
+    @property
+    def run_options(self) -> RunOptions:
+        """What to do with each model."""
+        return self._run_options(self.against.policy if self.against else self.options.baseline)
+
+    def _run_options(self, baseline: Policy | None) -> RunOptions:
+        from pytest_torchlens.run import RunOptions
+
+        options = self.options
+        return RunOptions(
+            validate=options.validate,
+            parts=options.parts,
+            folder=options.report,
+            graphs=options.graphs,
+            baseline=baseline,
+            device=options.device,
+        )
+
+    @cached_property
+    def _hook_runner(self) -> Runner | None:
+        """The runner that a hook returns."""
+        limits = self.options.sweep.limits()
+        runner: Runner | None = self.config.hook.pytest_lens_make_runner(
+            config=self.config, options=self.run_options, limits=limits
+        )
+        return runner
+
+    def runner(self, file: Path) -> Runner | None:
+        """Return the runner of a zoo file's models; None if they run in this process.
+
+        Raises
+        ------
+        pytest.UsageError
+            If models run in other processes, and a conftest file loaded since the session began has hooks on models.
+        """
+        self._reject_model_hooks()
+        if self._hook_runner is not None:
+            return self._hook_runner
+        sweep = self.options.sweep
+        many = len(self.selection.choices[file].names) > ISOLATE_ABOVE
+        if not (many if sweep.isolate is None else sweep.isolate) or has_model_hooks(self.config):
+            return None
+        if self._isolation is None:
+            from pytest_torchlens.run import Isolation
+
+            self._isolation = Isolation(self.run_options, sweep.limits())
+        return self._isolation
+
+    def pytest_sessionstart(self) -> None:
+        """Call the environment hooks; here a wrong result can still be a usage error."""
+        self._reject_model_hooks()
+        if not self.is_worker and self.selection.models:
+            self._environment = add_environment_facts(self._environment, self.config)
+
+    def _reject_model_hooks(self) -> None:
+        option = "--lens-isolate" if self.options.sweep.isolate else "--lens-against" if self.options.against else ""
+        if option and has_model_hooks(self.config):
+            raise pytest.UsageError(
+                f"{option} runs models in processes that load no conftest.py, so the hooks pytest_lens_configure_model "
+                "and pytest_lens_make_inputs would not be called: remove the option or the hooks"
+            )
+
+    @cached_property
+    def _environment(self) -> Environment:
+        from pytest_torchlens.run import find_environment
+
+        return find_environment()
+
+    def pytest_report_header(self) -> str | None:
+        """Say what the run is about."""
+        if not self.selection.models:
+            has_autotrace = self.config.pluginmanager.hasplugin("lens-autotrace-summary")  # it has its own header
+            return None if has_autotrace else "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"
+        import torch
+
+        what = "record only (--lens-validate proves the graphs)"
+        if self.options.validate:
+            what = f"validate {', '.join(self.options.parts or ['all parts'])}"
+        count = len(self.selection.models)
+        resumed = f", {len(self.sweep.passed_before)} of them done before" if self.options.sweep.resume else ""
+        return f"lens: {count} model{'s' * (count != 1)}{resumed}, torch {torch.__version__}, {what}"
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> ZooFile | None:
+        """Collect the selected zoo files, in whatever way pytest finds them."""
+        return self._zoo_file(parent, file_path) if file_path in self.selection.choices else None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Collect the zoo files that pytest did not find.
+
+        With ``pytest . --lens-zoo=timm`` pytest gets only the folder, and it does not look into a virtual environment
+        in it, where the shipped zoo may be.
+        """
+        for path in self.selection.choices:
+            if path not in self._collected_files:
+                items.extend(session.genitems(self._zoo_file(session, path)))
+
+    def _zoo_file(self, parent: pytest.Collector, path: Path) -> ZooFile:
+        from pytest_torchlens.plugin.items import ZooFile
+
+        self._collected_files.add(path)
+        return ZooFile.of(parent, path, self)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Store pytest's outcome of each model; under xdist the controller gets all reports."""
+        if self.is_worker or report.nodeid not in self.selection.models:
+            return
+        if outcome := outcome_of(report):
+            self._outcomes[report.nodeid] = outcome
+            if outcome.outcome is Outcome.PASSED:
+                self.reports.mark_passed(report.nodeid)
+        if report.when == "teardown":
+            self._add_table_row(report.nodeid)
+
+    def _add_table_row(self, nodeid: str) -> None:
+        from pytest_torchlens.report.results_table import TableError
+
+        if self._table and nodeid not in self._table_rows:
+            self._table_rows.add(nodeid)
+            try:
+                self._table.add(self._model_report(nodeid), self._environment)
+            except (OSError, TableError) as error:  # such as a full disk: the run continues
+                self._table = None
+                self._errors.append(f"the table could not be written: {error}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Collect the reports of all models that ran, even in an interrupted run, and write the pages."""
+        if self.is_worker or not (self._outcomes or self.called_models):
+            return
+        if self.sweep.passed_before and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = pytest.ExitCode.OK  # all selected models had passed before
+        self._report = RunReport(
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            command=" ".join(["pytest", *map(str, self.config.invocation_params.args)]),
+            environment=self._environment,
+            models=tuple(report.brief() for report in self._model_reports()),
+        )
+        for nodeid in self._outcomes:  # an xdist worker that died sent no last report
+            self._add_table_row(nodeid)
+        self._write(self._report, session)
+        self._check_drawings(session, self._report.models)
+        self._find_unused_baselines(session)
+
+    def _find_unused_baselines(self, session: pytest.Session) -> None:
+        if self.options.baseline is not None and self.options.against is None:
+            from pytest_torchlens.plugin.unused_baselines import UnusedBaselines
+
+            self._unused_baselines = UnusedBaselines.of(self.options.baseline, self.selection, self._outcomes)
+            if self._unused_baselines.fails and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _check_drawings(self, session: pytest.Session, models: tuple[ModelReport, ...]) -> None:
+        """End with pytest's exit code for usage errors if ``--lens-graph`` fits no model of the run."""
+        if self.options.graphs and session.exitstatus == pytest.ExitCode.OK and fits_no_model(models):
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _model_reports(self) -> Iterator[ModelReport]:
+        for nodeid in self.selection.models:
+            if nodeid in self._outcomes:
+                yield self._model_report(nodeid)
+        yield from self.called_models.reports()
+
+    def _model_report(self, nodeid: str) -> ModelReport:
+        outcome = self._outcomes[nodeid]
+        if report := self.reports.read(nodeid):
+            return with_outcome(report, outcome)
+        return missing_report(nodeid, *self.selection.models[nodeid], outcome)
+
+    def _write(self, report: RunReport, session: pytest.Session) -> None:
+        from pytest_torchlens.report import write_site
+
+        try:
+            if self.options.report:
+                write_site(report, self._model_reports(), self.options.report)
+            write_files(report, self.options.ci)
+        except Exception as error:  # noqa: BLE001 - hours of audits must not end in an internal error
+            self._report_failed = True
+            self._errors.append(f"the report could not be written: {type(error).__name__}: {error}")
+        if self._errors and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the table of models, errors, and the report's path."""
+        if self._report is None:
+            return
+        from pytest_torchlens.report import terminal_table
+        from pytest_torchlens.report import verbose_text
+
+        terminalreporter.section("lens")
+        ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+        width = self.config.get_terminal_writer().fullwidth
+        terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only))
+        for report in self._model_reports() if terminalreporter.verbosity > 0 else ():
+            terminalreporter.write_line(verbose_text(report, terminalreporter.verbosity, ascii=ascii_only))
+        for error in self._errors:
+            terminalreporter.write_line(error, red=True)
+        if self.options.report and not self._report_failed:
+            terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
+        self._print_baselines(terminalreporter, self._report.models)
+        if self.options.graphs:
+            self._print_drawings(terminalreporter, self.options.graphs.folder, self._report.models)
+        for line in github_lines(self._report, self.config.rootpath):
+            terminalreporter.write_line(line)
+
+    def _print_baselines(self, reporter: pytest.TerminalReporter, models: tuple[ModelReport, ...]) -> None:
+        from pytest_torchlens.baseline.wording import summary
+        from pytest_torchlens.plugin.settings import command_options
+
+        compared = [(f"{model.zoo}:{model.name}", model.comparison) for model in models if model.comparison]
+        options = command_options(self.config)
+        for line in [*summary(compared, options), *(self._unused_baselines.lines() if self._unused_baselines else ())]:
+            reporter.write_line(line)
+
+    def _print_drawings(self, reporter: pytest.TerminalReporter, folder: Path, models: tuple[ModelReport, ...]) -> None:
+        """Print where the drawings are, and why some models have none."""
+        unfit = fits_no_model(models)
+        if not unfit:
+            reporter.write_line(f"graphs: {folder.absolute().as_uri()}")
+        for line in missing_drawings(models):
+            reporter.write_line(f"ERROR: {line}" if unfit else line, red=unfit, yellow=not unfit)
+
+    def pytest_unconfigure(self) -> None:
+        """Remove temporary folders and end worker processes."""
+        with contextlib.ExitStack() as open_things:  # all are closed, even if one raises
+            open_things.callback(self.sweep.close)
+            for runner in (self._isolation, vars(self).get("_hook_runner"), vars(self).get("against")):
+                if runner is not None:  # it was created before, so it is running
+                    open_things.callback(runner.close)
+
+
+def fits_no_model(models: Iterable[ModelReport]) -> bool:
+    """Whether ``--lens-graph`` fits none of the models that could have been drawn."""
     drawable = [model for model in models if model.history is not None]
     return bool(drawable) and all(model.graph_unfit for model in drawable)
 
 
 def missing_drawings(models: tuple[ModelReport, ...]) -> Iterator[str]:
-    """Say of how many models there is no drawing, with the first reason of each kind."""
+    """Yield how many models have no drawing, with the first reason of each kind."""
     unfit, failed = ([model.graph_unfit for model in models], [model.graph_failed for model in models])
     for kind, texts in ((UNFIT_GRAPH, unfit), (NO_GRAPH, failed)):
         if reasons := [*filter(None, texts)]:
@@ -60,7 +325,7 @@ def missing_drawings(models: tuple[ModelReport, ...]) -> Iterator[str]:
 
 
 def write_files(run: RunReport, options: CiOptions) -> None:
-    """Write the files that were asked for, and the summary of the step where there is one.
+    """Write the files for a CI, and the summary of a GitHub step.
 
     Raises
     ------
@@ -81,275 +346,8 @@ def write_files(run: RunReport, options: CiOptions) -> None:
 
 
 def github_lines(run: RunReport, root: Path) -> Iterator[str]:
-    """Yield the lines that annotate a GitHub job; none elsewhere."""
+    """Yield the lines that annotate a GitHub job; nothing elsewhere."""
     from pytest_torchlens.report import github_annotations
 
     if os.environ.get("GITHUB_ACTIONS") == "true":
         yield from github_annotations(run.models, root)
-
-
-class LensSession:
-    """Holds the state of the run; registered as a plugin only where models are named."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-        self.options = LensOptions.of(config)
-        self.selection = Selection(config, self.options.zoos)
-        self.is_worker = hasattr(config, "workerinput")
-        if self.options.against and not self.selection.models:
-            raise pytest.UsageError("--lens-against is about models of a zoo: name some (--lens-zoo ZOO:NAME)")
-        self.sweep = Sweep(config, self.options.sweep, self.selection, self._run_options(self.options.baseline))
-        self.reports = self.sweep.reports
-        self.called_models = CalledModels(self.reports, self.options.report)
-        config.pluginmanager.register(self.called_models, "lens-called")
-        self._collected: set[Path] = set()
-        resumed = PytestOutcome(Outcome.PASSED, "in the run that was resumed")
-        self._outcomes: dict[str, PytestOutcome] = dict.fromkeys(self.sweep.done, resumed)
-        self._report: RunReport | None = None
-        self._table = None if self.is_worker else self.options.sweep.open_table()
-        self._tabulated: set[str] = set()
-        self._troubles: list[str] = []
-        self._unwritten = False
-        self._isolation: Isolation | None = None
-        self._unused_baselines: UnusedBaselines | None = None
-
-    @cached_property
-    def against(self) -> Against | None:
-        """Another interpreter that runs the models too; None where they are compared with stored baselines."""
-        if self.options.against is None:
-            return None
-        from pytest_torchlens.run import Against
-
-        return Against(self.options.against, self._run_options(self.options.baseline), self.options.sweep.limits())
-
-    @property
-    def run_options(self) -> RunOptions:
-        """What is done with each model."""
-        return self._run_options(self.against.policy if self.against else self.options.baseline)
-
-    def _run_options(self, baseline: Policy | None) -> RunOptions:
-        from pytest_torchlens.run import RunOptions
-
-        options = self.options
-        return RunOptions(
-            validate=options.validate,
-            parts=options.parts,
-            folder=options.report,
-            graphs=options.graphs,
-            baseline=baseline,
-            device=options.device,
-        )
-
-    @cached_property
-    def _hook_runner(self) -> Runner | None:
-        """What a hook wants models run by."""
-        limits = self.options.sweep.limits()
-        made: Runner | None = self.config.hook.pytest_lens_make_runner(
-            config=self.config, options=self.run_options, limits=limits
-        )
-        return made
-
-    def runner(self, file: Path) -> Runner | None:
-        """Return what runs the models of a zoo file elsewhere; None where they run in this process.
-
-        Raises
-        ------
-        pytest.UsageError
-            If a conftest file that was loaded since the session began has hooks that cannot be heard there.
-        """
-        self._refuse_hooks_on_models()
-        if self._hook_runner is not None:
-            return self._hook_runner
-        sweep = self.options.sweep
-        many = len(self.selection.choices[file].names) > MANY
-        if not (many if sweep.isolate is None else sweep.isolate) or concerns_models(self.config):
-            return None
-        if self._isolation is None:
-            from pytest_torchlens.run import Isolation
-
-            self._isolation = Isolation(self.run_options, sweep.limits())
-        return self._isolation
-
-    def pytest_sessionstart(self) -> None:
-        """Ask hooks about the environment, where what they answer can still be refused."""
-        self._refuse_hooks_on_models()
-        if not self.is_worker and self.selection.models:
-            self._environment = with_facts(self._environment, self.config)
-
-    def _refuse_hooks_on_models(self) -> None:
-        apart = "--lens-isolate" if self.options.sweep.isolate else "--lens-against" if self.options.against else ""
-        if apart and concerns_models(self.config):
-            raise pytest.UsageError(
-                f"{apart} runs models in processes that load no conftest.py, where a hook "
-                "pytest_lens_configure_model or pytest_lens_make_inputs cannot have its say: leave one of the two out"
-            )
-
-    @cached_property
-    def _environment(self) -> Environment:
-        from pytest_torchlens.run import find_environment
-
-        return find_environment()
-
-    def pytest_report_header(self) -> str | None:
-        """Say what the run is about."""
-        if not self.selection.models:
-            told = self.config.pluginmanager.hasplugin("lens-traced")  # what tests call is what it is about
-            return None if told else "lens: no model is named (--lens-zoo ZOO:NAME), so there is nothing to do"
-        import torch
-
-        what = "record only (--lens-validate proves the graphs)"
-        if self.options.validate:
-            what = f"validate {', '.join(self.options.parts or ['all parts'])}"
-        count = len(self.selection.models)
-        resumed = f", {len(self.sweep.done)} of them done before" if self.options.sweep.resume else ""
-        return f"lens: {count} model{'s' * (count != 1)}{resumed}, torch {torch.__version__}, {what}"
-
-    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> ZooFile | None:
-        """Collect the zoo files that were named, whichever way pytest comes to them."""
-        return self._zoo_file(parent, file_path) if file_path in self.selection.choices else None
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Collect the zoo files that pytest passed over.
-
-        Of ``pytest . --lens-zoo=timm`` the folder is all that pytest is told, and it does not look into a
-        virtual environment in it, where the shipped zoo may lie.
-        """
-        for path in self.selection.choices:
-            if path not in self._collected:
-                items.extend(session.genitems(self._zoo_file(session, path)))
-
-    def _zoo_file(self, parent: pytest.Collector, path: Path) -> ZooFile:
-        from pytest_torchlens.plugin.items import ZooFile
-
-        self._collected.add(path)
-        return ZooFile.of(parent, path, self)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what pytest says of each model; under xdist all reports come to the controller."""
-        if self.is_worker or report.nodeid not in self.selection.models:
-            return
-        if said := outcome_of(report):
-            self._outcomes[report.nodeid] = said
-            if said.outcome is Outcome.PASSED:
-                self.reports.mark_passed(report.nodeid)
-        if report.when == "teardown":
-            self._tabulate(report.nodeid)
-
-    def _tabulate(self, nodeid: str) -> None:
-        from pytest_torchlens.report.results_table import TableError
-
-        if self._table and nodeid not in self._tabulated:
-            self._tabulated.add(nodeid)
-            try:
-                self._table.add(self._model_report(nodeid), self._environment)
-            except (OSError, TableError) as error:  # a full disk, say: the models go on
-                self._table = None
-                self._troubles.append(f"the table could not be written: {error}")
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Gather the reports of all models that ran, also if the run was cut short, and write the pages."""
-        if self.is_worker or not (self._outcomes or self.called_models):
-            return
-        if self.sweep.done and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-            session.exitstatus = pytest.ExitCode.OK  # all that was asked for had passed before
-        self._report = RunReport(
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            command=" ".join(["pytest", *map(str, self.config.invocation_params.args)]),
-            environment=self._environment,
-            models=tuple(report.brief() for report in self._model_reports()),
-        )
-        for nodeid in self._outcomes:  # of a worker of xdist that died there was no last report
-            self._tabulate(nodeid)
-        self._write(self._report, session)
-        self._judge_drawings(session, self._report.models)
-        self._look_for_unused(session)
-
-    def _look_for_unused(self, session: pytest.Session) -> None:
-        if self.options.baseline is not None and self.options.against is None:
-            from pytest_torchlens.plugin.unused_baselines import UnusedBaselines
-
-            self._unused_baselines = UnusedBaselines.of(self.options.baseline, self.selection, self._outcomes)
-            if self._unused_baselines.fails and session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _judge_drawings(self, session: pytest.Session, models: tuple[ModelReport, ...]) -> None:
-        """End as pytest ends after a wrong option where what was asked for is in no model of the run."""
-        if self.options.graphs and session.exitstatus == pytest.ExitCode.OK and fit_none(models):
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
-
-    def _model_reports(self) -> Iterator[ModelReport]:
-        for nodeid in self.selection.models:
-            if nodeid in self._outcomes:
-                yield self._model_report(nodeid)
-        yield from self.called_models.reports()
-
-    def _model_report(self, nodeid: str) -> ModelReport:
-        said = self._outcomes[nodeid]
-        if report := self.reports.read(nodeid):
-            return with_outcome(report, said)
-        return without_report(nodeid, self.selection.models[nodeid], said)
-
-    def _write(self, report: RunReport, session: pytest.Session) -> None:
-        from pytest_torchlens.report import write_site
-
-        try:
-            if self.options.report:
-                write_site(report, self._model_reports(), self.options.report)
-            write_files(report, self.options.ci)
-        except Exception as error:  # noqa: BLE001 - hours of audits must not end in an internal error
-            self._unwritten = True
-            self._troubles.append(f"the report could not be written: {type(error).__name__}: {error}")
-        if self._troubles and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print one table, and where the report is."""
-        if self._report is None:
-            return
-        from pytest_torchlens.report import terminal_table
-        from pytest_torchlens.report import verbose_text
-
-        terminalreporter.section("lens")
-        ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
-        width = self.config.get_terminal_writer().fullwidth
-        terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only))
-        for report in self._model_reports() if terminalreporter.verbosity > 0 else ():
-            terminalreporter.write_line(verbose_text(report, terminalreporter.verbosity, ascii=ascii_only))
-        for trouble in self._troubles:
-            terminalreporter.write_line(trouble, red=True)
-        if self.options.report and not self._unwritten:
-            terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
-        self._tell_of_baselines(terminalreporter, self._report.models)
-        if self.options.graphs:
-            self._tell_of_drawings(terminalreporter, self.options.graphs.folder, self._report.models)
-        for line in github_lines(self._report, self.config.rootpath):
-            terminalreporter.write_line(line)
-
-    def _tell_of_baselines(self, reporter: pytest.TerminalReporter, models: tuple[ModelReport, ...]) -> None:
-        from pytest_torchlens.baseline.wording import summary
-        from pytest_torchlens.plugin.settings import command_options
-
-        compared = [(f"{model.zoo}:{model.name}", model.comparison) for model in models if model.comparison]
-        options = command_options(self.config)
-        for line in [*summary(compared, options), *(self._unused_baselines.lines() if self._unused_baselines else ())]:
-            reporter.write_line(line)
-
-    def _tell_of_drawings(
-        self, reporter: pytest.TerminalReporter, folder: Path, models: tuple[ModelReport, ...]
-    ) -> None:
-        """Say where the drawings are, and why there are none of some models."""
-        unfit = fit_none(models)
-        if not unfit:
-            reporter.write_line(f"graphs: {folder.absolute().as_uri()}")
-        for line in missing_drawings(models):
-            reporter.write_line(f"ERROR: {line}" if unfit else line, red=unfit, yellow=not unfit)
-
-    def pytest_unconfigure(self) -> None:
-        """Leave no temporary folder and no worker process."""
-        with contextlib.ExitStack() as open_things:  # one that cannot be closed keeps none of the others open
-            open_things.callback(self.sweep.close)
-            for runner in (self._isolation, vars(self).get("_hook_runner"), vars(self).get("against")):
-                if runner is not None:  # it was asked for before, and so started
-                    open_things.callback(runner.close)

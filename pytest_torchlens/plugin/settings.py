@@ -21,259 +21,22 @@ from pytest_torchlens.baseline.policy import KEEPS
 from pytest_torchlens.baseline.policy import UPDATES
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.store import Store
-from pytest_torchlens.plugin.options import SECONDS
+from pytest_torchlens.plugin.options import DEFAULT_TIMEOUT
 from pytest_torchlens.plugin.options import SIZES
-from pytest_torchlens.records import nearest
+from pytest_torchlens.records import close
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_torchlens.report import Graphs
     from pytest_torchlens.report import ResultTable
     from pytest_torchlens.run import JobLimits
     from pytest_torchlens.run import OtherPython
 
 
-_OF_STORED = ("--lens-update", "--lens-baseline", "--lens-keep")
-
-
-def policy_of(config: pytest.Config) -> Policy:
-    """Return what the options and ini keys of baselines come to.
-
-    Raises
-    ------
-    pytest.UsageError
-        If a value is none that its option takes, or baselines are to be stored under CI.
-    """
-    option: Any = config.option
-    given = config.getini("lens_baseline_dir")
-    store = Store.of(config.rootpath, config.rootpath / given if given else None, _name(option.lens_baseline))
-    fail_on = (*config.getini("lens_fail_on"), *option.lens_fail_on)
-    try:
-        Conditions.of(fail_on)
-    except ConditionError as error:
-        raise pytest.UsageError(f"--lens-fail-on: {error}") from None
-    in_ci = bool(os.environ.get("CI"))
-    return Policy(
-        folder=str(store.folder),
-        pending=str(store.pending),
-        activations=str(store.activations),
-        times=str(store.times),
-        root=str(config.rootpath),
-        update=_update(option.lens_update, refused=in_ci and not option.lens_update_in_ci),
-        strict=option.lens_strict or config.getini("lens_strict") or (in_ci and bool(store)),
-        fail_on=fail_on,
-        keep=_keep(option.lens_keep or config.getini("lens_keep")),
-    )
-
-
-def command_options(config: pytest.Config) -> str:
-    """Return what ``pytest-lens`` must be told to find the baselines of a run, with a space before each word."""
-    here, root, given = config.invocation_params.dir, config.rootpath, config.getini("lens_baseline_dir")
-    options = {
-        "root": os.path.relpath(root, here) if root != here else "",
-        "dir": os.path.relpath(root / given, here) if given else "",
-        "baseline": config.getoption("lens_baseline") or "",
-    }
-    return "".join(f" {shlex.quote(f'--{name}={value}')}" for name, value in options.items() if value)
-
-
-def _name(name: str | None) -> str:
-    if name is None:
-        return ""
-    if not name or Path(name).name != name or name.startswith((".", "@")):
-        raise pytest.UsageError(f"--lens-baseline: {name!r} is no name of a set; one is a plain word, as torch-2.13")
-    return name
-
-
-def _keep(values: list[str]) -> tuple[str, ...]:
-    kinds = tuple(kind.strip() for value in values for kind in value.split(","))
-    for kind in kinds:
-        if kind not in KEEPS:
-            raise pytest.UsageError(f"--lens-keep: there is no {kind!r} to keep: {nearest(kind, KEEPS)}")
-    return kinds
-
-
-def _update(values: list[str], *, refused: bool) -> tuple[str, ...]:
-    kinds = [kind.strip() for value in values for kind in value.split(",")]
-    for kind in kinds:
-        if kind not in UPDATES:
-            raise pytest.UsageError(f"--lens-update: no kind {kind!r}: {nearest(kind, UPDATES)}")
-    if kinds and refused:
-        raise pytest.UsageError(
-            "--lens-update under CI would accept whatever it finds; store baselines on your machine, "
-            "or add --lens-update-in-ci"
-        )
-    return UPDATES[:-1] if "all" in kinds else tuple(kinds)
-
-
-def check_alone(config: pytest.Config) -> None:
-    """Refuse options of baselines where nothing is compared.
-
-    Raises
-    ------
-    pytest.UsageError
-        If one is there without ``--lens-validate``.
-    """
-    option: Any = config.option
-    given = {"--lens-update": option.lens_update, "--lens-strict": option.lens_strict}
-    given |= {"--lens-baseline": option.lens_baseline, "--lens-fail-on": option.lens_fail_on}
-    given |= {"--lens-keep": option.lens_keep, "--lens-against": option.lens_against}
-    for name, value in given.items():
-        if value and not option.lens_validate:
-            raise pytest.UsageError(f"{name} is about the comparison with a baseline: add --lens-validate")
-        if value and option.lens_against and name in _OF_STORED:
-            raise pytest.UsageError(
-                f"{name} is about stored baselines, and --lens-against leaves these alone: drop one"
-            )
-
-
-@dataclass(frozen=True)
-class CiOptions:
-    """Files for a CI; None where one is not asked for."""
-
-    markdown: Path | None
-    json: Path | None
-
-    @classmethod
-    def of(cls, config: pytest.Config) -> CiOptions:
-        """Read and check them.
-
-        Raises
-        ------
-        pytest.UsageError
-            If a file cannot be written.
-        """
-        return cls(_file(config, "lens_report_md"), _file(config, "lens_json"))
-
-
-def _file(config: pytest.Config, key: str) -> Path | None:
-    option: Any = getattr(config.option, key)
-    name = option or config.getini(key)
-    if not name:
-        return None
-    path = Path((config.invocation_params.dir if option else config.rootpath) / name)
-    if path.is_dir() or (path.parent.exists() and not path.parent.is_dir()):
-        where = "is a folder" if path.is_dir() else "is in no folder"
-        raise pytest.UsageError(f"--{key.replace('_', '-')}: {path} {where}; name a file")
-    return path
-
-
-@dataclass(frozen=True)
-class SweepOptions:
-    """These options, checked."""
-
-    isolate: bool | None
-    """None decides by the number of models."""
-    timeout: float
-    memory: int | None
-    """Bytes; None takes a share of the machine's."""
-    limit: int | None
-    sample: tuple[int, int] | None
-    """How many models, and the seed."""
-    sizes: tuple[str, ...]
-    resume: bool
-    table: Path | None
-    """The CSV file of results; None where none is asked for."""
-
-    @classmethod
-    def of(cls, config: pytest.Config) -> SweepOptions:
-        """Read and check them.
-
-        Raises
-        ------
-        pytest.UsageError
-            If a value is none that the option takes.
-        """
-        option: Any = config.option
-        # A debugger needs the model in the process that has the terminal.
-        isolate = False if option.usepdb else option.lens_isolate
-        return cls(
-            isolate=isolate,
-            timeout=_seconds(option.lens_timeout or config.getini("lens_timeout")),
-            memory=_memory(option.lens_memory or config.getini("lens_memory")),
-            limit=None if option.lens_limit is None else _count("--lens-limit", option.lens_limit),
-            sample=_sample(option.lens_sample),
-            sizes=_sizes(option.lens_size),
-            resume=option.lens_resume,
-            table=config.invocation_params.dir / option.lens_table if option.lens_table else None,
-        )
-
-    def limits(self) -> JobLimits:
-        """Return what a model may use whose zoo file says nothing else."""
-        from pytest_torchlens.run import JobLimits
-        from pytest_torchlens.run import memory_share
-
-        return JobLimits(self.timeout, self.memory or memory_share())
-
-    def open_table(self) -> ResultTable | None:
-        """Return the file of results; None where none is asked for.
-
-        Raises
-        ------
-        pytest.UsageError
-            If it is the file of something else.
-        """
-        if self.table is None:
-            return None
-        from pytest_torchlens.report import ResultTable
-        from pytest_torchlens.report import TableError
-
-        try:
-            return ResultTable(self.table)
-        except TableError as error:
-            raise pytest.UsageError(f"--lens-table: {error}") from None
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text or SECONDS)
-    except ValueError:
-        seconds = 0
-    if not seconds > 0:
-        raise pytest.UsageError(f"--lens-timeout: expected a positive number of seconds, got {text!r}")
-    return seconds
-
-
-def _memory(text: str) -> int | None:
-    if not text:
-        return None
-    from pytest_torchlens.zoo.zoo_settings import bytes_of
-
-    try:
-        return bytes_of(text)
-    except ValueError as error:
-        raise pytest.UsageError(f"--lens-memory: {error}") from None
-
-
-def _count(name: str, text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise pytest.UsageError(f"{name}: expected a positive number of models, got {text!r}")
-    return int(text)
-
-
-def _sample(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    count, comma, seed = text.partition(",")
-    if comma and not seed.isdecimal():
-        raise pytest.UsageError(f"--lens-sample: expected a seed of 0 or more, got {seed!r}")
-    return _count("--lens-sample", count), int(seed or 0)
-
-
-def _sizes(text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return SIZES
-    from pytest_torchlens.records import nearest
-
-    sizes = tuple(size.strip() for size in text.split(","))
-    for size in sizes:
-        if size not in SIZES:
-            raise pytest.UsageError(f"--lens-size: no size class {size!r}: {nearest(size, SIZES)}")
-    return sizes
-
-
 @dataclass(frozen=True)
 class LensOptions:
-    """Options and ini keys of a run, checked; an option wins over the ini key of its name."""
+    """Options and ini keys of a run, checked; an option overrides the ini key of its name."""
 
     zoos: tuple[str, ...]
     validate: bool
@@ -282,15 +45,15 @@ class LensOptions:
     report: Path | None
     junit_properties: bool
     graphs: Graphs | None
-    """Drawings besides those of the report; None where none are asked for."""
+    """Drawings in addition to those of the report; None if not requested."""
     device: str
-    """Where models run; empty for where the zoo says."""
+    """The device of all models; empty to use the zoo file's."""
     sweep: SweepOptions
     ci: CiOptions
     baseline: Policy | None
-    """How baselines are treated; None where nothing is compared."""
+    """How baselines are used; None if nothing is compared."""
     against: OtherPython | None
-    """Whose run models are compared with; None for stored baselines."""
+    """The interpreter to compare with; None for stored baselines."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> LensOptions:
@@ -299,12 +62,12 @@ class LensOptions:
         Raises
         ------
         pytest.UsageError
-            If a part or an option of the drawings is unknown, a folder cannot be written to, or a device is not there.
+            If an option does not accept its value, a folder cannot be written to, or a device does not exist.
         """
         option: Any = config.option
         if option.lens_parts and not option.lens_validate:
-            raise pytest.UsageError("--lens-parts chooses parts of the validation: add --lens-validate")
-        check_alone(config)
+            raise pytest.UsageError("--lens-parts needs --lens-validate, whose parts it selects")
+        check_baseline_options(config)
         against = _against(config)
         policy = policy_of(config) if option.lens_validate else None
         options = cls(
@@ -328,19 +91,27 @@ class LensOptions:
 
 
 def report_folder(config: pytest.Config) -> Path | None:
-    """Return the folder of the report; None where none is asked for."""
+    """Return the folder of the report; None if not requested."""
     return _folder(config, "lens_report", config.option.lens_report or config.getini("lens_report"))
+
+
+def _words(option: str, values: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of comma-separated lists; each must be one of `known`."""
+    words = tuple(word.strip() for value in values for word in value.split(","))
+    for word in words:
+        if word not in known:
+            hint = close(word, known)
+            raise pytest.UsageError(f"{option}: expected {', '.join(known)}, got {word!r}{hint and f' ({hint})'}")
+    return words
 
 
 def _parts(values: list[str]) -> tuple[str, ...] | None:
     if not values:
         return None
+    from pytest_torchlens.validate import PARTS
     from pytest_torchlens.validate import check_parts
 
-    try:
-        return check_parts([part.strip() for value in values for part in value.split(",")])
-    except ValueError as error:
-        raise pytest.UsageError(f"--lens-parts: {error}") from None
+    return check_parts(_words("--lens-parts", values, PARTS))
 
 
 def _device(name: str) -> str:
@@ -368,12 +139,12 @@ def _against(config: pytest.Config) -> OtherPython | None:
 
 
 def _graphs(config: pytest.Config) -> Graphs | None:
-    name, *settings = (config.option.lens_graph or config.getini("lens_graph")).split(",")
-    if "=" in name.partition("/")[0]:
-        raise pytest.UsageError(f"--lens-graph begins with the setting {name!r}; a folder goes first: graphs,{name}")
+    value: str = config.option.lens_graph or config.getini("lens_graph")
+    name, *settings = value.split(",")
+    if "=" in name.partition("/")[0] or (settings and not name):
+        example = f"graphs,{value.lstrip(',')}"
+        raise pytest.UsageError(f"--lens-graph: expected a folder before the settings, as in {example}, got {value!r}")
     folder = _folder(config, "lens_graph", name)
-    if folder is None and settings:
-        raise pytest.UsageError(f"--lens-graph names no folder; one goes first: graphs,{','.join(settings)}")
     if folder is None:
         return None
     from pytest_torchlens.report import Graphs
@@ -385,7 +156,7 @@ def _graphs(config: pytest.Config) -> Graphs | None:
 
 
 def _folder(config: pytest.Config, key: str, name: str) -> Path | None:
-    """Return a folder: the option's from where pytest was started, the ini key's from rootdir."""
+    """Return a folder: an option is relative to the current folder, an ini key to rootdir."""
     if not name:
         return None
     return Path((config.invocation_params.dir if getattr(config.option, key) else config.rootpath) / name)
@@ -393,11 +164,11 @@ def _folder(config: pytest.Config, key: str, name: str) -> Path | None:
 
 def _check_writable(option: str, folder: Path | None) -> None:
     if folder and (why := _why_unusable(folder)):
-        raise pytest.UsageError(f"{option}: {folder} {why}; name a folder that can be written to")
+        raise pytest.UsageError(f"{option}: expected a folder that can be written to, got {folder}, which {why}")
 
 
 def _why_unusable(folder: Path) -> str:
-    """Make a folder, for models not to run in vain where that cannot be done; return why it cannot."""
+    """Make a folder, before models run for nothing; return why it cannot be made or written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -405,3 +176,228 @@ def _why_unusable(folder: Path) -> str:
     except (OSError, ValueError) as error:
         return f"cannot be made ({getattr(error, 'strerror', None) or error})"
     return "" if os.access(folder, os.W_OK) else "cannot be written to"
+
+
+_STORED_BASELINE_OPTIONS = ("--lens-update", "--lens-baseline", "--lens-keep")
+
+
+def policy_of(config: pytest.Config) -> Policy:
+    """Read and check the options and ini keys of baselines.
+
+    Raises
+    ------
+    pytest.UsageError
+        If an option does not accept its value, or baselines would be stored under CI.
+    """
+    option: Any = config.option
+    folder = config.getini("lens_baseline_dir")
+    name = _baseline_name(option.lens_baseline)
+    store = Store.of(config.rootpath, config.rootpath / folder if folder else None, name)
+    fail_on = (*config.getini("lens_fail_on"), *option.lens_fail_on)
+    try:
+        Conditions.of(fail_on)
+    except ConditionError as error:
+        raise pytest.UsageError(f"--lens-fail-on: {error}") from None
+    in_ci = bool(os.environ.get("CI"))
+    return Policy(
+        folder=str(store.folder),
+        pending=str(store.pending),
+        activations=str(store.activations),
+        times=str(store.times),
+        root=str(config.rootpath),
+        update=_update(option.lens_update, refused=in_ci and not option.lens_update_in_ci),
+        strict=option.lens_strict or config.getini("lens_strict") or (in_ci and bool(store)),
+        fail_on=fail_on,
+        keep=_keep(option.lens_keep or config.getini("lens_keep")),
+    )
+
+
+def command_options(config: pytest.Config) -> str:
+    """Return the options with which ``pytest-lens`` finds the baselines of a run, each after a space."""
+    here, root, folder = config.invocation_params.dir, config.rootpath, config.getini("lens_baseline_dir")
+    options = {
+        "root": os.path.relpath(root, here) if root != here else "",
+        "dir": os.path.relpath(root / folder, here) if folder else "",
+        "baseline": config.getoption("lens_baseline") or "",
+    }
+    return "".join(f" {shlex.quote(f'--{name}={value}')}" for name, value in options.items() if value)
+
+
+def _baseline_name(name: str | None) -> str:
+    if name is None:
+        return ""
+    if not name or Path(name).name != name or name.startswith((".", "@")):
+        raise pytest.UsageError(f"--lens-baseline: expected a plain name such as torch-2.13, got {name!r}")
+    return name
+
+
+def _keep(values: list[str]) -> tuple[str, ...]:
+    return _words("--lens-keep", values, KEEPS)
+
+
+def _update(values: list[str], *, refused: bool) -> tuple[str, ...]:
+    kinds = _words("--lens-update", values, UPDATES)
+    if kinds and refused:
+        raise pytest.UsageError(
+            "--lens-update under CI would accept any change: store baselines on your machine, "
+            "or add --lens-update-in-ci"
+        )
+    return UPDATES[:-1] if "all" in kinds else kinds
+
+
+def check_baseline_options(config: pytest.Config) -> None:
+    """Check that options of baselines are used with ``--lens-validate``, and not with ``--lens-against``.
+
+    Raises
+    ------
+    pytest.UsageError
+        If they are not.
+    """
+    option: Any = config.option
+    options = {"--lens-update": option.lens_update, "--lens-strict": option.lens_strict}
+    options |= {"--lens-baseline": option.lens_baseline, "--lens-fail-on": option.lens_fail_on}
+    options |= {"--lens-keep": option.lens_keep, "--lens-against": option.lens_against}
+    for name, value in options.items():
+        if value and not option.lens_validate:
+            raise pytest.UsageError(f"{name} needs --lens-validate, which compares models with baselines")
+        if value and option.lens_against and name in _STORED_BASELINE_OPTIONS:
+            raise pytest.UsageError(f"{name} needs stored baselines, which --lens-against does not use: remove one")
+
+
+@dataclass(frozen=True)
+class CiOptions:
+    """Files for a CI; None if not requested."""
+
+    markdown: Path | None
+    json: Path | None
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> CiOptions:
+        """Read and check them.
+
+        Raises
+        ------
+        pytest.UsageError
+            If a file cannot be written.
+        """
+        return cls(_file(config, "lens_report_md"), _file(config, "lens_json"))
+
+
+def _file(config: pytest.Config, key: str) -> Path | None:
+    option: Any = getattr(config.option, key)
+    name = option or config.getini(key)
+    if not name:
+        return None
+    path = Path((config.invocation_params.dir if option else config.rootpath) / name)
+    if path.is_dir() or (path.parent.exists() and not path.parent.is_dir()):
+        reason = "is a folder" if path.is_dir() else "is not in a folder"
+        raise pytest.UsageError(f"--{key.replace('_', '-')}: expected a file, got {path}, which {reason}")
+    return path
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """The options of a run over many models, checked."""
+
+    isolate: bool | None
+    """None decides by the number of models."""
+    timeout: float
+    memory: int | None
+    """Bytes; None takes a share of the machine's memory."""
+    limit: int | None
+    sample: tuple[int, int] | None
+    """How many models, and the seed."""
+    sizes: tuple[str, ...]
+    resume: bool
+    table: Path | None
+    """The CSV file of results; None if not requested."""
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> SweepOptions:
+        """Read and check them.
+
+        Raises
+        ------
+        pytest.UsageError
+            If an option does not accept its value.
+        """
+        option: Any = config.option
+        # A debugger needs the model in the process with the terminal.
+        isolate = False if option.usepdb else option.lens_isolate
+        return cls(
+            isolate=isolate,
+            timeout=_seconds(option.lens_timeout or config.getini("lens_timeout")),
+            memory=_memory(option.lens_memory or config.getini("lens_memory")),
+            limit=None if option.lens_limit is None else _count("--lens-limit", option.lens_limit),
+            sample=_sample(option.lens_sample),
+            sizes=_sizes(option.lens_size),
+            resume=option.lens_resume,
+            table=config.invocation_params.dir / option.lens_table if option.lens_table else None,
+        )
+
+    def limits(self) -> JobLimits:
+        """Return the time and memory of a model, unless its zoo file sets others."""
+        from pytest_torchlens.run import JobLimits
+        from pytest_torchlens.run import memory_share
+
+        return JobLimits(self.timeout, self.memory or memory_share())
+
+    def open_table(self) -> ResultTable | None:
+        """Return the file of results; None if not requested.
+
+        Raises
+        ------
+        pytest.UsageError
+            If the file is not a table of results.
+        """
+        if self.table is None:
+            return None
+        from pytest_torchlens.report import ResultTable
+        from pytest_torchlens.report import TableError
+
+        try:
+            return ResultTable(self.table)
+        except TableError as error:
+            raise pytest.UsageError(f"--lens-table: {error}") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text or DEFAULT_TIMEOUT)
+    except ValueError:
+        seconds = 0
+    if not seconds > 0:
+        raise pytest.UsageError(f"--lens-timeout: expected a positive number of seconds, got {text!r}")
+    return seconds
+
+
+def _memory(text: str) -> int | None:
+    if not text:
+        return None
+    from pytest_torchlens.zoo.zoo_settings import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"--lens-memory: {error}") from None
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise pytest.UsageError(f"{name}: expected a positive number of models, got {text!r}")
+    return int(text)
+
+
+def _sample(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    count, comma, seed = text.partition(",")
+    if comma and not seed.isdecimal():
+        raise pytest.UsageError(f"--lens-sample: expected a seed of 0 or more, got {seed!r}")
+    return _count("--lens-sample", count), int(seed or 0)
+
+
+def _sizes(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return SIZES
+    return _words("--lens-size", [text], SIZES)

@@ -14,57 +14,57 @@ if TYPE_CHECKING:
     from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.plugin.selection import Selection
 
-_SHOWN = 10
+_MOST_NAMES = 10
 
 
 @dataclass(frozen=True)
 class UnusedBaselines:
-    """What a run found of them.
+    """The unused baselines of a run.
 
     Attributes
     ----------
     keys
-        Those that are unused; they are looked for only in zoos all of whose models ran.
-    removed
+        Their keys; only zoos whose models all ran are checked.
+    are_deleted
         Whether they were deleted.
     fails
         Whether they fail the run.
-    skipped
-        Why zoos were not looked at: ``"2 of 300 models of timm ran"``.
+    unchecked_zoos
+        Why zoos were not checked: ``"2 of 300 models of timm ran"``.
     """
 
     keys: tuple[str, ...]
-    removed: bool
+    are_deleted: bool
     fails: bool
-    skipped: tuple[str, ...]
+    unchecked_zoos: tuple[str, ...]
 
     @classmethod
-    def of(cls, policy: Policy, selection: Selection, ran: Collection[str]) -> UnusedBaselines:
-        """Look for them after a run, and delete them if that was asked for."""
+    def of(cls, policy: Policy, selection: Selection, run_nodeids: Collection[str]) -> UnusedBaselines:
+        """Find them after a run, and delete them on request."""
         keys: list[str] = []
-        skipped: list[str] = []
+        unchecked: list[str] = []
         for choice in selection.choices.values():
             zoo = choice.zoo
             stored = policy.store.models(f"{key_of(zoo.name, 'x').rpartition('/')[0]}/*")
-            told = sum(f"{choice.nodeid}::{name}" in ran for name in zoo.names)
-            if told < len(zoo.names):
-                skipped += [f"{told} of {len(zoo.names)} models of {zoo.name} ran"] if stored else []
+            count = sum(f"{choice.nodeid}::{name}" in run_nodeids for name in zoo.names)
+            if count < len(zoo.names):
+                unchecked += [f"{count} of {len(zoo.names)} models of {zoo.name} ran"] if stored else []
                 continue
             known = {key_of(zoo.name, name) for name in zoo.names}
             keys += [key for key in stored if key not in known]
-        removed = "unused" in policy.update
-        for key in keys if removed else ():
+        are_deleted = "unused" in policy.update
+        for key in keys if are_deleted else ():
             policy.store.remove(key)
         unwanted = policy.strict or policy.conditions().fails(Change.UNUSED)
-        return cls(tuple(keys), removed, bool(keys) and unwanted and not removed, tuple(skipped))
+        return cls(tuple(keys), are_deleted, bool(keys) and unwanted and not are_deleted, tuple(unchecked))
 
     def lines(self) -> Iterator[str]:
-        """Yield what to say."""
+        """Yield the lines of the summary."""
         if self.keys:
-            names = ", ".join(self.keys[:_SHOWN]) + (" …" if len(self.keys) > _SHOWN else "")
-            rest = "deleted" if self.removed else "--lens-update=unused deletes them"
+            names = ", ".join(self.keys[:_MOST_NAMES]) + (" …" if len(self.keys) > _MOST_NAMES else "")
+            rest = "deleted" if self.are_deleted else "--lens-update=unused deletes them"
             yield f"unused baselines, of models that are gone: {names}; {rest}"
         if self.fails:
             yield "ERROR: the run fails, for --lens-strict, or --lens-fail-on=unused, allows no unused baselines"
-        if self.skipped:
-            yield f"unused baselines were not looked for: {'; '.join(self.skipped)}"
+        if self.unchecked_zoos:
+            yield f"unused baselines were not looked for: {'; '.join(self.unchecked_zoos)}"

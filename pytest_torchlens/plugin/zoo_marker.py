@@ -15,6 +15,10 @@ from pytest_torchlens.plugin.hooks import with_hooks
 from pytest_torchlens.plugin.selection import ZooWarning
 from pytest_torchlens.plugin.selection import registered_zoos
 from pytest_torchlens.records import nearest
+from pytest_torchlens.records.options import Option
+from pytest_torchlens.records.options import check_options
+from pytest_torchlens.records.options import optional
+from pytest_torchlens.records.options import whole
 from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
 from pytest_torchlens.zoo import load_zoo
@@ -22,6 +26,7 @@ from pytest_torchlens.zoo.catalog import find_zoo_file
 from pytest_torchlens.zoo.catalog import zoo_names
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -30,18 +35,29 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo import ModelCase
 
 
-_ARGUMENTS = ("zoo", "include", "exclude", "limit")
+def _are_globs(value: Any) -> bool:
+    return all(isinstance(glob, str) for glob in value)
+
+
+_GLOBS = "a model's name, a glob such as 'resnet*', or a list of these"
+_COLLECTIONS = (str, list, tuple, set, frozenset)
+_ARGUMENTS = {
+    "zoo": Option("the name of a zoo", (object,)),  # `_zoo` knows the names
+    "include": Option(f"{_GLOBS}, not empty", _COLLECTIONS, lambda value: value and _are_globs(value)),
+    "exclude": Option(_GLOBS, _COLLECTIONS, _are_globs),
+    "limit": optional(whole(1)),
+}
 
 
 @dataclass(frozen=True)
 class ZooMark:
     """The arguments of a mark ``lens_zoo``."""
 
-    zoo: object
-    """What shall be the name of a zoo; None where none is given."""
-    include: tuple[str, ...]
-    exclude: tuple[str, ...]
-    limit: int | None
+    zoo: object = None
+    """Should be the name of a zoo."""
+    include: str | Collection[str] = "*"
+    exclude: str | Collection[str] = ()
+    limit: int | None = None
 
     @classmethod
     def of(cls, mark: pytest.Mark) -> ZooMark:
@@ -50,41 +66,19 @@ class ZooMark:
         Raises
         ------
         ValueError
-            If there is no such argument, or it takes no such value.
+            If an argument is unknown, or its value invalid.
         """
-        given = _named(mark)
-        return cls(
-            zoo=given.get("zoo"),
-            include=_globs("include", given.get("include", "*"), empty="leave it out for all models"),
-            exclude=_globs("exclude", given.get("exclude", ())),
-            limit=_count(given.get("limit")),
-        )
+        if len(mark.args) > 1:
+            raise ValueError(f"expected a keyword such as include={mark.args[1]!r}, got {mark.args[1]!r} alone")
+        if mark.args and "zoo" in mark.kwargs:
+            raise ValueError(f"expected one zoo, got {mark.args[0]!r} and {mark.kwargs['zoo']!r}")
+        given = {**dict(zip(("zoo",), mark.args, strict=False)), **mark.kwargs}
+        check_options(_ARGUMENTS, given)
+        return cls(**given)
 
 
-def _named(mark: pytest.Mark) -> dict[str, Any]:
-    for name in mark.kwargs:
-        if name not in _ARGUMENTS:
-            raise ValueError(f"it takes no {name!r}: {nearest(name, _ARGUMENTS)}")
-    if len(mark.args) > 1:
-        raise ValueError(f"{mark.args[1]!r} stands without a name: say include={mark.args[1]!r}")
-    if mark.args and "zoo" in mark.kwargs:
-        raise ValueError(f"zoo is given twice, {mark.args[0]!r} and {mark.kwargs['zoo']!r}: a mark is about one")
-    return {**dict(zip(_ARGUMENTS, mark.args, strict=False)), **mark.kwargs}
-
-
-def _globs(name: str, value: Any, *, empty: str = "") -> tuple[str, ...]:
-    globs = (value,) if isinstance(value, str) else value
-    if not isinstance(globs, list | tuple | set | frozenset) or not all(isinstance(glob, str) for glob in globs):
-        raise ValueError(f"{name} is {value!r}; it takes a model's name or a glob, as 'resnet*', or a list of such")
-    if empty and not globs:
-        raise ValueError(f"{name} is {value!r} and names no model: {empty}")
-    return tuple(globs)
-
-
-def _count(value: Any) -> int | None:
-    if value is not None and (type(value) is not int or value < 1):
-        raise ValueError(f"limit: expected a positive number of models, got {value!r}")
-    return value
+def _globs(value: str | Collection[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 ZOOS = pytest.StashKey[dict[str, Zoo]]()
@@ -92,7 +86,7 @@ ZOOS = pytest.StashKey[dict[str, Zoo]]()
 
 @dataclass
 class LensModel:
-    """A model of a zoo, built, and what it is called with: ``case.model(*case.args, **case.kwargs)``."""
+    """A built model of a zoo, and its inputs: ``lens_model.model(*lens_model.args, **lens_model.kwargs)``."""
 
     zoo: str
     name: str
@@ -102,7 +96,7 @@ class LensModel:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Give a test that asks for ``lens_model`` the models of its marks, each once."""
+    """Parametrize a test that requests ``lens_model`` with the models of its marks, each once."""
     marks = list(metafunc.definition.iter_markers("lens_zoo"))
     if not marks:
         _refuse(metafunc, "lens_model needs @pytest.mark.lens_zoo('ZOO', …)")
@@ -116,8 +110,8 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("lens_model", parameters, indirect=True)
 
 
-def refuse_unasked(metafunc: pytest.Metafunc) -> None:
-    """Fail a test whose mark does nothing."""
+def reject_unused_mark(metafunc: pytest.Metafunc) -> None:
+    """Fail a test that has the mark but does not request ``lens_model``."""
     name = metafunc.definition.name
     _refuse(metafunc, f"lens_zoo: the test does not ask for the models that it names: def {name}(lens_model)")
 
@@ -151,10 +145,10 @@ def _marks(case: ModelCase) -> list[pytest.MarkDecorator]:
 
 def _chosen(config: pytest.Config, mark: ZooMark) -> list[ModelCase]:
     """Return the models that a mark names, sorted."""
-    found = _zoo(config, mark.zoo)
-    names = sorted(_included(found, mark.include) - _excluded(found, mark.exclude, config))
+    found, exclude = _zoo(config, mark.zoo), _globs(mark.exclude)
+    names = sorted(_included(found, _globs(mark.include)) - _excluded(found, exclude, config))
     if not names:
-        raise ValueError(f"exclude leaves no model of zoo {found.name!r}: {', '.join(map(repr, mark.exclude))}")
+        raise ValueError(f"exclude leaves no model of zoo {found.name!r}: {', '.join(map(repr, exclude))}")
     return [with_hooks(found.case(name), config) for name in names[: mark.limit]]
 
 
@@ -166,7 +160,7 @@ def _included(zoo: Zoo, globs: tuple[str, ...]) -> set[str]:
 
 
 def _excluded(zoo: Zoo, globs: tuple[str, ...], config: pytest.Config) -> set[str]:
-    """Return the names that fit; of a glob that fits none it is only told, for another version may have that model."""
+    """Return the names that match; warn of a glob without a match, as another library version may have that model."""
     names: set[str] = set()
     for glob in globs:
         try:
@@ -187,12 +181,14 @@ def _zoo(config: pytest.Config, name: object) -> Zoo:
     zoos = config.stash.setdefault(ZOOS, {})
     if not isinstance(name, str):
         known = nearest(str(name), zoo_names(*_places(config)))
-        raise ValueError(f"{'it names no zoo' if name is None else f'zoo is {name!r}, not the name of one'}: {known}")
+        raise ValueError(f"expected the name of a zoo, got {'none' if name is None else repr(name)}; {known}")
     if name not in zoos:
         zoo, colon, models = name.partition(":")
         path = find_zoo_file(zoo, *_places(config))
         if colon:
-            raise ValueError(f"no zoo is called {name!r}: say lens_zoo({zoo!r}, include={models.split(',')!r})")
+            raise ValueError(
+                f"expected the name of a zoo, got {name!r}: write lens_zoo({zoo!r}, include={models.split(',')!r})"
+            )
         zoos[name] = load_zoo(path)
     return zoos[name]
 

@@ -19,9 +19,9 @@ from pytest_torchlens.recorder.expectation_rules import decrease
 from pytest_torchlens.recorder.expectation_rules import text
 from pytest_torchlens.recorder.recorder_options import ExpectationError
 from pytest_torchlens.recorder.recorder_options import Range
-from pytest_torchlens.recorder.recorder_options import check_whole
 from pytest_torchlens.recorder.statistics import NOT_MEASURED
 from pytest_torchlens.records.names import nearest
+from pytest_torchlens.records.options import whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -114,7 +114,7 @@ class Expectations:
         """
         if not isinstance(layers, str):
             raise TypeError(f"layers: expected one glob of names such as 'features.*', got {layers!r}")
-        check_whole("window", window, 1)
+        whole(1).check("window", window)
         for name in wanted:
             if name not in NAMES:
                 raise TypeError(f"unknown expectation {name!r}; {nearest(name, NAMES)}")

@@ -5,14 +5,15 @@ Locks the folder of a recording, so that only one recorder writes into it, and r
 
 from __future__ import annotations
 
-import os
-import sys
+import contextlib
 from operator import attrgetter
 from typing import TYPE_CHECKING
 from typing import Any
 
+from filelock import FileLock
+from filelock import Timeout
+
 from pytest_torchlens.recorder.process import RecorderProcess
-from pytest_torchlens.recorder.process import forget_in_forks
 from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.series import COLUMNS
 from pytest_torchlens.recorder.worker.files import read_reports
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
     from pytest_torchlens.recorder.series import Row
     from pytest_torchlens.recorder.tracker import Item
-
-
-if sys.platform != "win32":
-    import fcntl
 
 
 _columns = attrgetter(*COLUMNS)
@@ -138,6 +135,9 @@ class Output:
 
 OWN = ("recording-*.json", "series.*", "index.html", "tensorboard/events.out.tfevents.*")
 
+LOCK = ".recorder.lock"
+"""File that a recorder locks while it writes into the folder; an unlocked one is left over from a killed process."""
+
 
 class RecordingFolder:
     """Makes a folder, keeps other recorders out of it, and removes what an earlier one wrote.
@@ -157,13 +157,14 @@ class RecordingFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self._lock = -1
+        self._lock_file = path / LOCK
+        self._lock = FileLock(self._lock_file, thread_local=False, fallback_to_soft=False)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock_folder(path)
+            self._acquire()
             for file in set(_earlier_files(path)):
                 file.unlink(missing_ok=True)
-        except BlockingIOError:
+        except Timeout:
             self.close()
             raise RecorderError(
                 f"folder={str(path)!r}: another recorder writes into it; close that one first, or give each its own "
@@ -172,32 +173,24 @@ class RecordingFolder:
         except OSError as error:
             self.close()
             raise RecorderError(f"a file could not be written: {error}") from None
-        forget_in_forks(self)
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
-        """Release the folder for other recorders."""
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
+        """Release the folder for other recorders.  A forked process does not hold the lock, so it releases nothing."""
+        if self._lock.is_locked:
+            with contextlib.suppress(OSError):  # Windows removes it after the release
+                self._lock_file.unlink()
+            self._lock.release()
 
-    forget = close
-
-
-def _lock_folder(path: Path) -> int:
-    if sys.platform == "win32":
-        return -1
-    lock = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise
-    except OSError:
-        pass  # some network file systems cannot lock
-    return lock
+    def _acquire(self) -> None:
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise
+        except OSError:
+            pass  # the folder is read-only or full, which writing reports; some network file systems cannot lock
 
 
 def _earlier_files(folder: Path) -> Iterator[Path]:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -62,7 +61,7 @@ class RecorderProcess:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._process = self._start()
         self.is_forked = self._is_overdue = False
-        forget_in_forks(self)
+        _processes.add(self)
         self._send(do="start", **self._settings())
 
     @property
@@ -320,24 +319,12 @@ def check_not_worker() -> None:
         )
 
 
-class HasForget(Protocol):
-    """An object that holds resources a forked process must release."""
-
-    def forget(self) -> None:
-        """Release everything held open in this forked process."""
-
-
-_to_forget: weakref.WeakSet[HasForget] = weakref.WeakSet()
-
-
-def forget_in_forks(thing: HasForget) -> None:
-    """Call `thing.forget` in each process forked from now on."""
-    _to_forget.add(thing)
+_processes: weakref.WeakSet[RecorderProcess] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for thing in list(_to_forget):
-        thing.forget()
+    for recorder_process in list(_processes):
+        recorder_process.forget()
 
 
 if hasattr(os, "register_at_fork"):

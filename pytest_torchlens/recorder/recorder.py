@@ -8,11 +8,11 @@ from typing import Any
 from pytest_torchlens.recorder.expectations import Expectations
 from pytest_torchlens.recorder.process import check_not_worker
 from pytest_torchlens.recorder.recorder_options import RecorderOptions
-from pytest_torchlens.recorder.recorder_options import check_flags
 from pytest_torchlens.recorder.recording import TrainingRecording
 from pytest_torchlens.recorder.series import ByName
 from pytest_torchlens.recorder.tracker import Tracker
 from pytest_torchlens.recorder.tracking import as_number
+from pytest_torchlens.records.options import FLAG
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,7 +143,7 @@ class Recorder(Tracker):
 
     @enabled.setter
     def enabled(self, value: bool) -> None:
-        check_flags(enabled=value)
+        FLAG.check("enabled", value)
         self._recording.clock.enabled = value
 
     @property

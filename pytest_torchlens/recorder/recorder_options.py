@@ -1,4 +1,4 @@
-"""Options of a recorder and their checks, ranges such as ``<1e3`` or ``1e-5..1e-1``, and the recorder's errors."""
+"""Options of a recorder, ranges such as ``<1e3`` or ``1e-5..1e-1``, and the recorder's errors."""
 
 from __future__ import annotations
 
@@ -8,36 +8,24 @@ import operator
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from pytest_torchlens.records.names import nearest
+from pytest_torchlens.records.options import FLAG
+from pytest_torchlens.records.options import POSITIVE
+from pytest_torchlens.records.options import TEXT
+from pytest_torchlens.records.options import Option
+from pytest_torchlens.records.options import OptionError
+from pytest_torchlens.records.options import check_options
+from pytest_torchlens.records.options import choice
+from pytest_torchlens.records.options import optional
+from pytest_torchlens.records.options import whole
 
 SMALLEST, LARGEST = 160, 8192
-"""Pixels of a frame's sides: its text is to be read, and its file to be played."""
-
-CHOICES = {
-    "policy": ("drop", "coalesce", "block"),
-    "steps": ("optimizer", "manual"),
-    "series": ("csv", "parquet"),
-    "on_error": ("raise", "warn"),
-}
-
-WHOLE = {
-    "every": (1, None),
-    "start": (0, None),
-    "max_frames": (1, None),
-    "frames_per_second": (1, 240),
-    "slots": (4, 1 << 20),
-    "slot_values": (256, 1 << 28),
-    "workers": (1, 64),
-    "keep": (1, sys.maxsize),
-}
-"""Least and most of whole numbers."""
-
-FLAGS = ("no_grad", "videos", "tensorboard", "page")
+"""Pixels of a frame's sides: its text must be readable, and its file playable."""
 
 NEEDED = {
     "videos": ("PIL", "record"),
@@ -49,7 +37,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class RecorderOptions:
-    """What a `Recorder` is made with; its docstring says what each means."""
+    """The options of a `Recorder`, whose docstring says what each means."""
 
     folder: Path | None = None
     title: str = ""
@@ -81,50 +69,19 @@ class RecorderOptions:
 
         Raises
         ------
-        TypeError
-            If an option is unknown.
-        ValueError
-            If a value is not allowed.
+        OptionError
+            If an option is unknown, or a value not allowed.
         ImportError
             If an option needs a package that is not installed.
         """
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise TypeError(f"a recorder has no option {name!r}; {nearest(name, known)}")
+        check_options(_OPTIONS, given)
         if given.get("folder") is not None:
             given["folder"] = _folder(given["folder"])
         options = cls(**given)
-        options._check()
+        if options.until is not None:
+            whole(options.start + 1).check("until", options.until)
+        options._check_packages()
         return options
-
-    def _check(self) -> None:
-        for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
-        check_text("title", self.title)
-        check_flags(**{name: getattr(self, name) for name in FLAGS})
-        if self.scaler is not None and (isinstance(self.scaler, type) or not hasattr(self.scaler, "get_scale")):
-            raise TypeError(f"scaler: expected the torch.amp.GradScaler that scales the loss, got {self.scaler!r}")
-        self._check_numbers()
-        self._check_size()
-        self._check_packages()
-
-    def _check_numbers(self) -> None:
-        for name, (least, most) in WHOLE.items():
-            check_whole(name, getattr(self, name), least, most)
-        if self.until is not None:
-            check_whole("until", self.until, self.start + 1)
-        if self.per_second is not None:
-            check_positive("per_second", self.per_second)
-        check_positive("timeout", self.timeout)
-
-    def _check_size(self) -> None:
-        given: Any = self.size
-        if not isinstance(given, tuple | list) or len(given) != len(("width", "height")) or not all(map(_fits, given)):
-            raise ValueError(
-                f"size: expected width and height, even numbers from {SMALLEST} to {LARGEST:,}, got {self.size!r}"
-            )
 
     def _check_packages(self) -> None:
         if self.folder is None:
@@ -139,16 +96,47 @@ class RecorderOptions:
                 )
 
 
-def _fits(side: Any) -> bool:
-    return isinstance(side, int) and SMALLEST <= side <= LARGEST and side % 2 == 0
+def _is_size(sides: Sequence[Any]) -> bool:
+    return len(sides) == len(("width", "height")) and all(
+        isinstance(side, int) and SMALLEST <= side <= LARGEST and side % 2 == 0 for side in sides
+    )
 
 
-def _folder(given: Any) -> Path:
-    if not isinstance(given, str | os.PathLike) or not str(given):
-        raise TypeError(f"folder: expected a path, or None for no files, got {given!r}")
+def _is_scaler(value: Any) -> bool:
+    return value is None or (hasattr(value, "get_scale") and not isinstance(value, type))
+
+
+_OPTIONS = {
+    "folder": Option("a path, or None for no files", (str, os.PathLike, NoneType), lambda path: str(path) != ""),
+    "title": TEXT,
+    "every": whole(1),
+    "per_second": optional(POSITIVE),
+    "start": whole(0),
+    "until": optional(whole(1)),
+    "policy": choice("drop", "coalesce", "block"),
+    "steps": choice("optimizer", "manual"),
+    "no_grad": FLAG,
+    "scaler": Option("the torch.amp.GradScaler that scales the loss", (object,), _is_scaler),
+    "videos": FLAG,
+    "series": choice("csv", "parquet"),
+    "tensorboard": FLAG,
+    "page": FLAG,
+    "max_frames": whole(1),
+    "frames_per_second": whole(1, 240),
+    "size": Option(f"width and height, even numbers from {SMALLEST} to {LARGEST:,}", (tuple, list), _is_size),
+    "slots": whole(4, 1 << 20),
+    "slot_values": whole(256, 1 << 28),
+    "workers": whole(1, 64),
+    "keep": whole(1, sys.maxsize),
+    "timeout": POSITIVE,
+    "on_error": choice("raise", "warn"),
+}
+
+
+def _folder(given: str | os.PathLike[str]) -> Path:
     folder = Path(given).absolute()
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"folder: expected a folder, got the file {str(folder)!r}")
+        raise OptionError(f"folder: expected a folder, got the file {str(folder)!r}")
     return folder
 
 
@@ -168,7 +156,7 @@ class Range:
     text : str
         As it was written.
     bounds : tuple of (str, float)
-        Comparisons that all have to hold.
+        Comparisons that must all hold.
     """
 
     text: str
@@ -181,7 +169,7 @@ class Range:
         Raises
         ------
         ValueError
-            If it is none.
+            If `text` is not a range.
         """
         bounds = _bounds(text) if isinstance(text, str) else None
         if not bounds or any(math.isnan(bound) for _, bound in bounds):
@@ -214,46 +202,6 @@ def _number(text: str) -> float:
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
-def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Check that it is a whole number, and neither too small nor too large.
-
-    Raises
-    ------
-    ValueError
-        If it is not.
-    """
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < least or (most is not None and value > most):
-        span = f"of at least {least}" if most is None else f"from {least:,} to {most:,}"
-        raise ValueError(f"{name}: expected a whole number {span}, got {value!r}")
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Check that it is a finite number above 0.
-
-    Raises
-    ------
-    ValueError
-        If it is not.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
-        raise ValueError(f"{name}: expected a finite number above 0, got {value!r}")
-
-
-def check_flags(**flags: Any) -> None:
-    """Check that each is True or False.
-
-    Raises
-    ------
-    TypeError
-        If one is not.
-    """
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}: expected True or False, got {value!r}")
-
-
 def check_some(**flags: Any) -> None:
     """Check that each is True or False, and one of them True.
 
@@ -264,21 +212,9 @@ def check_some(**flags: Any) -> None:
     ValueError
         If all are False.
     """
-    check_flags(**flags)
+    check_options(dict.fromkeys(flags, FLAG), flags)
     if not any(flags.values()):
         raise ValueError(f"expected at least one of {', '.join(flags)} to be True, got False for all")
-
-
-def check_text(name: str, value: Any) -> None:
-    """Check that it is a string.
-
-    Raises
-    ------
-    TypeError
-        If it is not.
-    """
-    if not isinstance(value, str):
-        raise TypeError(f"{name}: expected a string, got {value!r}")
 
 
 class RecorderError(RuntimeError):

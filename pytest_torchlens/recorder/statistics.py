@@ -1,7 +1,8 @@
 """Statistics of a tensor, cheap enough for each training step.
 
 Fast kernels compute sums and norms.  A slower, exact pass follows only where a norm shows that values are NaN or
-infinite.  On an accelerator, nothing waits for the device until the result is read.
+infinite.  On an accelerator, nothing waits for the device until the result is read.  The exact pass also measures
+activations for reports.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ class TensorStatistics:
         plain = as_plain(tensor)
         self.count = plain.numel()
         is_near = plain.device.type == "cpu"
-        found = (_norm_only(plain) if norm_only else _quick(plain)) if is_near else None
-        self._result: Statistics | torch.Tensor = found or _exact(plain.double() if is_near else plain)
+        quick = (_norm_only(plain) if norm_only else _quick(plain)) if is_near else None
+        self._result: Statistics | torch.Tensor = quick or exact_statistics(plain.double() if is_near else plain)
 
     def statistics(self) -> Statistics:
         """Return the statistics; waits for the device."""
         if isinstance(self._result, torch.Tensor):
-            mean, std, norm, low, high, zeros, nans = self._result.tolist()
+            mean, std, norm, low, high, zeros, nans, _ = self._result.tolist()
             self._result = Statistics(self.count, mean, std, norm, low, high, zeros, int(nans))
         return self._result
 
@@ -116,18 +117,32 @@ def _zeros(plain: torch.Tensor) -> float:
     return 1 - int(torch.count_nonzero(sample)) / sample.numel()
 
 
-def _exact(plain: torch.Tensor) -> torch.Tensor:
-    """Return mean, deviation, norm, extremes and share of zeros of the finite values, and how many others there are."""
+def exact_statistics(plain: torch.Tensor, *, correction: int = 1) -> torch.Tensor:
+    """Return statistics of all elements, without waiting for the device.
+
+    Parameters
+    ----------
+    plain
+        Dense and real, of 32-bit or 64-bit floats, one element at least.
+    correction
+        Subtracted from the number of finite values in the divisor of the variance: 1 for a sample, 0 for a population.
+
+    Returns
+    -------
+    torch.Tensor
+        Mean, standard deviation, norm, minimum and maximum of the finite values, NaN without any; the share of zeros;
+        the number of elements that are NaN or infinite; the number that are NaN.
+    """
     finite = plain.isfinite()
     count = finite.sum()
     values = plain.where(finite, 0)
     mean = values.sum() / count.clamp(min=1)
-    deviation = torch.linalg.vector_norm((plain - mean).where(finite, 0)) / (count - 1).clamp(min=1).sqrt()
+    deviation = torch.linalg.vector_norm((plain - mean).where(finite, 0)) / (count - correction).clamp(min=1).sqrt()
     low = plain.where(finite, math.inf).amin()
     high = plain.where(finite, -math.inf).amax()
     norm = torch.linalg.vector_norm(values)
     sizes = [size.where(count > 0, NOT_MEASURED) for size in (mean, deviation, norm, low, high)]
-    facts = (*sizes, (plain == 0).sum() / plain.numel(), (~finite).sum())
+    facts = (*sizes, (plain == 0).sum() / plain.numel(), (~finite).sum(), plain.isnan().sum())
     dtype = torch.float32 if plain.device.type == "mps" else torch.float64  # Apple's GPUs have no doubles
     return torch.stack([fact.to(dtype) for fact in facts])
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from pytest_torchlens.recorder.recorder_options import check_flags
 from pytest_torchlens.recorder.recorder_options import check_some
 from pytest_torchlens.recorder.tracking import check_hooks
 from pytest_torchlens.recorder.tracking import check_tensor
@@ -21,6 +20,7 @@ from pytest_torchlens.recorder.tracking import prefixed_name
 from pytest_torchlens.recorder.tracking import select_modules
 from pytest_torchlens.recorder.tracking import select_parameters
 from pytest_torchlens.records.names import nearest
+from pytest_torchlens.records.options import FLAG
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,7 +80,7 @@ class Tracker:
         TypeError, ValueError
             If `drawing` has an unknown option or a wrong value, or the name is taken.
         """
-        check_flags(gradients=gradients)
+        FLAG.check("gradients", gradients)
         how = Drawing.of(drawing)
         self._recording.optimizers.add_model(model)
         check_hooks(model)
@@ -257,7 +257,7 @@ class Drawing:
             )
         if self.callback is not None:
             callback_location(self.callback)
-        check_flags(video=self.video)
+        FLAG.check("video", self.video)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
 from pytest_torchlens.recorder.readings import is_measurable
-from pytest_torchlens.recorder.recorder_options import check_text
 from pytest_torchlens.records.names import nearest
+from pytest_torchlens.records.options import TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -206,7 +206,7 @@ def prefixed_name(name: str, path: str) -> str:
     TypeError
         If the name is not a string.
     """
-    check_text("name", name)
+    TEXT.check("name", name)
     return f"{name}.{path}" if name else path
 
 

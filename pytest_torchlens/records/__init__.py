@@ -1,4 +1,4 @@
-"""Plain data: what the engine found, as frozen records that go to JSON and back without torch."""
+"""Frozen records of plain data, which go to JSON and back without torch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pytest_torchlens.records.alignment import AlignedEdge
 from pytest_torchlens.records.alignment import Alignment
 from pytest_torchlens.records.alignment import Pair
 from pytest_torchlens.records.alignment import align
-from pytest_torchlens.records.comparison import Alone
 from pytest_torchlens.records.comparison import Change
 from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Exactness
 from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
+from pytest_torchlens.records.comparison import IsolatedResult
 from pytest_torchlens.records.files import file_name
 from pytest_torchlens.records.files import replacing
 from pytest_torchlens.records.files import write_atomically
@@ -37,6 +37,7 @@ from pytest_torchlens.records.operation import Edge
 from pytest_torchlens.records.operation import EscapeRecord
 from pytest_torchlens.records.operation import LoopRecord
 from pytest_torchlens.records.operation import Operation
+from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.records.report import SCHEMA
 from pytest_torchlens.records.report import Environment
 from pytest_torchlens.records.report import ErrorRecord
@@ -60,7 +61,7 @@ __all__ = [
     "ActivationStatistics",
     "AlignedEdge",
     "Alignment",
-    "Alone",
+    "IsolatedResult",
     "AuditFinding",
     "AuditPlace",
     "Change",
@@ -90,6 +91,7 @@ __all__ = [
     "RunReport",
     "SCHEMA",
     "Severity",
+    "SourcePlace",
     "Stage",
     "Status",
     "TracedCall",

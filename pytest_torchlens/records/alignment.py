@@ -27,9 +27,9 @@ class Pair:
     Attributes
     ----------
     first, second
-        The operation in each pass; None in the one that has none like it.
+        The operation in each pass; None where that pass has no such operation.
     changes
-        What differs, each as ``"shape (5, 5) → (5, 6)"``; values, which depend on the input, are not looked at.
+        What differs, each as ``"shape (5, 5) → (5, 6)"``; values depend on the input and are not compared.
     """
 
     first: Operation | None
@@ -38,7 +38,7 @@ class Pair:
 
     @property
     def kind(self) -> str:
-        """``"same"``, ``"changed"``, ``"removed"`` (the second has none like it) or ``"added"``."""
+        """``"same"``, ``"changed"``, ``"removed"`` (only in the first pass) or ``"added"`` (only in the second)."""
         if self.second is None:
             return "removed"
         if self.first is None:
@@ -49,7 +49,7 @@ class Pair:
     def operation(self) -> Operation:
         """The operation in the second pass, or in the first where the second has none."""
         found = self.second or self.first
-        assert found is not None  # noqa: S101 - a pair has one at least
+        assert found is not None  # noqa: S101 - a pair has at least one
         return found
 
     @property
@@ -72,7 +72,7 @@ class AlignedEdge:
     argument, through_write
         As in `Edge`.
     in_first, in_second
-        Which pass has it.
+        Whether that pass has the edge.
     """
 
     parent: int
@@ -85,14 +85,14 @@ class AlignedEdge:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Two forward passes, one beside the other.
+    """Two aligned forward passes.
 
     Attributes
     ----------
     pairs
-        In the order of the second pass; what the first alone has stands where it ran.
+        In the order of the second pass; an operation that only the first has stands where it ran.
     edges
-        Arguments of the operations, those that both passes have once.
+        Arguments of the operations; an argument of both passes is listed once.
     """
 
     pairs: tuple[Pair, ...]
@@ -104,17 +104,17 @@ class Alignment:
 
     @property
     def is_same_graph(self) -> bool:
-        """Whether the two differ in nothing but values."""
+        """Whether the two differ only in values."""
         return all(pair.kind == "same" for pair in self.pairs) and all(e.in_first and e.in_second for e in self.edges)
 
 
 def align(first: Sequence[Operation], second: Sequence[Operation]) -> Alignment:
     """Align the operations of two forward passes.
 
-    Call by call, from the model down, what each module call did is put side by side: first what agrees in name and
-    content (functions on the same parameters, module calls with the same functions inside), between these what agrees
-    in content, then what agrees in name.  So an operation or a module that is put in, left out, renamed or replaced
-    changes the fate of no other.
+    The alignment goes through the module calls, from the model's own inwards.  It first pairs items that agree in name
+    and content (functions on the same parameters, module calls with the same functions inside), then, between these,
+    items that agree in content, then items that agree in name.  So an operation or a module that is added, left out,
+    renamed or replaced does not affect the others.
     """
     partners: dict[int, int] = {}
     waiting = [(_items(first, range(len(first)), 0), _items(second, range(len(second)), 0), 1)]
@@ -132,7 +132,7 @@ def align(first: Sequence[Operation], second: Sequence[Operation]) -> Alignment:
 
 @dataclass(frozen=True)
 class _Item:
-    """What a module call did: an operation, or a module call with all in it."""
+    """One thing that a module call did: an operation, or an inner module call with all its operations."""
 
     call: str
     """Empty for an operation."""
@@ -153,12 +153,12 @@ def _content(item: _Item) -> Hashable:
 
 
 def _name(item: _Item) -> Hashable:
-    """Return what is left when content differs; an operation is nothing but content."""
+    """Return a module call's name; for an operation, which has only content, the item itself."""
     return item.call or item
 
 
 def _items(operations: Sequence[Operation], places: Iterable[int], depth: int) -> list[_Item]:
-    """Return what was done at one depth of module calls."""
+    """Return the items at one depth of module calls."""
     grouped: dict[Hashable, list[int]] = defaultdict(list)
     for place in places:
         path = operations[place].containing_module_origin_nested
@@ -174,7 +174,7 @@ def _item(operations: Sequence[Operation], call: str, places: list[int]) -> _Ite
 
 
 def _matches(ours: list[_Item], theirs: list[_Item], keys: tuple[_Key, ...]) -> Iterator[tuple[_Item, _Item]]:
-    """Yield items that agree in the first key, and between them those that agree in the next ones; all in order."""
+    """Yield pairs that agree in the first key, and between them pairs that agree in the next keys; all in order."""
     if not (keys and ours and theirs):
         return
     key, *others = keys
@@ -187,7 +187,7 @@ def _matches(ours: list[_Item], theirs: list[_Item], keys: tuple[_Key, ...]) -> 
 
 
 def _blocks(first: list[Hashable], second: list[Hashable]) -> Iterator[tuple[int, int, int]]:
-    """Yield equal runs, as places and length, in order; equal starts and ends are taken off before the costly part."""
+    """Yield equal runs, as places and length, in order; equal starts and ends are cut off before the costly part."""
     start, most = 0, min(len(first), len(second))
     while start < most and first[start] == second[start]:
         start += 1
@@ -261,25 +261,25 @@ def _arguments(op: Operation | None, places: dict[str, int]) -> dict[tuple[int, 
 
 
 Places = tuple[int, int]
-"""A place in each sequence; -1 where that one has nothing to pair."""
+"""A place in each sequence; -1 where that sequence has no partner."""
 _Part = tuple[Places, Places]
-"""The places of both where a part begins and where it ends."""
+"""The places in both sequences where a part begins, and where it ends."""
 
 
 def in_step(
     first: Sequence[Hashable], second: Sequence[Hashable], is_loop: Callable[[int, int, int], bool]
 ) -> list[Places]:
-    """Return the places of both sequences in one order, equal things of the same pass paired.
+    """Return the places of both sequences in one order, with equal items of the same pass paired.
 
-    What comes first in both tells the passes of a loop apart: its times are paired one by one, then what is between.
+    The first item of both separates the passes of a loop: its occurrences are paired one by one, then what is between.
 
     Parameters
     ----------
     first, second
-        What is equal in both where it is the same.
+        Keys, which are equal for the same item.
     is_loop
-        Whether two places of sequence 0 or 1 with the same thing, ``is_loop(side, earlier, later)``, are passes of one
-        loop and not two calls of one function.  Passes that one sequence alone has are then paired with nothing.
+        ``is_loop(side, earlier, later)``: whether two places with the same key, in sequence 0 or 1, are passes of one
+        loop and not two calls of one function.  Passes that only one sequence has stay unpaired.
     """
     return _with_unpaired(sorted(_Steps((first, second), is_loop).pairs()), (len(first), len(second)))
 
@@ -322,7 +322,7 @@ class _Steps:
         return [place for place in found if place not in self._alone[side]]
 
     def _leave_further_passes(self, times: list[list[int]], pairs: list[Places], ends: Places) -> None:
-        """Leave alone the passes that one side has more, up to the last thing done in passes of either before."""
+        """Leave the passes that only one side has unpaired, up to the last item that earlier passes had too."""
         for side, (places, end) in enumerate(zip(times, ends, strict=True)):
             if len(places) > len(pairs) and self._is_loop(side, places[len(pairs) - 1], places[len(pairs)]):
                 further, other = places[len(pairs)], times[1 - side]
@@ -332,7 +332,7 @@ class _Steps:
 
 
 def _with_unpaired(pairs: list[Places], lengths: Places) -> list[Places]:
-    """Return pairs with what is between them: of the second sequence, then of the first."""
+    """Return the pairs, and between them the unpaired places: first those of the second sequence."""
     order: list[Places] = []
     done = (-1, -1)
     for pair in [*pairs, lengths]:
@@ -344,11 +344,11 @@ def _with_unpaired(pairs: list[Places], lengths: Places) -> list[Places]:
 
 
 _MOST = 256
-"""Differences looked through at once; beyond so many the way that got furthest is taken."""
+"""Differences that one search allows; beyond it, the path that got furthest is taken."""
 
 
 def common_places(first: Sequence[Hashable], second: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """Yield the places of equal items, as many as can be had in order; nearly so where hundreds in a row differ."""
+    """Yield the places of equal items in order, as many as possible; fewer where hundreds in a row differ."""
     numbers: dict[Hashable, int] = {}
     ours = [numbers.setdefault(item, len(numbers)) for item in first]
     theirs = [numbers.setdefault(item, len(numbers)) for item in second]
@@ -362,9 +362,9 @@ _Places = tuple[int, int]
 
 
 def _way(ours: list[int], theirs: list[int], left: int, right: int) -> tuple[list[_Places], _Places]:
-    """Return the places of equal items on the best way from a pair of places on, and where it ends.
+    """Return the places of equal items on the best path from a pair of places on, and where the path ends.
 
-    ``reach[k]`` is the furthest place in `ours` of the ways that left out `k` more of ours than of theirs.
+    ``reach[k]`` is the furthest place in `ours` of the paths that skip `k` more items of ours than of theirs.
     """
     reach = {1: left}
     steps: list[dict[int, int]] = []
@@ -384,7 +384,7 @@ def _way(ours: list[int], theirs: list[int], left: int, right: int) -> tuple[lis
 
 
 def _entry(reach: dict[int, int], k: int, most: int) -> int:
-    """Return the place at which a way comes onto a diagonal: one of theirs, or of ours, is left out."""
+    """Return the place at which a path enters a diagonal, after it skipped an item of theirs or of ours."""
     return reach[k + 1] if _leaves_theirs(reach, k, most) else reach[k - 1] + 1
 
 

@@ -6,15 +6,18 @@ import enum
 from dataclasses import dataclass
 from dataclasses import field
 
+from pytest_torchlens.records.operation import SourcePlace
+from pytest_torchlens.records.operation import WithSourcePlace
+
 
 class Change(str, enum.Enum):
     """Words for a model, or one of its operations, against its baseline."""
 
     IDENTICAL = "identical"
     DRIFT = "drift"
-    """Numbers differ within tolerance, on another machine or with nothing to lay it to."""
+    """Numbers differ within tolerance, on another machine or without a known cause."""
     LOCAL_CHANGE = "local-change"
-    """From equal inputs an operation computes other numbers, within tolerance: its kernel changed."""
+    """An operation computes other numbers from equal inputs, within tolerance: its kernel changed."""
     REGRESSION = "regression"
     """An operation's own error is beyond tolerance."""
     PROPAGATED = "propagated"
@@ -22,23 +25,23 @@ class Change(str, enum.Enum):
     DECISION_FLIP = "decision-flip"
     """A choice between nearly equal values went the other way."""
     NAN_CHANGE = "nan-change"
-    """NaN or infinite where there was none, or no longer."""
+    """Values became NaN or infinite, or no longer are."""
     META_CHANGE = "meta-change"
     """Another shape, dtype, stride or alias."""
     STRUCTURE = "structure"
     """Operations added, removed, replaced or renamed, or other arguments."""
     INPUTS_DIFFER = "inputs-differ"
-    """Other weights or inputs: nothing can be said of the numbers."""
+    """Weights or inputs differ, so the numbers cannot be judged."""
     UNSTABLE = "unstable"
-    """The operation's own repetition gives other numbers."""
+    """The operation gives other numbers when it is repeated."""
     ENVIRONMENT = "environment"
-    """The baseline has no numbers for such a machine."""
+    """The baseline has no numbers for this kind of machine."""
     LARGER = "larger"
     SLOWER = "slower"
     NEW = "new"
     """There is no baseline."""
     UNUSED = "unused"
-    """A baseline of no model that is left."""
+    """The baseline's model no longer exists."""
 
 
 class Exactness(str, enum.Enum):
@@ -48,34 +51,34 @@ class Exactness(str, enum.Enum):
     LESS = "less exact"
     AS = "as exact"
     UNKNOWN = "unknown"
-    """There is no float64 to compare with."""
+    """There is no result in float64 to compare with."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone:
-    """An operation that was run again by itself, on the baseline's inputs: what differs then is its own.
+class IsolatedResult:
+    """An operation that ran again alone, on the baseline's inputs: a difference is then its own.
 
     Attributes
     ----------
     error
-        As that of `Finding`, of the results themselves.
+        As `Finding.error`, computed from the whole results.
     nrms
-        As that of `Finding`.
+        As `Finding.nrms`.
     same
-        Whether its result is the baseline's, bit for bit.
+        Whether its result equals the baseline's, bit for bit.
     holes
-        Whether other places of it are NaN or infinite.
+        Whether other elements are NaN or infinite.
     steady
-        Whether, run once more, it gave the same again.
+        Whether it gave the same result when it ran once more.
     before
-        Root mean square distance of the baseline's result from the same operation in float64, relative to the values;
-        None where it has none.
+        Root mean square distance of the baseline's result from the result in float64, relative to the values; None if
+        there is none in float64.
     after
-        That of the new result.
+        The same for the new result.
     exactness
         Whether the new result is nearer to float64.
     reason
-        Why it was not run; empty where it was.
+        Why it did not run; empty if it ran.
     """
 
     error: float = 0.0
@@ -90,43 +93,45 @@ class Alone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that differs, where it began.
+class Finding(WithSourcePlace):
+    """One difference, at the place where it begins.
 
     Attributes
     ----------
     change
-        Its class.
+        The class of change.
     operation
-        Stable id of the operation: ``"layer1.0.conv1/conv2d"``; empty where it concerns the model.
+        Stable id of the operation: ``"layer1.0.conv1/conv2d"``; empty if it concerns the model.
     message
-        What was and what is.
+        What was before, and what is now.
     source_line
-        ``file:line, in function`` of the model's code, where this run knows it.
+        ``file:line, in function`` of the model's code; empty if this run does not know it.
+    source_place
+        That line as file, line and function.
     error
-        Largest difference relative to the largest value; None where it was not measured.
+        Largest difference relative to the largest value; None if it was not measured.
     nrms
-        Root mean square of the difference, relative to that of the values.
+        Root mean square of the difference, relative to the root mean square of the values.
     limit
-        What `error` may be.
+        The largest `error` that is allowed.
     alone
-        What the operation gives by itself on the baseline's inputs, where these were at hand; `error` and `nrms` are
-        then its own.
+        The operation's own result on the baseline's inputs, if these are saved; `error` and `nrms` are then its own.
     """
 
     change: Change
     operation: str = ""
     message: str = ""
     source_line: str = ""
+    source_place: SourcePlace | None = field(default=None, compare=False)
     error: float | None = None
     nrms: float | None = None
     limit: float | None = None
-    alone: Alone | None = None
+    alone: IsolatedResult | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """How large a difference is at one operation on its way to the output."""
+    """The size of a difference at one operation on its way to the output."""
 
     operation: str
     error: float
@@ -142,28 +147,28 @@ class Comparison:
     verdict
         The most serious class found.
     fails
-        Whether that, under the conditions asked for, fails the model.
+        Whether the conditions fail the model.
     baseline
-        Which baseline it was: its file, relative to rootdir, and the environment whose numbers were compared.
+        The baseline: its file, relative to rootdir.
     axes
-        In what the environments differ: ``"torch 2.13.0 → 2.14.1"``, ``"CPU capability AVX512 → AVX2"``.
+        How the environments differ: ``"torch 2.13.0 → 2.14.1"``, ``"CPU capability AVX512 → AVX2"``.
     counts
         Operations by class.
     findings
-        What differs by itself, the most serious first and each kind in execution order; what they lead to is counted
-        alone.
+        The differences where they begin, the most serious first, each kind in execution order; what follows from them
+        is only counted.
     growth
-        The first difference followed to the output, in a few steps.
+        The first difference at a few operations on its way to the output.
     notes
-        What could not be compared, and why: text for readers, which no code reads back.
+        What was not compared, and why: text for readers, which no code reads back.
     stored
-        The baseline file that this run wrote, relative to rootdir; empty where it wrote none.
+        The baseline file that this run wrote, relative to rootdir; empty if it wrote none.
     untimed
         Why times were not compared although a condition limits them; empty otherwise.
     unsaved
         Why activations were not saved although the run asked for them; empty otherwise.
     against
-        The interpreter whose run it was compared with, now, on this machine; empty for a stored baseline.
+        The interpreter whose run on this machine took the place of a stored baseline; empty for a stored baseline.
     """
 
     verdict: Change

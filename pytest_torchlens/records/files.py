@@ -1,4 +1,4 @@
-"""Names of files for any model name, and files that are written whole or not at all."""
+"""Makes file names from any model name, and writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _LONGEST = 80
-# Lower case only: some file systems do not tell `Net` from `net`.
+# Lower case only: on some file systems `Net` and `net` are the same file.
 _SAFE = re.compile(rf"[a-z0-9](?:[a-z0-9._-]{{0,{_LONGEST - 2}}}[a-z0-9])?")
 _DIGESTED = re.compile(r".*-[0-9a-f]{12}")
 _RESERVED_ON_WINDOWS = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")
 
 
 def file_name(name: str) -> str:
-    """Return a name that every file system takes: a plain one as it is, of others what can be read, and a digest."""
+    """Return a name that every file system accepts: a plain name unchanged, else its readable part and a digest."""
     taken = _DIGESTED.fullmatch(name) or _RESERVED_ON_WINDOWS.fullmatch(name)
     if _SAFE.fullmatch(name) and not taken:
         return name
@@ -95,7 +95,8 @@ def replacing(path: Path, *, make_folders: bool = True) -> Iterator[Path]:
         part.replace(target)
     except OSError as error:
         if error.filename == str(part):  # users know the file by its own name
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            del error.filename2  # it is shown even if it is None
         raise
     finally:
         part.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ class HistoryRecord:
     model_is_branching: bool = False
     """Whether some operation has more than one child."""
     model_has_conditional_branching: bool = False
-    """Whether a condition of the model's code asked for a tensor's value."""
+    """Whether a condition of the model's code read a tensor's value."""
     num_operations: int = 0
     """Function calls recorded, those without part in the result included."""
     num_layers: int = 0
@@ -65,7 +65,7 @@ class HistoryRecord:
     operations: tuple[Operation, ...] = ()
     """In execution order; buffers and constants stand before their first use."""
     escapes: tuple[EscapeRecord, ...] = ()
-    """Values handed over to Python, in order: truth tests of tensors, ``item()`` and the like."""
+    """Values that Python read, in order: truth tests of tensors, ``item()`` and the like."""
     loops: tuple[LoopRecord, ...] = ()
     """Loops of the source that ran layers several times."""
     modules: tuple[ModuleRecord, ...] = ()
@@ -102,10 +102,10 @@ class ModuleRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationStatistics:
-    """What the tensors of a forward pass were like.
+    """Statistics of the tensors of a forward pass.
 
-    The lists have one entry for each tensor of real, finite or infinite, numbers that has elements, in execution
-    order.  Means, spreads and extremes are of the finite elements, ``nan`` where there is none.
+    The lists have one entry for each tensor of real numbers that has elements, in execution order.  Means, standard
+    deviations and extremes are those of the finite elements, ``nan`` if there are none.
     """
 
     operations: tuple[str, ...] = ()
@@ -121,6 +121,6 @@ class ActivationStatistics:
     zeros: tuple[float, ...] = ()
     """Share of the elements of each that are zero, from 0 to 1."""
     not_finite: tuple[float, ...] = ()
-    """Share of the elements of each that are infinite or no number, from 0 to 1."""
+    """Share of the elements of each that are infinite or NaN, from 0 to 1."""
     nan: tuple[float, ...] = ()
-    """Share of the elements of each that are no number, from 0 to 1; empty where it was not asked for."""
+    """Share of the elements of each that are NaN, from 0 to 1; empty if the run did not ask for it."""

@@ -19,8 +19,8 @@ _NO_NUMBERS = ("nan", "inf", "-inf")
 def to_json(record: Any, *, indent: int | None = None) -> str:
     """Return a record as JSON text.
 
-    Fields that hold their default are left out, for a report of 1,500 operations to stay small; but not those of a
-    class that has ``WHOLE``.  What JSON has no number for is text: ``"nan"``, ``"inf"``, ``"-inf"``.
+    Fields that hold their default are left out, except in classes that have ``WHOLE``: a report of 1,500 operations
+    stays small.  Numbers that JSON lacks are text: ``"nan"``, ``"inf"``, ``"-inf"``.
     """
     return json.dumps(_plain(record), indent=indent, ensure_ascii=False, allow_nan=False)
 
@@ -31,7 +31,7 @@ def from_json(text: str, kind: type[T]) -> T:
     Raises
     ------
     ValueError
-        If the text is no JSON, has a field that `kind` does not know, or a value of another type.
+        If the text is not JSON, has a field that `kind` does not have, or a value of another type.
     """
     return typing.cast("T", _parse(json.loads(text), kind, kind.__name__))
 

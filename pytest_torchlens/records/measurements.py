@@ -1,4 +1,4 @@
-"""Holds what a forward pass cost: time, memory and arithmetic of each operation, of each module and in total."""
+"""Holds the costs of a forward pass: time, memory and FLOPs of each operation, of each module and in total."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """What a forward pass cost.
+    """The costs of a forward pass.
 
     The lists of operations have one entry for each recorded function call, in the order of the calls:
     `Operation.call_id` is the index.  Times are seconds, sizes bytes.
     """
 
     operations: tuple[str, ...] = ()
-    """Label of each call's (first) tensor; the name of its function where it has no part in the result."""
+    """Label of each call's (first) tensor; the function's name if no label exists."""
     operation_seconds: tuple[float, ...] = ()
     """Time of each."""
     operation_flops: tuple[int, ...] = ()
@@ -28,30 +28,30 @@ class Measurements:
     live_bytes: tuple[int, ...] = ()
     """Bytes of the tensors that were alive while each ran, its arguments and results included.
 
-    Parameters, buffers and inputs, which were there before, are not counted.
+    Parameters, buffers and inputs, which existed before, are not counted.
     """
     modules: tuple[ModuleMeasurements, ...] = ()
     """The modules that were called, the model itself first."""
     forward_seconds: float | None = None
     """The plain forward pass, untraced: median."""
     forward_spread: float | None = None
-    """Its spread: between the quartiles."""
+    """Interquartile range of its times."""
     forward_runs: int = 0
-    """How often it was timed."""
+    """Number of timed passes."""
     num_threads: int = 0
-    """Threads that PyTorch had for an operation."""
+    """PyTorch's number of threads for one operation."""
     overhead_seconds: float = 0.0
-    """What the recording adds to the time of one operation; subtracted from each."""
+    """Time that recording adds to one operation; subtracted from each."""
     peak_bytes: int = 0
     """The largest of `live_bytes`."""
     needed_peak_bytes: int | None = None
-    """What the peak would be if each tensor was freed after its last use; None where that is not known."""
+    """The peak if each tensor were freed after its last use; None if that is not known."""
     peak_operation: str = ""
-    """Label of the operation that ran then."""
+    """Label of the operation that ran at the peak."""
     measured_peak_bytes: int | None = None
-    """The peak as it was measured in a plain forward pass; None where it could not be."""
+    """The peak measured in a plain forward pass; None if it could not be measured."""
     methods: dict[str, str] = field(default_factory=dict)
-    """How each number was had, by the name of its field; what could not be had says why."""
+    """How each number was measured, by the name of its field; if it was not, why."""
 
     @property
     def seconds(self) -> float:
@@ -70,29 +70,29 @@ class Measurements:
 
     @property
     def operation_intensity(self) -> tuple[float | None, ...]:
-        """Arithmetic intensity of each operation: floating-point operations a byte; None where nothing was moved."""
+        """Arithmetic intensity of each operation: floating-point operations per byte; None if no byte was moved."""
         pairs = zip(self.operation_flops, self.operation_bytes_moved, strict=True)
         return tuple(flops / moved if moved else None for flops, moved in pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleMeasurements:
-    """What one module cost in all its calls, with the modules inside it and without them."""
+    """The costs of one module in all its calls: total, and without the modules inside it."""
 
     address: str
     """First name in ``named_modules()``; ``""`` for the model itself."""
     seconds: float = 0.0
     """Seconds of the operations that ran inside it."""
     self_seconds: float = 0.0
-    """Those of the operations that no module inside it ran."""
+    """Those of the operations that ran in no module inside it."""
     flops: int = 0
-    """Floating-point operations inside it; a multiplication with an addition is two."""
+    """Floating-point operations inside it; a multiply-add counts as two."""
     self_flops: int = 0
-    """Those that no module inside it ran."""
+    """Those that ran in no module inside it."""
     bytes_moved: int = 0
     """Bytes that its operations read and wrote."""
     self_bytes_moved: int = 0
-    """Those of the operations that no module inside it ran."""
+    """Those of the operations that ran in no module inside it."""
 
 
 def byte_size(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Makes one graph of several passes: of two forward passes (`merge`), or of all passes of each layer (`roll_edges`)."""
+"""Merges passes into one graph: two forward passes (`merge`), or all passes of each layer (`roll_edges`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MergedOperation:
     Attributes
     ----------
     first, second
-        Its label in each pass; ``""`` in the one that did not run it.
+        Its label in each pass; ``""`` if that pass did not run it.
     operation
         Its record, from the first pass that ran it.
     edges
@@ -41,29 +41,29 @@ class MergedOperation:
 
 
 _NAMED = 5
-"""Labels in a graph's text, of each pass."""
+"""Labels of each pass that a graph's text lists."""
 
 
 @dataclass(frozen=True, repr=False)
 class MergedGraph:
-    """The operations of two passes in execution order; those of the second alone stand where they ran."""
+    """The operations of two passes in execution order; those that only the second ran stand where they ran."""
 
     operations: tuple[MergedOperation, ...]
 
     def __repr__(self) -> str:
-        """Return how much of it each pass ran, with the first labels of what one alone did."""
+        """Return how much each pass ran, with the first labels of what only one ran."""
         both = sum(op.in_both for op in self.operations)
         alone = f"{_some(self.only_first)} by the first alone, {_some(self.only_second)} by the second alone"
         return f"<MergedGraph: {len(self.operations)} operations, {both} run by both passes, {alone}>"
 
     @property
     def only_first(self) -> tuple[str, ...]:
-        """Labels of what the first pass alone ran."""
+        """Labels of the operations that only the first pass ran."""
         return tuple(op.first for op in self.operations if not op.second)
 
     @property
     def only_second(self) -> tuple[str, ...]:
-        """Labels of what the second pass alone ran."""
+        """Labels of the operations that only the second pass ran."""
         return tuple(op.second for op in self.operations if not op.first)
 
 
@@ -79,13 +79,12 @@ _Pair = tuple[Operation | None, Operation | None]
 def merge(first: HistoryRecord, second: HistoryRecord) -> MergedGraph:
     """Return two passes of one model as one graph.
 
-    Operations are the same where the same line of code ran the same function in the same module, in the same pass of
-    the loop around it.
+    Two operations are the same if the same line of code ran the same function in the same module and loop pass.
 
     Raises
     ------
     ValueError
-        If the two are no passes of one model.
+        If the two are not passes of one model.
     """
     if why := "".join(_unlike(first, second)[:1]):
         raise ValueError(f"expected two passes of one model, got {why}")
@@ -103,14 +102,14 @@ def _merged_operation(pair: _Pair, places: list[dict[str, int]]) -> MergedOperat
         for edge in (op.edges if op is not None else ())
     ]
     operation = first or second
-    assert operation is not None  # noqa: S101 - a pair has one at least
+    assert operation is not None  # noqa: S101 - a pair has at least one
     return MergedOperation(
         first.label if first else "", second.label if second else "", operation, tuple(dict.fromkeys(edges))
     )
 
 
 def _unlike(first: HistoryRecord, second: HistoryRecord) -> list[str]:
-    """Return what one model has and the other has not: modules, parameters and their shapes."""
+    """Return the differences of the two models in modules, parameters and their shapes."""
     names = f"{first.model_name} and {second.model_name}"
     if first.model_name != second.model_name or _addresses(first) != _addresses(second):
         return [names]
@@ -120,8 +119,10 @@ def _unlike(first: HistoryRecord, second: HistoryRecord) -> list[str]:
 
 
 def _parts(history: HistoryRecord) -> dict[str, str]:
-    """Return modules and used parameters by address, each in words."""
-    kinds = {module: module.module_type.removeprefix("Lazy") for module in history.modules}  # as after a first pass
+    """Return a description of each module and used parameter, by address."""
+    kinds = {
+        module: module.module_type.removeprefix("Lazy") for module in history.modules
+    }  # as named after a first pass
     modules = {module.address: f"{kind} of {module.num_params} parameters" for module, kind in kinds.items()}
     shapes = (zip(op.parent_param_addresses, op.parent_param_shapes, strict=True) for op in history.operations)
     return {name: str(shape) for shape_of in shapes for name, shape in shape_of} | modules
@@ -132,7 +133,7 @@ def _addresses(history: HistoryRecord) -> set[str]:
 
 
 def _pairs(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
-    """Return the operations of both that are no sources, in one order."""
+    """Return the operations of both passes in one order, without sources."""
     sides = [[op for op in history.operations if not _is_source(op)] for history in (first, second)]
 
     def is_loop(side: int, earlier: int, later: int) -> bool:
@@ -148,7 +149,7 @@ def _pairs(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
 
 
 def _key(op: Operation, known: set[str]) -> Hashable:
-    """Return what is the same in another pass; `known` has the addresses of the modules."""
+    """Return a key that is equal for the same operation in another pass; `known` has the modules' addresses."""
     around = tuple(address_of(call, known) for call in op.containing_module_origin_nested)
     return op.layer_type, op.source_line, op.iterable_output_index, op.buffer_address, op.constant_origin, around
 
@@ -171,7 +172,7 @@ def _sources(first: HistoryRecord, second: HistoryRecord) -> list[_Pair]:
 
 
 def _with_sources(pairs: list[_Pair], sources: list[_Pair]) -> list[_Pair]:
-    """Return pairs with the inputs before all of them, and each other source before what reads it first."""
+    """Return the pairs with the inputs first, and each other source before its first reader."""
     by_label = [{op.label: pair for pair in sources if (op := pair[side]) is not None} for side in (0, 1)]
     order = [pair for pair in sources if any(op is not None and op.is_input_layer for op in pair)]
     known = set(map(id, order))
@@ -188,22 +189,22 @@ def _with_sources(pairs: list[_Pair], sources: list[_Pair]) -> list[_Pair]:
 
 @dataclass(frozen=True)
 class RolledEdge:
-    """Data that flow from one layer into another by one argument.
+    """Data that flow from one layer into an argument of another.
 
     Attributes
     ----------
     parent, child
         Labels of the layers.
     argument
-        Where it goes in, as in `Edge`.
+        As in `Edge`.
     through_write
         As in `Edge`.
     passes
-        Pass of the parent and pass of the child, for each time; in the order of the child's passes.
+        Pairs of the parent's pass and the child's pass, in the order of the child's passes.
     out_label
-        The parent's passes that send something along this edge: ``"Out 1-2"``; ``""`` where all do.
+        The parent's passes that send data along this edge: ``"Out 1-2"``; ``""`` if all do.
     in_label
-        The child's passes that get something along this edge: ``"In 1"``; ``""`` where all do.
+        The child's passes that receive data along this edge: ``"In 1"``; ``""`` if all do.
     """
 
     parent: str
@@ -237,7 +238,7 @@ def roll_edges(operations: Iterable[Operation]) -> tuple[RolledEdge, ...]:
 
 
 def pass_label(word: str, passes: Iterable[int], total: int) -> str:
-    """Return which of `total` passes are meant: ``"Out 1-2"``; ``""`` for all."""
+    """Return `passes` as a label: ``"Out 1-2"``; ``""`` for all of `total`."""
     distinct = sorted(set(passes))
     return "" if len(distinct) == total else f"{word} {ranges(distinct)}"
 

@@ -19,11 +19,11 @@ def pass_of(call: str, known: Container[str]) -> int:
 
 
 _FEW = 6
-"""So many names are listed whole."""
+"""Up to so many names are all listed."""
 
 
 def close(word: str, known: Iterable[str]) -> str:
-    """Return a hint with the known words most like `word`, whatever their case; nothing where none is like it.
+    """Return a hint with the known words most like `word`, in any case; ``""`` if none is similar.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def close(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint with the known words most like `word`, or with all where they are few.
+    """Return a hint with the known words most like `word`, or with all if they are few.
 
     Examples
     --------

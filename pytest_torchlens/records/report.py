@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import fields
@@ -14,6 +15,7 @@ from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.history import ActivationStatistics
 from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.measurements import Measurements
+from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.records.verdict import AuditFinding
 from pytest_torchlens.records.verdict import Verdict
 
@@ -31,7 +33,7 @@ class Outcome(str, enum.Enum):
 
 
 class Stage(str, enum.Enum):
-    """How far a model came."""
+    """The last stage that a model reached."""
 
     BUILD = "build"
     INPUTS = "inputs"
@@ -51,6 +53,21 @@ class ErrorRecord:
     type: str
     message: str
     traceback: str = ""
+    source_place: SourcePlace | None = field(default=None, compare=False)
+    """Where its traceback ends; null without one."""
+
+    def __post_init__(self) -> None:
+        """Fill in the place, where a record of an older version has the traceback alone."""
+        if self.source_place is None:
+            object.__setattr__(self, "source_place", _last_place(self.traceback))
+
+
+_FRAME = re.compile(r'^ *File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$', re.MULTILINE)
+
+
+def _last_place(traceback: str) -> SourcePlace | None:
+    frames = list(_FRAME.finditer(traceback))
+    return SourcePlace(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["function"] or "") if frames else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +76,7 @@ class ModelReport:
 
     WHOLE: ClassVar = True
     zoo: str
-    """Name of its zoo; empty where there is none."""
+    """Name of its zoo; empty without one."""
     name: str
     """Its name in the zoo."""
     nodeid: str = ""
@@ -69,7 +86,7 @@ class ModelReport:
     stage: Stage = Stage.DONE
     """The stage that failed, or ``done``."""
     error: ErrorRecord | None = None
-    """What was raised; null where nothing was."""
+    """The exception; null without one."""
     weights: str = ""
     """The zoo's setting of what its parameters hold."""
     inputs: tuple[str, ...] = ()
@@ -85,49 +102,49 @@ class ModelReport:
     seconds: float = 0.0
     """Wall time of the item, building and drawing included."""
     history: HistoryRecord | None = None
-    """The recorded forward pass; null where none came to its end.  In ``report.json`` without its lists."""
+    """The recorded forward pass; null if none was completed.  In ``report.json`` without its lists."""
     verdict: Verdict | None = None
-    """What validation found; null where it was not asked for."""
+    """The result of validation; null if it did not run."""
     comparison: Comparison | None = None
-    """What differs from the stored baseline; null where nothing was compared."""
+    """The differences from the stored baseline; null if nothing was compared."""
     flops: int | None = None
-    """Floating-point operations of the forward pass; null where nothing counted them."""
+    """Floating-point operations of the forward pass; null if they were not counted."""
     measurements: Measurements | None = None
-    """What it cost; null where that was not measured."""
+    """The costs of the pass; null if they were not measured."""
     statistics: ActivationStatistics | None = None
-    """What its activations were like; null where that was not asked for."""
+    """Statistics of its activations; null if the run did not ask for them."""
     findings: tuple[AuditFinding, ...] = ()
-    """What the audit found, what matters most first.  In ``report.json`` without meaning, advice and places."""
+    """Findings of the audit, the most severe first.  In ``report.json`` without meaning, advice and places."""
     code: dict[str, str] = field(default_factory=dict)
     """Lines of code around each ``source_line`` of its operations."""
     graph: str = ""
-    """Path of the drawing, relative to the report's folder; empty where there is none."""
+    """Path of the drawing, relative to the report's folder; empty without one."""
     graph_unfit: str = ""
-    """Why the settings of ``--lens-graph`` do not fit the model; empty where they do, or nothing was asked for."""
+    """Why the settings of ``--lens-graph`` do not fit the model; empty if they do, or without ``--lens-graph``."""
     graph_failed: str = ""
     """Why the drawing that ``--lens-graph`` asks for could not be made; empty otherwise."""
     notes: tuple[str, ...] = ()
-    """What was left out, and why: text for readers, which no code reads back."""
+    """Parts that are missing, and why: text for readers, which no code reads back."""
 
     @property
     def is_brief(self) -> bool:
-        """Whether what was recorded of operations was left out."""
+        """Whether the operations were left out."""
         return self.history is not None and self.history.num_operations > 0 and not self.history.operations
 
     def brief(self) -> ModelReport:
-        """Return what a table of all models shows: the report without what is told of operations and modules."""
+        """Return the report for a table of all models: without operations and modules."""
         history, cost = self.history, self.measurements
         return replace(
             self,
             history=history and replace(history, **_without_lists(history)),
             measurements=cost and replace(cost, **_without_lists(cost) | {"modules": cost.modules[:1]}),
             statistics=None,
-            findings=tuple(replace(finding, **_TOLD_BY_PAGE) for finding in self.findings),
+            findings=tuple(replace(finding, **_ON_PAGES_ONLY) for finding in self.findings),
             code={},
         )
 
 
-_TOLD_BY_PAGE: dict[str, Any] = {"meaning": "", "advice": "", "places": ()}
+_ON_PAGES_ONLY: dict[str, Any] = {"meaning": "", "advice": "", "places": ()}
 
 
 def _without_lists(record: HistoryRecord | Measurements) -> dict[str, Any]:
@@ -142,8 +159,8 @@ class Environment:
     platform: str = ""
     torch: str = ""
     packages: dict[str, str] = field(default_factory=dict)
-    """Versions of further packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of what PyTorch was built
-    with: BLAS, MKL, oneDNN, CUDA."""
+    """Versions of other packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of the libraries of PyTorch's
+    build: BLAS, MKL, oneDNN, CUDA."""
     device: str = "cpu"
     cpu_capability: str = ""
     num_threads: int = 0
@@ -153,7 +170,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPart:
-    """One of the runs that a joined report is made of."""
+    """One of the runs of a merged report."""
 
     created: str = ""
     """ISO 8601, UTC."""
@@ -175,7 +192,7 @@ class RunReport:
     environment: Environment = field(default_factory=Environment)
     models: tuple[ModelReport, ...] = ()
     parts: tuple[RunPart, ...] = ()
-    """The runs that were joined, where several were; command and environment are the first one's."""
+    """The runs that were merged, if several; command and environment are those of the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,15 +204,15 @@ class TracedCall:
     model
         Class name.
     verdict
-        None where there is none: `trouble` or `left_off` says why.
+        None if validation did not finish: `trouble` or `left_off` says why.
     trouble
-        The traceback of an error of ours.
+        The traceback of an error in pytest-torchlens.
     left_off
-        The limit that was passed.
+        The limit that the call exceeded.
     operations
-        How many were recorded.
+        Number of recorded operations.
     seconds
-        What recording (the call itself included) and validating took.
+        Time of recording (with the call itself) and validating.
     """
 
     model: str
@@ -208,14 +225,14 @@ class TracedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedTest:
-    """What became of the outermost module calls of one test."""
+    """The results of the outermost module calls of one test."""
 
     calls: int = 0
-    """How many there were."""
+    """Number of these calls."""
     known: int = 0
-    """How many had a structure and inputs that were validated before."""
+    """Calls whose structure and inputs were validated before."""
     passed_over: dict[str, int] = field(default_factory=dict)
-    """How many were not recorded, by the reason."""
+    """Calls that were not recorded, by reason."""
     found: tuple[TracedCall, ...] = ()
     seconds: float = 0.0
-    """What recording and validating took, and what it took to tell which calls are known."""
+    """Time of recording and validating, and of finding which calls are known."""

@@ -1,4 +1,4 @@
-"""Holds what validation and the audit of a model found."""
+"""Holds the results of a model's validation and audit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import enum
 from dataclasses import dataclass
 from dataclasses import field
 from typing import ClassVar
+
+from pytest_torchlens.records.operation import SourcePlace
+from pytest_torchlens.records.operation import WithSourcePlace
 
 
 class Status(str, enum.Enum):
@@ -21,13 +24,13 @@ class Status(str, enum.Enum):
 
     @property
     def ok(self) -> bool:
-        """Whether a run may go on: anything but ``failed``."""
+        """Whether it is not ``failed``."""
         return self is not Status.FAILED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A validation of one model with one input; true when everything was shown and nothing failed."""
+    """The validation of one model with one input; true if everything was shown and nothing failed."""
 
     WHOLE: ClassVar = True
     status: Status
@@ -41,7 +44,7 @@ class Verdict:
     unproven: tuple[Unproven, ...] = ()
     """What could not be shown; with one of them a verdict without failures is `Status.UNPROVEN`."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Threads, default dtype, autocast, deterministic algorithms and the like, as they were when forward began."""
+    """Threads, default dtype, autocast, deterministic algorithms and the like when forward began."""
 
     def __bool__(self) -> bool:
         """Return whether everything was shown: the status is ``passed`` or ``passed-with-tolerance``."""
@@ -54,12 +57,12 @@ class Verdict:
 
     @property
     def tolerated(self) -> int:
-        """How many operations are not deterministic and were equal within tolerance."""
+        """Number of nondeterministic operations that were equal within tolerance."""
         return sum(part.tolerated for part in self.parts)
 
     @property
     def words(self) -> str:
-        """The verdict in one line: its status, and why or how many."""
+        """The verdict in one line: its status with the reason or a count."""
         failure = self.first_failure
         if self.status is Status.PASSED_WITH_TOLERANCE:
             return f"{self.status.value} ({self.tolerated} operation{'s' * (self.tolerated != 1)})"
@@ -71,7 +74,7 @@ class Verdict:
         return f"{self.status.value} ({'; '.join(reasons)})" if not self and reasons else self.status.value
 
     def part(self, name: str) -> PartVerdict:
-        """Return the part of that name; `KeyError` names those there are."""
+        """Return the part of that name; `KeyError` lists the names."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -86,43 +89,45 @@ class PartVerdict:
     name: str
     status: Status
     checked: int = 0
-    """How many things were compared (outputs and state tensors, activations, edges)."""
+    """Number of things compared (outputs and state tensors, activations, edges)."""
     unit: str = ""
-    """What was counted, plural: ``"activations"``."""
+    """Plural noun for these things: ``"activations"``."""
     exempt: dict[str, int] | None = None
-    """Named reasons for which a check does not apply, with counts."""
+    """Reasons why a check does not apply, with counts."""
     failures: tuple[Failure, ...] = ()
     """The first ten; the first in execution order stands first."""
     num_failures: int = 0
-    """How many things did not hold."""
+    """Number of failures."""
     reason: str = ""
-    """Why it was not run or does not apply."""
+    """Why it did not run or does not apply."""
     notes: tuple[str, ...] = ()
-    """What a reader should know though nothing failed: values handed to Python, results not recorded."""
+    """Remarks that are not failures: values that Python read, results that were not recorded."""
     unchecked: tuple[str, ...] = ()
-    """What the part could not check; ``notes`` has each as well."""
+    """Things that the part could not check; ``notes`` has them too."""
     tolerated: int = 0
-    """How many were equal only within tolerance."""
+    """Number of things that were equal only within tolerance."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
-    """One thing that did not hold.
+class Failure(WithSourcePlace):
+    """One failed check.
 
     Attributes
     ----------
     operation
-        Label of the operation; empty where it concerns the model (its state, its outputs).
+        Label of the operation; empty if the failure concerns the model (its state, its outputs).
     message
-        One sentence: what was expected and what was found.
+        One sentence: the expected and the actual result.
     cause
-        The likely cause, where one is known.
+        The likely cause, if known.
     advice
         What to do about it.
     source_line
         ``file:line, in function`` of the model's code.
+    source_place
+        That line as file, line and function.
     values
-        Both values around the first element that differs, where they could be had.
+        Both values around the first element that differs, if known.
     """
 
     operation: str = ""
@@ -130,11 +135,12 @@ class Failure:
     cause: str = ""
     advice: str = ""
     source_line: str = ""
+    source_place: SourcePlace | None = field(default=None, compare=False)
     values: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unproven:
+class Unproven(WithSourcePlace):
     """One thing that a verdict promises and that could not be shown.
 
     Attributes
@@ -144,12 +150,15 @@ class Unproven:
     operation
         Label of the operation; empty where it concerns the model.
     source_line
-        ``file:line, in function`` of the model's code; empty where it is not known.
+        ``file:line, in function`` of the model's code; empty if it is not known.
+    source_place
+        That line as file, line and function.
     """
 
     message: str
     operation: str = ""
     source_line: str = ""
+    source_place: SourcePlace | None = field(default=None, compare=False)
 
     @property
     def words(self) -> str:
@@ -159,7 +168,7 @@ class Unproven:
 
 
 class Severity(str, enum.Enum):
-    """How much a finding matters; none fails a test by itself."""
+    """How severe a finding is; no finding fails a test by itself."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -168,32 +177,32 @@ class Severity(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFinding:
-    """One rule that a model does not keep, and where."""
+    """One rule that a model breaks, and where."""
 
     rule: str
-    """Its name, which stays: ``"not-a-number"``."""
+    """The rule's name, which never changes: ``"not-a-number"``."""
     severity: Severity
     title: str
-    """What is so, in a few words."""
+    """The fault in a few words."""
     meaning: str = ""
-    """What that means."""
+    """What the fault leads to."""
     advice: str = ""
     """What to do about it."""
     places: tuple[AuditPlace, ...] = ()
-    """Where; of many the first, in the order of the pass."""
+    """The first places, in the order of the pass."""
     num_places: int = 0
-    """At how many places in all."""
+    """Total number of places."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditPlace:
-    """One place that a finding is about."""
+    """One place of a finding."""
 
     operation: str = ""
-    """Label of the operation; empty where it is about a module or a parameter."""
+    """Label of the operation; empty if the place is a module or a parameter."""
     module: str = ""
     """Module call that the operation ran in, or address of the module or parameter; empty for the model itself."""
     source_line: str = ""
-    """``file:line, in function``; empty where it is not known."""
+    """``file:line, in function``; empty if it is not known."""
     detail: str = ""
-    """What is so there, in numbers."""
+    """What the rule found there, in numbers."""

@@ -1,7 +1,7 @@
-"""Runs the calls of a recording again, one by one, from its sources alone.
+"""Runs the calls of a recording again, one by one, from its sources.
 
-`Player` puts tensors in the place of recorded values, restores settings and random state, runs each call and frees each
-tensor after its last use.  `CurrentValues` tracks which recorded value each tensor holds now, to check recorded edges.
+`Player` replaces recorded values by tensors, restores settings and random state, runs each call and frees each tensor
+after its last use.  `CurrentValues` tracks which recorded value each tensor holds now, to check recorded edges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import edges_in
-from pytest_torchlens.capture.leaves import Opened
+from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import copies_of
@@ -43,15 +43,15 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class Player:
     """Replays a recording: ``for number, call in player`` with `arguments`, `run` and `store` for each call.
 
-    Views stay views and in-place calls write where they wrote, so every value is had as it was.  Sources that a call
-    overwrites are copied first: nothing of the user's is changed.  Use as a context manager: global settings and
-    generators are put back at the end.
+    Views stay views and in-place calls write to the same places, so every value is reproduced.  Sources that a call
+    overwrites are copied first, so the user's tensors do not change.  Use it as a context manager: at the end it
+    restores global settings and generators.
 
     Parameters
     ----------
     recording
-        Whose model and inputs must still hold the values that they had before the recorded call, but for what the
-        recorded calls overwrote.
+        The recording.  Its model and inputs must hold the values from before the recorded call, except where recorded
+        calls overwrote them.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -79,28 +79,28 @@ class Player:
         return self._tensors[slot]
 
     def was_written(self, slot: int) -> bool:
-        """Return whether a call so far was recorded to overwrite the memory of the tensor that is in a slot."""
+        """Return whether a call so far is recorded to overwrite the memory of the tensor in a slot."""
         return self._currents.was_written(self._tensors[slot])
 
     def has(self, slot: int) -> bool:
         """Return whether there is a tensor in a slot now."""
         return slot in self._tensors
 
-    def missing(self, call: Call) -> list[str]:
-        """Return the paths of arguments that are not there: nothing made them, or they were freed."""
+    def missing_arguments(self, call: Call) -> list[str]:
+        """Return the paths of arguments that do not exist: no call made them, or they were freed."""
         return [path for path, read in edges_in(call) if value_of(read).slot not in self._tensors]
 
     def wrong_edges(self, call: Call) -> dict[str, list[int]]:
-        """Return what is wrong with the recorded parents of a call, but for what `wrong_base` looks at.
+        """Return the arguments of a call with a wrong recorded parent, except the one that `wrong_base` checks.
 
-        By path of the argument: calls that overwrote the tensor and are not named; none where the recorded value is
-        not what the tensor holds, or a write is named that was none.
+        For each path: the calls that overwrote the tensor though the record does not name them.  The list is empty if
+        the tensor holds another value than recorded, or if the record names a write that did not happen.
         """
         reads = [(path, read) for path, read in edges_in(call) if not _is_base(call, read)]
         return self._wrong((path, read, self._tensors.get(value_of(read).slot)) for path, read in reads)
 
     def wrong_base(self, call: Call, outputs: tuple[torch.Tensor, ...]) -> dict[str, list[int]]:
-        """Return the same of the first argument of a call that may have given a view of it, once it has run."""
+        """Return the same for the first argument of a call that may have returned a view of it, after it has run."""
         reads = [(path, read) for path, read in edges_in(call) if _is_base(call, read) and len(outputs) == 1]
         bases = [(path, read, self._tensors[value_of(read).slot]) for path, read in reads]
         return self._wrong((path, read, self._currents.shows_in(base, outputs[0])) for path, read, base in bases)
@@ -113,16 +113,16 @@ class Player:
         }
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
-        """Return a call's arguments with tensors in their places, those of ``swap(value)`` if given."""
+        """Return a call's arguments with tensors in place of values: the current ones, or those of ``swap(value)``."""
         fill = partial(_argument_for, swap or (lambda value: self._tensors[value.slot]), {})
         return substitute(call.args, fill), substitute(call.kwargs, fill)
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
         """Call the function under the recorded settings and random state; return the tensors that it returned.
 
-        For a call that returned none, nothing is returned: look at what it overwrote.
+        The tuple is empty for a call that only overwrites its arguments.
         """
-        self._adopt(call.ambient)
+        self._apply_settings(call.ambient)
         if call.random is not None:
             generator = call.random.generator
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
@@ -133,19 +133,19 @@ class Player:
     def play(
         self, number: int, call: Call, arguments: Arguments
     ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-        """Run call `number`; return what it returned, to be stored, and the tensors that stand for its outputs."""
+        """Run call `number`; return the tensors it returned, to be stored, and the tensors for its recorded outputs."""
         returned = self.run(call, arguments)
         outputs = self.outputs(call, returned)
         self._fill_memory(number, outputs)
         return returned, outputs
 
     def _fill_memory(self, number: int, outputs: tuple[torch.Tensor, ...]) -> None:
-        """Give uninitialised memory that call `number` returned the contents that it had when recorded."""
+        """Fill uninitialised memory that call `number` returned with its recorded contents."""
         for output, contents in zip(outputs, self.recording.uninitialised.get(number, ()), strict=False):
             overwrite(output, contents)
 
     def store(self, number: int, call: Call, returned: tuple[torch.Tensor, ...]) -> None:
-        """Keep what call `number` returned for later calls, and free what is not used again."""
+        """Store the tensors that call `number` returned, and free those that no later call uses."""
         if call.returned:
             for value, tensor in zip(call.outputs, returned, strict=True):
                 self._tensors[value.slot] = tensor
@@ -154,22 +154,22 @@ class Player:
             self._tensors.pop(slot, None)
 
     def outputs(self, call: Call, returned: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Return the tensors that stand for ``call.outputs``: what it returned, or what it overwrote."""
+        """Return the tensors for ``call.outputs``: those it returned, or else those it overwrote."""
         return returned if call.returned else tuple([self._tensors[value.slot] for value in call.outputs])
 
-    def _adopt(self, number: int) -> None:
+    def _apply_settings(self, number: int) -> None:
         if number != self._ambient:
             self._settings.close()
             self._settings.enter_context(ambient.restored(self.recording.ambient.rows[number]))
             self._ambient = number
 
 
-def _argument_for(tensor_of: Callable[[Value], torch.Tensor], closed: dict[int, Any], leaf: Any) -> Any:
-    """Return the argument that a leaf of a template stands for; `closed` has the objects put together so far."""
+def _argument_for(tensor_of: Callable[[Value], torch.Tensor], repacked: dict[int, Any], leaf: Any) -> Any:
+    """Return the argument for a leaf of a template; `repacked` has the objects rebuilt so far."""
     if type(leaf) is Value:
         return tensor_of(leaf)
-    if type(leaf) is Opened:
-        return leaf.closed(partial(_argument_for, tensor_of, closed), closed)
+    if type(leaf) is UnpackedObject:
+        return leaf.repacked(partial(_argument_for, tensor_of, repacked), repacked)
     return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
 
 
@@ -185,15 +185,15 @@ def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:
 
 
 def _is_non_leaf(value: Value, copy: torch.Tensor) -> bool:
-    """Return whether a source that autograd follows was no leaf."""
+    """Return whether a source that requires gradients was not a leaf."""
     return value.gradfunc not in ("", "NoneType") and not copy.is_inference()
 
 
 def _as_non_leaf(copy: torch.Tensor) -> torch.Tensor:
-    """Return a tensor over the same memory that autograd takes for made by a function: it refuses writes to leaves."""
+    """Return a tensor over the same memory that is not a leaf: autograd refuses writes to leaves."""
     with torch.enable_grad():
-        made: torch.Tensor = _NonLeaf.apply(copy.detach(), torch.ones((), device="cpu", requires_grad=True))
-    return made
+        non_leaf: torch.Tensor = _NonLeaf.apply(copy.detach(), torch.ones((), device="cpu", requires_grad=True))
+    return non_leaf
 
 
 class _NonLeaf(torch.autograd.Function):
@@ -217,7 +217,7 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     for _, output in recording.outputs:
         last.pop(value_of(output).slot, None)
     for source in recording.sources:
-        if source.written:  # its final state is looked at
+        if source.written:  # its final state is checked
             last.pop(source.value.slot, None)
     free: dict[int, list[int]] = {}
     for slot, number in last.items():
@@ -229,30 +229,30 @@ class CurrentValues:
     """Tracks which recorded value each tensor holds, and which writes reached it, from call to call."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        self._held = {source.value.slot: (source.value, source.since) for source in sources}
+        self._entries = {source.value.slot: (source.value, source.since) for source in sources}
         self._writes: dict[int, WriteLog] = {}
 
     def agrees(self, read: Value | Aliased, tensor: torch.Tensor) -> bool:
-        """Return whether a recorded read of `tensor` names the value that it holds and the writes that reached it."""
+        """Return whether a recorded read of `tensor` names the value that it holds and all later writes to it."""
         value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
-        held, since = self._held[value.slot]
-        return held is value and set(map(id, writes)) == set(map(id, self._later_writes(tensor, since)))
+        current, since = self._entries[value.slot]
+        return current is value and set(map(id, writes)) == set(map(id, self._later_writes(tensor, since)))
 
     def unrecorded_writers(self, read: Value | Aliased, tensor: torch.Tensor) -> list[int]:
-        """Return the numbers of the calls that overwrote what `tensor` held and that a recorded read does not name."""
+        """Return the numbers of the calls that overwrote `tensor` though a recorded read does not name them."""
         value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
-        held, since = self._held[value.slot]
+        current, since = self._entries[value.slot]
         named = {id(value), *map(id, writes)}
-        overwritten = [held] if held is not value and held.slot == value.slot else []
+        overwritten = [current] if current is not value and current.slot == value.slot else []
         later = [*overwritten, *self._later_writes(tensor, since)]
         return [write.call for write in later if id(write) not in named]
 
     def shows_in(self, base: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-        """Return which of the two a call read that may have given a view of `base`: of a view, what is in that."""
+        """Return the tensor whose bytes a call read: `output` if it is a view of `base`, else `base`."""
         return output if self._writes and storage_key(output) == storage_key(base) else base
 
     def was_written(self, tensor: torch.Tensor) -> bool:
-        """Return whether a call is recorded that overwrote a tensor's memory."""
+        """Return whether a recorded call overwrote a tensor's memory."""
         return storage_key(tensor) in self._writes
 
     def _later_writes(self, tensor: torch.Tensor, since: int) -> list[Value]:
@@ -260,9 +260,9 @@ class CurrentValues:
         return [] if log is None or log.latest <= since else log.since(since, Extent.of(tensor))
 
     def note(self, number: int, call: Call, written: dict[int, torch.Tensor]) -> None:
-        """Note what call `number` gave and the tensors, by slot, that it overwrote."""
+        """Note the outputs of call `number`, and the tensors, by slot, that it overwrote."""
         for value in call.outputs:
-            self._held[value.slot] = (value, number)
+            self._entries[value.slot] = (value, number)
         by_slot = {value.slot: value for value in call.outputs}
         for slot, tensor in written.items():
             value = by_slot.get(slot, call.outputs[0])

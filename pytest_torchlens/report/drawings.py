@@ -21,8 +21,6 @@ from typing import Final
 
 from pytest_torchlens.draw import DrawingUnavailable
 from pytest_torchlens.draw import DrawOptions
-from pytest_torchlens.draw import OptionError
-from pytest_torchlens.draw import check_choice
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import render
@@ -30,7 +28,7 @@ from pytest_torchlens.draw import write_drawing
 from pytest_torchlens.draw.draw_options import check_draws
 from pytest_torchlens.draw.drawing import FORMATS
 from pytest_torchlens.draw.drawing import LayoutStopped
-from pytest_torchlens.draw.metric import MEASURED
+from pytest_torchlens.draw.metric import MEASURED_METRICS
 from pytest_torchlens.draw.metric import METRICS
 from pytest_torchlens.draw.text import id_part
 from pytest_torchlens.draw.text import shorten
@@ -42,6 +40,8 @@ from pytest_torchlens.records import from_json
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.options import OptionError
+from pytest_torchlens.records.options import choice
 from pytest_torchlens.report.paths import drawing_path
 from pytest_torchlens.report.paths import page_path
 from pytest_torchlens.report.paths import views_path
@@ -147,7 +147,7 @@ class Views:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _ViewSource:
     key: str
     title: str
     dot: str
@@ -195,14 +195,14 @@ def make_views(history: HistoryRecord, drawing: bytes) -> Views:
     )
 
 
-def _levels(history: HistoryRecord) -> Iterator[_Wanted]:
+def _levels(history: HistoryRecord) -> Iterator[_ViewSource]:
     """Yield the whole model, its modules opened ever deeper, while that is less than all."""
     everything, before = dot_source(history), ""
     for level in range(1, _DEEPEST + 1):
         dot = dot_source(history, DrawOptions(vis_nesting_depth=level))
         if dot in (everything, before) or dot.count(_ARROW) > min(_MOST_ARROWS, _LESS * everything.count(_ARROW)):
             return
-        yield _Wanted(f"level-{level}", f"Modules at level {level}", dot)
+        yield _ViewSource(f"level-{level}", f"Modules at level {level}", dot)
         before = dot
 
 
@@ -215,11 +215,11 @@ def _modules(history: HistoryRecord) -> list[str]:
     return sorted((call for call in firsts.values() if sizes[call] > 1), key=lambda call: call.count("."))
 
 
-def _module(history: HistoryRecord, call: str) -> _Wanted:
+def _module(history: HistoryRecord, call: str) -> _ViewSource:
     kinds = {module.address: module.module_type for module in history.modules}
     kind = kinds.get(address_of(call, kinds), "")
     options = DrawOptions(focus=call, vis_nesting_depth=1, max_nodes=150)
-    return _Wanted(module_id(call), f"{shorten(call)} ({shorten(kind)})", dot_source(history, options))
+    return _ViewSource(module_id(call), f"{shorten(call)} ({shorten(kind)})", dot_source(history, options))
 
 
 def _first(levels: list[DrawingView]) -> str:
@@ -346,7 +346,7 @@ class Graphs:
         settings = tuple(settings)
         pairs = _pairs(settings)
         ending = pairs.pop("format", "svg")
-        check_choice("format", ending, FORMATS)
+        choice(*FORMATS).check("format", ending)
         if (name := str(pairs.get("color_by", METRICS[0]))) not in METRICS:
             raise OptionError(f"color_by: expected a metric that records have, got {name!r}; {nearest(name, METRICS)}")
         options = DrawOptions.of(**pairs)
@@ -356,7 +356,7 @@ class Graphs:
     @property
     def needs_measurements(self) -> bool:
         """Whether colours show a metric that only measured models have."""
-        return self.options.color_by in MEASURED
+        return self.options.color_by in MEASURED_METRICS
 
     def path(self, report: ModelReport) -> Path:
         """Return where a model's drawing goes: ``<zoo>/<model>.svg`` for plain names."""
@@ -376,7 +376,7 @@ class Graphs:
         path = self.path(report)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_drawing(dot_source(report.history, self.options, measured=report.measurements), path)
+            write_drawing(dot_source(report.history, self.options, measurements=report.measurements), path)
         except (DrawingUnavailable, OSError) as error:
             return str(error)
         return ""
@@ -386,7 +386,7 @@ def _pairs(settings: Iterable[str]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in map(_pair, settings):
         if name in found:
-            raise OptionError(f"{name} is given twice")
+            raise OptionError(f"{name}: expected one value, got two")
         found[name] = value
     return found
 
@@ -398,5 +398,5 @@ def _pair(setting: str) -> tuple[str, object]:
     if not equals:
         raise OptionError(f"expected NAME=VALUE such as vis_opt=rolled, got {setting.strip()!r}")
     if name not in _SETTINGS:
-        raise OptionError(f"unknown drawing setting {name!r}; {nearest(name, _SETTINGS)}")
+        raise OptionError(f"expected a drawing setting, got {name!r}; {nearest(name, _SETTINGS)}")
     return name, _SETTINGS[name](value)

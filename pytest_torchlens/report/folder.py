@@ -144,7 +144,7 @@ class RunFolder:
     """Its models are brief: without operations and modules."""
     sources: dict[str, Path]
     """By path of a model's page: the folder that its record is in."""
-    replaced: tuple[str, ...] = ()
+    replacements: tuple[str, ...] = ()
     """A line for each model that is in several runs."""
 
     @classmethod
@@ -166,19 +166,21 @@ class RunFolder:
         return cls(file.parent, run, dict.fromkeys(map(_key, run.models), file.parent))
 
     @classmethod
-    def joined(cls, folders: Sequence[RunFolder]) -> RunFolder:
+    def join(cls, folders: Sequence[RunFolder]) -> RunFolder:
         """Merge several runs; of a model in several runs, the last report is kept."""
         models: dict[str, ModelReport] = {}
         sources: dict[str, Path] = {}
-        replaced: list[str] = []
+        replacements: list[str] = []
         for folder in folders:
             for model in folder.run.models:
                 if (key := _key(model)) in sources:
-                    replaced.append(f"{model.zoo}:{model.name} is in {sources[key]} too; that of {folder.path} is kept")
+                    replacements.append(
+                        f"{model.zoo}:{model.name} is in {sources[key]} too; that of {folder.path} is kept"
+                    )
                 models[key], sources[key] = model, folder.sources[key]
         parts = tuple(part for folder in folders for part in _parts(folder.run))
         run = replace(folders[0].run, models=tuple(models.values()), parts=parts if len(parts) > 1 else ())
-        return cls(folders[0].path, run, sources, tuple(replaced))
+        return cls(folders[0].path, run, sources, tuple(replacements))
 
     def write_site(self, folder: Path) -> tuple[Path, list[str]]:
         """Write pages, records and drawings into a folder.
@@ -235,18 +237,22 @@ def _read(file: Path, kind: type[T]) -> T:
             _check_run(file, json.loads(text))
         return from_json(text, kind)
     except FileNotFoundError:
-        raise RunFolderError(f"{file} is not there; name a folder that pytest --lens-report=DIR has written") from None
+        raise RunFolderError(
+            f"expected a folder that pytest --lens-report=DIR has written, but {file} does not exist"
+        ) from None
     except OSError as error:
         raise RunFolderError(f"{file} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{file} is no record of a run, or is damaged ({error}); write the report anew") from None
+        raise RunFolderError(
+            f"expected the record of a run, got {file}, which is damaged or something else ({error}); write it anew"
+        ) from None
 
 
 def _check_run(file: Path, content: object) -> None:
     schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         raise RunFolderError(
-            f"{file} has schema {schema}, and this version reads {SCHEMA}: install a newer pytest-torchlens"
+            f"expected schema {SCHEMA} or earlier, got {schema} in {file}: install a newer pytest-torchlens"
         )
     if isinstance(content, dict) and "models" not in content:
-        raise ValueError("it has no 'models'")
+        raise ValueError("expected the field 'models', got none")

@@ -60,7 +60,7 @@ class Costs:
     """Seconds and floating-point operations of one forward pass."""
 
     history: HistoryRecord
-    measured: Measurements | None = None
+    measurements: Measurements | None = None
 
     @classmethod
     def of(cls, report: ModelReport) -> Costs | None:
@@ -69,12 +69,12 @@ class Costs:
 
     def seconds(self, operation: Operation) -> float:
         """Return the time of the call that produced a tensor."""
-        times = self.measured.operation_seconds if self.measured else ()
+        times = self.measurements.operation_seconds if self.measurements else ()
         return times[operation.call_id] if 0 <= operation.call_id < len(times) else operation.func_time_elapsed
 
     def flops(self, operation: Operation) -> int | None:
         """Return the floating-point operations of the call that produced a tensor; None if unknown."""
-        counts = self.measured.operation_flops if self.measured else ()
+        counts = self.measurements.operation_flops if self.measurements else ()
         return counts[operation.call_id] if 0 <= operation.call_id < len(counts) else None
 
     @cached_property

@@ -26,6 +26,7 @@ from pytest_torchlens.report.summary import trouble
 if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.records import RunReport
+    from pytest_torchlens.records import SourcePlace
 
 
 MOST: Final = 10
@@ -134,20 +135,19 @@ def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[st
         found = trouble(model)
         if found is None:
             continue
-        place = _place(found.where, root) or {"file": model.nodeid.partition("::")[0]}
+        place = _place(found.place, root) or {"file": model.nodeid.partition("::")[0]}
         title = f"lens: {model.zoo}:{model.name} failed {failed_how(model)}"
         message = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice)))
         properties = ",".join(f"{key}={_escape(value, _PROPERTY)}" for key, value in {**place, "title": title}.items())
         yield f"::error {properties}::{_escape(message, _TEXT)}"
 
 
-def _place(where: str, root: Path) -> dict[str, str]:
-    """Return file and line of ``conv_1, net.py:48, in forward`` if the file is in the repository."""
-    for part in where.split(", "):
-        file, colon, line = part.rpartition(":")
-        if colon and line.isdecimal() and (root / file).is_file() and (root / file).resolve().is_relative_to(root):
-            return {"file": str((root / file).resolve().relative_to(root)), "line": line}
-    return {}
+def _place(place: SourcePlace | None, root: Path) -> dict[str, str]:
+    """Return file and line of a place if its file is in the repository."""
+    file = root / place.file if place else root
+    if place is None or not file.is_file() or not file.resolve().is_relative_to(root):
+        return {}
+    return {"file": str(file.resolve().relative_to(root)), "line": str(place.line)}
 
 
 def _escape(text: str, table: dict[str, str]) -> str:

@@ -63,7 +63,7 @@ class Pages:
             lstrip_blocks=True,
         )
         self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shorten}
-        self.jinja.filters |= {"mark": _mark, "tail": short_place, "duration": duration, "magnitude": magnitude}
+        self.jinja.filters |= {"mark": _mark, "place": short_place, "duration": duration, "magnitude": magnitude}
         self.jinja.globals |= {"counted": count_text, "status": summary.status, "failed_at": summary.failed_at}
         self.jinja.globals["failed_how"] = summary.failed_how
         self.jinja.globals |= assets()
@@ -188,21 +188,21 @@ _MARKS = {
 
 def assets() -> dict[str, object]:
     """Return the template variables: one style, one script for each kind of page, and the content security policy."""
-    style, tables, everything = _joined(_STYLES), _joined(_TABLES), _joined(_TABLES + _GRAPH)
+    style, tables, everything = _join_files(_STYLES), _join_files(_TABLES), _join_files(_TABLES + _GRAPH)
     return {
         "style": Markup(style),  # noqa: S704 - our own files
         "table_script": Markup(tables),  # noqa: S704
         "model_script": Markup(everything),  # noqa: S704
-        "policy": f"default-src 'none'; style-src {_allowed(style)}; "
-        f"script-src {_allowed(tables)} {_allowed(everything)}; base-uri 'none'; form-action 'none'",
+        "policy": f"default-src 'none'; style-src {_script_hash(style)}; "
+        f"script-src {_script_hash(tables)} {_script_hash(everything)}; base-uri 'none'; form-action 'none'",
     }
 
 
-def _joined(names: tuple[str, ...]) -> str:
+def _join_files(names: tuple[str, ...]) -> str:
     folder = files("pytest_torchlens.report")
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8").strip() for name in names)
 
 
-def _allowed(text: str) -> str:
+def _script_hash(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

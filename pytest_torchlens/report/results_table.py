@@ -80,9 +80,9 @@ class ResultTable:
         try:
             self._columns, self._rows = _read(path)
         except UnicodeDecodeError:
-            raise _not_a_table(path, "is no text in UTF-8") from None
+            raise _not_a_table(path, "is not UTF-8 text") from None
         except csv.Error as error:
-            raise _not_a_table(path, f"is no CSV file ({error})") from None
+            raise _not_a_table(path, f"is not a CSV file ({error})") from None
         except OSError as error:
             raise TableError(f"{path} cannot be read ({error.strerror}): name another file") from None
 
@@ -90,7 +90,7 @@ class ResultTable:
 def _read(path: Path) -> tuple[list[str], Rows]:
     """Return the columns and rows of a table, our missing columns last; without a file, our columns and no rows."""
     if path.exists() and not path.is_file():
-        raise TableError(f"{path} is {'a folder' if path.is_dir() else 'no plain file'}: name a file")
+        raise TableError(f"expected a file, got {path}, which is {'a folder' if path.is_dir() else 'not a plain file'}")
     try:
         file = path.open(encoding="utf-8-sig", newline="")  # Excel marks UTF-8 so
     except FileNotFoundError:
@@ -105,10 +105,17 @@ def _read(path: Path) -> tuple[list[str], Rows]:
             row = dict(zip(columns, cells, strict=False))
             key = (row.get("zoo", ""), row.get("model", ""))
             if len(cells) > len(columns) or key in rows:
-                why = "more cells than there are columns" if len(cells) > len(columns) else f"{':'.join(key)} again"
-                raise TableError(f"{path}:{lines.line_num}: the row has {why}: correct it, or name another file")
+                raise TableError(
+                    f"{path}:{lines.line_num}: {_row_fault(key, cells, columns)}: correct the row, or name another file"
+                )
             rows[key] = row
     return list(dict.fromkeys([*columns, *COLUMNS])), rows
+
+
+def _row_fault(key: tuple[str, str], cells: list[str], columns: list[str]) -> str:
+    if len(cells) > len(columns):
+        return f"expected at most {len(columns)} cells, got {len(cells)}"
+    return f"expected one row for each model, got {':'.join(key)} again"
 
 
 def _mark(path: Path) -> str:
@@ -128,7 +135,7 @@ def _why_not_a_table(columns: list[str]) -> str:
 
 
 def _not_a_table(path: Path, why: str) -> TableError:
-    return TableError(f"{path} {why}, so it is no table of results and stays as it is: name another file")
+    return TableError(f"expected a table of results, got {path}, which {why} and stays as it is: name another file")
 
 
 def row_of(report: ModelReport, environment: Environment) -> dict[str, str]:

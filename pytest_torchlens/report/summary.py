@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from typing import NamedTuple
 
 from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.records import Failure
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.records import Comparison
     from pytest_torchlens.records import ErrorRecord
     from pytest_torchlens.records import ModelReport
+    from pytest_torchlens.records import SourcePlace
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,6 @@ _ADVICE_BY_TYPE = {
     "Crash": "what it wrote last stands in pytest's section of its process; --lens-no-isolate runs it under a debugger",
 }
 
-_FRAME = re.compile(r'^ *File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$', re.MULTILINE)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
@@ -102,6 +99,7 @@ class Trouble:
 
     what: str
     where: str = ""
+    place: SourcePlace | None = None
     values: str = ""
     cause: str = ""
     advice: str = ""
@@ -167,36 +165,19 @@ def _of_comparison(comparison: Comparison) -> Trouble:
     if first is None:
         return Trouble(what=f"{comparison.verdict.value}: {'; '.join(comparison.notes) or 'there is no baseline'}")
     where = ", ".join(filter(None, (first.operation, first.source_line)))
-    return Trouble(what=f"{first.change.value}: {first.message}", where=where, cause="; ".join(comparison.axes))
+    what, cause = f"{first.change.value}: {first.message}", "; ".join(comparison.axes)
+    return Trouble(what=what, where=where, place=first.source_place, cause=cause)
 
 
 def _of_failure(failure: Failure) -> Trouble:
     where = ", ".join(filter(None, (failure.operation, failure.source_line)))
     details = {"values": failure.values, "cause": failure.cause, "advice": failure.advice}
-    return Trouble(what=failure.message, where=where, **details)
+    return Trouble(what=failure.message, where=where, place=failure.source_place, **details)
 
 
 def _of_error(error: ErrorRecord) -> Trouble:
     is_from_pytest = error.stage is Stage.DONE
     what = ": ".join(filter(None, ("" if is_from_pytest else error.type, error.message))) or error.type
     advice = _ADVICE_BY_TYPE.get(error.type) or _ADVICE.get(error.stage, "")
-    frame = None if error.type == "BaselineError" else last_frame(error.traceback)
-    where = f"{frame.file}:{frame.line}" + (f", in {frame.function}" if frame.function else "") if frame else ""
-    return Trouble(what=what, where=where, advice=advice)
-
-
-class Frame(NamedTuple):
-    """Where a traceback ends."""
-
-    file: str
-    line: int
-    function: str | None
-
-
-def last_frame(traceback: str) -> Frame | None:
-    """Return the last frame of a traceback; None if it has no frames."""
-    frames = list(_FRAME.finditer(traceback))
-    if not frames:
-        return None
-    file, line, function = frames[-1].group("file", "line", "function")
-    return Frame(file, int(line), function)
+    place = None if error.type == "BaselineError" else error.source_place
+    return Trouble(what=what, where=str(place or ""), place=place, advice=advice)

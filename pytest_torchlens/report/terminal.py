@@ -249,12 +249,12 @@ def _operations(report: ModelReport) -> Iterator[tuple[str, str]]:
         return
     for op in sorted(costs.calls, key=costs.seconds, reverse=True)[:_MOST]:
         share = costs.seconds(op) / (costs.total or 1.0)
-        yield "slowest", f"{op.label}: {duration(costs.seconds(op))} ({share:.0%}), {short_place(op.source_line)}"
+        yield "slowest", f"{op.label}: {duration(costs.seconds(op))} ({share:.0%}), {short_place(op)}"
     made = [op for op in costs.history.operations if op.call_id >= 0]
     for op in sorted(made, key=lambda op: op.tensor_fsize, reverse=True)[:_MOST]:
         yield (
             "largest",
-            f"{op.label}: {byte_size(op.tensor_fsize)} ({shape_text(op.tensor_shape)}), {short_place(op.source_line)}",
+            f"{op.label}: {byte_size(op.tensor_fsize)} ({shape_text(op.tensor_shape)}), {short_place(op)}",
         )
     kinds = (f"{bar.name} {bar.share:.0%} ({count_text(bar.count, 'call')})" for bar in costs.by_type()[:_MOST])
     yield "kinds", ", ".join(kinds)

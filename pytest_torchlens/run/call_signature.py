@@ -34,9 +34,11 @@ MOST_THINGS = 200_000
 """Objects that are looked at in one call; a call with more has no signature."""
 _DEEPEST = 100
 _PLAIN = frozenset([bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented)])
-_BY_REPR = (enum.Enum, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range, slice)
-_BY_REPR = (*_BY_REPR, pathlib.PurePath, re.Pattern, np.dtype, np.generic, decimal.Decimal, datetime.date)
-_BY_REPR = (*_BY_REPR, datetime.time, datetime.timedelta)
+_BY_REPR: tuple[type, ...] = (
+    *(enum.Enum, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range, slice),
+    *(pathlib.PurePath, re.Pattern, np.dtype, np.generic, decimal.Decimal),
+    *(datetime.date, datetime.time, datetime.timedelta),
+)
 _BY_TYPE = (type(threading.Lock()), type(threading.RLock()), torch.Generator, threading.local)
 _SEQUENCES = (list, tuple, collections.deque)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

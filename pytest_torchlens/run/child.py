@@ -112,7 +112,7 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
     from pytest_torchlens.records import to_json
     from pytest_torchlens.run import run_case
     from pytest_torchlens.run.errors import error_record
-    from pytest_torchlens.zoo.errors import forks_end
+    from pytest_torchlens.zoo.errors import end_forks
 
     def answer(message: dict[str, Any]) -> None:
         sys.stdout.flush()
@@ -132,7 +132,7 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
     while True:
         job, stage = json.loads(lines.get()), Stage.BUILD
         try:
-            with forks_end():  # the user's code runs in both
+            with end_forks():  # the user's code runs in both
                 case, options = jobs.unpack(job)
                 report = run_case(case, options, progress).report
         except BaseException as error:  # noqa: BLE001 - pytest.skip in forward, or a Ctrl-C that the model makes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import re
 import traceback
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ import torch
 
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.records import Stage
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -44,12 +44,25 @@ def error_record(stage: Stage, error: BaseException) -> ErrorRecord:
         type=_printable(type(error).__name__),
         message=_printable(str(error)),
         traceback=_printable("".join(text.format())),
+        source_place=_last_place(text),
     )
 
 
 def _cut(stack: traceback.StackSummary) -> None:
     innermost = stack[-1].filename if stack else ""
     stack[:] = [frame for frame in stack if not is_noise(frame.filename, innermost)]
+
+
+def _last_place(text: traceback.TracebackException | None) -> SourcePlace | None:
+    """Return where a traceback ends: its last frame, or the line that has a syntax error."""
+    while text:
+        if line := getattr(text, "lineno", None):
+            return SourcePlace(_printable(text.filename or "<string>"), int(line))
+        if text.stack:
+            frame = text.stack[-1]
+            return SourcePlace(_printable(frame.filename), frame.lineno or 0, _printable(frame.name))
+        text = text.__cause__ or (None if text.__suppress_context__ else text.__context__)
+    return None
 
 
 def _printable(text: str) -> str:
@@ -60,22 +73,18 @@ def _printable(text: str) -> str:
 _AROUND: Final = 2
 """Lines before and after."""
 _LONGEST: Final = 160
-_PLACE: Final = re.compile(r"(?P<file>.+):(?P<line>\d+), in ")
 
 
 def code_of(history: HistoryRecord) -> dict[str, str]:
     """Return the code around each source line, numbered, by the text of `Operation.source_line`."""
-    found = {line: _code(line) for line in dict.fromkeys(op.source_line for op in history.operations)}
-    return {line: code for line, code in found.items() if code}
+    places = dict.fromkeys(op.source_place for op in history.operations if op.source_place)
+    return {str(place): code for place in places if (code := _code(place))}
 
 
-def _code(source_line: str) -> str:
-    place = _PLACE.match(source_line)
-    if not place:
-        return ""
-    at = int(place["line"])
+def _code(place: SourcePlace) -> str:
+    at = place.line
     around = range(max(at - _AROUND, 1), at + _AROUND + 1)
-    lines = {number: linecache.getline(place["file"], number).rstrip("\n") for number in around}
+    lines = {number: linecache.getline(place.file, number).rstrip("\n") for number in around}
     if not lines.get(at):
         return ""
     return "\n".join(

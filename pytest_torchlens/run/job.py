@@ -26,7 +26,7 @@ from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.capture import SaveOptions
-from pytest_torchlens.capture.patches import listening
+from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
@@ -34,6 +34,7 @@ from pytest_torchlens.measure import measure_forward_pass
 from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.flops import replay_calls
+from pytest_torchlens.recorder.statistics import exact_statistics
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import HistoryRecord
@@ -54,8 +55,8 @@ from pytest_torchlens.run.preserved_state import preserved_global_state
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
-from pytest_torchlens.zoo.errors import end_if_forked
-from pytest_torchlens.zoo.errors import forks_end
+from pytest_torchlens.zoo.errors import end_forks
+from pytest_torchlens.zoo.errors import exit_if_forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,18 +119,11 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """Return mean, deviation, extremes, shares of zeros, of what is not finite, and of NaN; of others nothing."""
     if not _is_plain(tensor):
         return torch.empty(0)
-    values = tensor.detach().flatten()
+    values = tensor.detach()
     if values.dtype not in (torch.float32, torch.float64):
         values = values.double()
-    is_finite = values.isfinite()
-    lost = 1 - is_finite.count_nonzero() / len(values)
-    nan = values.isnan().count_nonzero() / len(values) if lost else lost
-    finite = values[is_finite] if lost else values
-    if not len(finite):
-        finite = values.new_full((1,), float("nan"))
-    std, mean = torch.std_mean(finite, correction=0)
-    zeros = 1 - values.count_nonzero() / len(values)
-    return torch.stack([number.double().cpu() for number in (mean, std, *finite.aminmax(), zeros, lost, nan)])
+    mean, std, _, low, high, zeros, lost, nan = exact_statistics(values, correction=0).cpu()
+    return torch.stack([mean, std, low, high, zeros, lost / values.numel(), nan / values.numel()])
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -247,7 +241,7 @@ def run_case(
     exception: BaseException | None = None
     with preserved_global_state() as changes:
         try:
-            with listening(None), forks_end():  # what it calls is no call of a test's
+            with module_call_listener(None), end_forks():  # what it calls is no call of a test's
                 job.run()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything
             exception = error
@@ -295,14 +289,14 @@ class _Job:
         self.fields["findings"] = audit(Subject(history, *known, ModelFacts.of(model)))
 
     def enter(self, stage: Stage) -> None:
-        end_if_forked(self.process, 0)  # one that the model never ended
+        exit_if_forked(self.process, 0)  # one that the model never ended
         self.stage = stage
         self.progress(stage)
 
     def forward(self, model: nn.Module, inputs: Inputs) -> None:
         """Time plain passes; what raises here is the model's own, with nothing of ours near it."""
         output = model(*inputs.args, **inputs.kwargs)
-        end_if_forked(self.process, 0)
+        exit_if_forked(self.process, 0)
         self.fields["outputs"] = describe(output)
         wait_for(self.device)
         times: list[float] = []
@@ -313,7 +307,7 @@ class _Job:
             model(*inputs.args, **inputs.kwargs)
             wait_for(self.device)
             times.append(time.perf_counter() - start)
-            end_if_forked(self.process, 0)
+            exit_if_forked(self.process, 0)
         self.fastest = min(times)
         self.fields.update(forward_ms=statistics.median(times) * 1e3, forward_runs=len(times))
 
@@ -367,7 +361,7 @@ class _Job:
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
         """Find a part of the report by further passes; a model that cannot make them has done what was asked for."""
         try:
-            with forks_end():
+            with end_forks():
                 self.fields[name] = find(self.case.make_inputs(model))
         except Exception as error:  # noqa: BLE001 - a model may raise anything in one more pass
             note = f"no {name}: {type(error).__name__}: {error}"

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from pytest_torchlens.capture.guarded import Guarded
+from pytest_torchlens.capture.guarded import GuardedResult
 from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
-from pytest_torchlens.capture.leaves import everything
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.leaves import walk_all
 from pytest_torchlens.capture.opaque import is_opaque
-from pytest_torchlens.capture.patches import listening
+from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import unlink
 from pytest_torchlens.history.history_options import TraceOptions
@@ -81,7 +81,7 @@ def _code_of(module: torch.nn.Module) -> str:
 
 
 def _of_inputs(inputs: Any) -> Iterator[str]:
-    for path, thing in itertools.islice(everything(inputs), _MOST):
+    for path, thing in itertools.islice(walk_all(inputs), _MOST):
         if isinstance(thing, torch.Tensor):
             yield f"{path} {_of_tensor(thing)}"
         else:
@@ -258,7 +258,7 @@ class Autotrace:
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Listen for as long as this lasts, in this thread."""
-        with listening(self._hear):
+        with module_call_listener(self._hear):
             yield
 
     def _hear(
@@ -298,7 +298,7 @@ class Autotrace:
     def _trace(self, one: OutermostCall, digest: str) -> Any:
         start = perf_counter()
         limits = Limits(MOST_CALLS, start + self._plan.seconds - self._seconds)
-        guarded: Guarded | None = None
+        guarded: GuardedResult | None = None
         try:
             guarded = record_guarded(one.call, one.module, one.args, one.kwargs, limits)
             self._note(type(one.module).__name__, self._judge(guarded, limits.until), start)
@@ -306,7 +306,7 @@ class Autotrace:
             self._seconds += perf_counter() - start
             if guarded is None:
                 self._passed_over[CALL_RAISED] += 1
-            if guarded is None or guarded.given_up:  # there may be a better chance
+            if guarded is None or guarded.stop_reason:  # there may be a better chance
                 self._known.pop(digest, None)
         return guarded.result
 
@@ -321,9 +321,9 @@ class Autotrace:
     def _note(self, model: str, found: TracedCall, start: float) -> None:
         self._found.append(replace(found, model=model, seconds=perf_counter() - start))
 
-    def _judge(self, guarded: Guarded, until: float) -> TracedCall:
+    def _judge(self, guarded: GuardedResult, until: float) -> TracedCall:
         if guarded.recording is None:
-            return TracedCall(model="", left_off=guarded.given_up, trouble=guarded.broken)
+            return TracedCall(model="", left_off=guarded.stop_reason, trouble=guarded.fault)
         history = ModelHistory(guarded.recording, TraceOptions(layers_to_save=None))
         try:
             return self._validated(history, until)

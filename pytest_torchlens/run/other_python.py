@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
-from pytest_torchlens.baseline.policy import UNKEPT
+from pytest_torchlens.baseline.policy import NOT_SAVED
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import key_of
@@ -200,7 +200,7 @@ class Against:
             return self._error("ValueError", str(error))
         if self._store.path(_key(case)).exists():
             unsaved = result.report.comparison.unsaved if result.report.comparison else ""
-            self.notes = (f"{self._python}: {UNKEPT}: {unsaved}",) if unsaved else ()
+            self.notes = (f"{self._python}: {NOT_SAVED}: {unsaved}",) if unsaved else ()
             return None
         if result.skipped is not None:
             return self._error("Skipped", result.skipped)

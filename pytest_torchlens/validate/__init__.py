@@ -1,4 +1,4 @@
-"""Proves a record right."""
+"""Validates a recording against the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says in words where a replayed tensor differs from the recorded one, and what the likely cause is."""
+"""Describes where a replayed tensor differs from the recorded one, and the likely cause."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pytest_torchlens.validate.noise import is_dense
 
 
 def likely_cause(recording: Recording, call: Call, repeats: bool | None = None) -> str:
-    """Return the likely cause in words; `repeats` says whether the call gives the same each time, None if not tried."""
+    """Return the likely cause in words; `repeats` says whether the call is deterministic, None if not tried."""
     if recording.silent_writes:
         return f"{recording.silent_writes[0]} changed without announcement"
-    if (stranger := _changed_source(recording, call)) is not None:
-        path, source = stranger
+    if (changed := _changed_source(recording, call)) is not None:
+        path, source = changed
         known = f"the {source.kind} {source.name!r}" if source.name else "a tensor of unknown origin"
         return f"argument {path} is {known}, and holds other values now than when it was recorded"
     if call.info.draws and not call.info.opaque and is_of_torch(call.info.func):
@@ -34,7 +34,7 @@ def likely_cause(recording: Recording, call: Call, repeats: bool | None = None) 
 
 
 def _changed_source(recording: Recording, call: Call) -> tuple[str, Source] | None:
-    """Return the argument that comes from outside and no longer holds what it held, with its source."""
+    """Return the path and source of an argument whose source no longer holds its recorded value."""
     for path, read in edges_in(call):
         value = value_of(read)
         source = recording.sources[value.position] if value.call < 0 else None
@@ -43,11 +43,11 @@ def _changed_source(recording: Recording, call: Call) -> tuple[str, Source] | No
     return None
 
 
-_NEIGHBOURS = 1  # elements shown on either side of the first that differs
+_NEIGHBOURS = 1  # elements to show on either side of the first that differs
 
 
 def around_first_difference(recorded: torch.Tensor, replayed: torch.Tensor) -> str:
-    """Return both values around the first element that differs, ``""`` where that cannot be told."""
+    """Return both values around the first element that differs; ``""`` if the tensors cannot be compared."""
     if recorded.shape != replayed.shape or not (is_dense(recorded) and is_dense(replayed)):
         return ""
     one, other = (tensor.detach().resolve_conj().resolve_neg().cpu().contiguous() for tensor in (recorded, replayed))

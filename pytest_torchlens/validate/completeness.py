@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
-from pytest_torchlens.capture.calls import Missed
-from pytest_torchlens.history.source import first_model_line
+from pytest_torchlens.capture.calls import MissedOperation
+from pytest_torchlens.history.source import first_model_place
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
@@ -19,19 +19,19 @@ from pytest_torchlens.validate.score import Where
 
 
 def check_completeness(recording: Recording, where: Where) -> PartVerdict:
-    """Return the verdict on a recording that was watched; not run for any other."""
+    """Return the verdict on a recording with a dispatch watch; not run for any other."""
     score = Score("completeness", "dispatcher operations")
-    if recording.dispatched is None:
-        return PartVerdict(name=score.name, status=Status.NOT_RUN, reason=recording.unwatched)
-    score.checked = recording.dispatched
-    for missed in recording.missed:
+    if recording.num_dispatched is None:
+        return PartVerdict(name=score.name, status=Status.NOT_RUN, reason=recording.why_unwatched)
+    score.checked = recording.num_dispatched
+    for missed in recording.missed_operations:
         score.fail(_missed_operation(missed, where))
-    for source in () if recording.missed else recording.strangers:  # what was missed explains them
+    for source in () if recording.missed_operations else recording.unknown_sources:  # missed operations explain them
         score.fail(_unknown_source(source, recording, where))
-    return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.unseen))
+    return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
 
 
-def _missed_operation(missed: Missed, where: Where) -> Failure:
+def _missed_operation(missed: MissedOperation, where: Where) -> Failure:
     after = f"after {where.label(missed.call - 1)}" if missed.call else "before the first operation"
     inside = f", in {missed.where}" if missed.where else ""
     return Failure(
@@ -39,7 +39,7 @@ def _missed_operation(missed: Missed, where: Where) -> Failure:
         message=f"{missed.name} ran {after}{inside}, but no recorded operation did it",
         cause="it was called past torch's Python functions: by compiled code or autograd",
         advice="call the code in eager mode, or leave completeness out with a reason",
-        source_line=first_model_line(missed.frames),
+        source_place=first_model_place(missed.frames),
     )
 
 
@@ -51,19 +51,20 @@ def _unknown_source(source: Source, recording: Recording, where: Where) -> Failu
         message=f"a tensor of shape {shape} that it reads was made during the pass by no recorded operation",
         cause=_maker(source, recording),
         advice="compute it in the forward pass, or have it returned there; or leave completeness out with a reason",
-        source_line=where.source_line(reader) if reader < calls else "",
+        source_place=where.source_place(reader) if reader < calls else None,
     )
 
 
 def _maker(source: Source, recording: Recording) -> str:
-    if source.hidden:
+    if source.made_inside_call:
         return f"{source.maker} made it inside a recorded operation, which did not return it: a hook or a cache kept it"
     threads = sorted({*recording.unrecorded_threads, *(thread.name for thread in threading.enumerate())})
     return f"code inside an operation made it, or a thread that is not recorded (there are {', '.join(threads)})"
 
 
 def _escapes(recording: Recording) -> Iterator[str]:
-    """Yield how often which function handed values to Python, where the graph cannot follow them."""
+    """Yield for each function how often it passed a value to Python, where the graph cannot follow it."""
     for name, count in Counter(escape.name for escape in recording.escapes).most_common():
         first = next(escape for escape in recording.escapes if escape.name == name)
-        yield f"{name} handed {count} value{'s' * (count > 1)} to Python (first at {first_model_line(first.frames)})"
+        place = first_model_place(first.frames) or ""
+        yield f"{name} handed {count} value{'s' * (count > 1)} to Python (first at {place})"

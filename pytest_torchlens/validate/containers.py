@@ -1,8 +1,8 @@
 """Takes a snapshot of all objects that can be reached from a model and its inputs, and restores it.
 
 `ObjectGraph` walks from object to object.  For each kind of container (dict, list, closure, class, ...) one function
-returns a `Snapshot`: the parts to walk to next, and how to restore them.  Tensors are only listed here; `state` copies
-them.  Objects with an internal state (files, iterators, random generators) are in `resources`.
+returns a `ContainerSnapshot`: the parts to walk to next, and how to restore them.  Tensors are only listed; `state`
+copies them.  Objects with an internal state (files, iterators, random generators) are in `resources`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Path = tuple[Any, ...]
 """The path of the container and the name inside it; for a root, its name alone."""
 
 
-class Snapshot(NamedTuple):
+class ContainerSnapshot(NamedTuple):
     """The current parts of an object, and a function that restores them; None if it is immutable."""
 
     parts: Parts
@@ -64,7 +64,7 @@ class ObjectGraph:
     def __init__(self, roots: dict[str, Any]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self._containers: list[Callable[[], None]] = []
-        self._resources: list[tuple[Path, Any, resources.PutBack]] = []
+        self._resources: list[tuple[Path, Any, resources.RestoreState]] = []
         self._used_up: list[tuple[Path, Any, Any]] = []
         self._kinds: dict[type, tuple[Any, Any]] = {}
         seen: dict[int, Any] = {}
@@ -88,7 +88,7 @@ class ObjectGraph:
             self._kinds[kind] = resources.kinds_of(kind), kinds_of(kind)
         states, holds = self._kinds[kind]
         own = (note(value) for note in states)
-        self._resources += [(path, value, put_back) for put_back in own if put_back is not None]
+        self._resources += [(path, value, restore) for restore in own if restore is not None]
         held = [note(value) for note in holds]
         self._containers += [each.restore for each in held if each.restore is not None]
         return [part for each in held for part in each.parts]
@@ -100,7 +100,7 @@ class ObjectGraph:
 
     def restore_states(self) -> list[str]:
         """Restore all resources; return the names of those that could not be restored."""
-        lost = [(path, value) for path, value, put_back in self._resources if not put_back()]
+        lost = [(path, value) for path, value, restore in self._resources if not restore()]
         return [object_name(path, value) for path, value in lost]
 
     def single_use(self, root: str) -> list[str]:
@@ -130,7 +130,7 @@ def object_name(path: Path, value: Any) -> str:
     return f"{root[0]} {'.'.join(reversed(names))!r} ({type(value).__name__})"
 
 
-def kinds_of(kind: type) -> list[Callable[[Any], Snapshot]]:
+def kinds_of(kind: type) -> list[Callable[[Any], ContainerSnapshot]]:
     """Return the functions that take snapshots of objects of a class."""
     found = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
     return [*found, instance] if _is_instance_kind(kind) else found
@@ -164,12 +164,12 @@ _DATA_OF_TORCH = tuple(
 # The base class's methods are called: a subclass may load, forbid or count accesses.
 
 
-def mapping(value: Any) -> Snapshot:
+def mapping(value: Any) -> ContainerSnapshot:
     """Snapshot a mapping: its items in order; keys may have parts too."""
     kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
     former = dict(kind.items(value))
     keys = [(key, key) for key in former if type(key) is not str]
-    return Snapshot([*former.items(), *keys], partial(_restore_mapping, kind, value, former))
+    return ContainerSnapshot([*former.items(), *keys], partial(_restore_mapping, kind, value, former))
 
 
 def _restore_mapping(kind: Any, value: Any, former: dict[Any, Any]) -> None:
@@ -185,11 +185,11 @@ def _is_same(now: Collection[tuple[Any, ...]], former: Collection[tuple[Any, ...
     return len(now) == len(former) and all(a is b for one, other in pairs for a, b in zip(one, other, strict=True))
 
 
-def sequence(value: Any) -> Snapshot:
+def sequence(value: Any) -> ContainerSnapshot:
     """Snapshot a list, a deque or a set: its items in order."""
     kind: Any = next(kind for kind in (list, deque, set) if isinstance(value, kind))
     former = list(kind.__iter__(value))
-    return Snapshot(list(enumerate(former)), partial(_restore_sequence, kind, value, former))
+    return ContainerSnapshot(list(enumerate(former)), partial(_restore_sequence, kind, value, former))
 
 
 def _restore_sequence(kind: Any, value: Any, former: list[Any]) -> None:
@@ -199,17 +199,17 @@ def _restore_sequence(kind: Any, value: Any, former: list[Any]) -> None:
         (set.update if kind is set else kind.extend)(value, former)
 
 
-def immutable(value: Any) -> Snapshot:
+def immutable(value: Any) -> ContainerSnapshot:
     """Snapshot an immutable container, whose items may be mutable."""
-    return Snapshot(list(enumerate(value)))
+    return ContainerSnapshot(list(enumerate(value)))
 
 
-def object_array(value: np.ndarray[Any, Any]) -> Snapshot:
+def object_array(value: np.ndarray[Any, Any]) -> ContainerSnapshot:
     """Snapshot an array of objects."""
-    return Snapshot(list(enumerate(value.ravel().tolist())) if value.dtype == object else [])
+    return ContainerSnapshot(list(enumerate(value.ravel().tolist())) if value.dtype == object else [])
 
 
-def weak_container(value: Any) -> Snapshot:
+def weak_container(value: Any) -> ContainerSnapshot:
     """Snapshot a weak container: entries that died meanwhile are not restored."""
     former = value.copy()
 
@@ -218,14 +218,14 @@ def weak_container(value: Any) -> Snapshot:
             value.clear()
             value.update(former)
 
-    return Snapshot([("", item) for entry in _weak_entries(value) for item in entry], restore)
+    return ContainerSnapshot([("", item) for entry in _weak_entries(value) for item in entry], restore)
 
 
 def _weak_entries(value: Any) -> list[tuple[Any, ...]]:
     return list(zip(value, strict=False)) if isinstance(value, weakref.WeakSet) else list(value.items())
 
 
-def script_module(value: torch.jit.ScriptModule) -> Snapshot:
+def script_module(value: torch.jit.ScriptModule) -> ContainerSnapshot:
     """Snapshot a scripted module: its parts, and the attributes that its methods assign."""
     parts = [(name, part) for name, part in value.named_modules() if part is not value]
     former, mode = script_attributes(value), getattr(value, "training", None)
@@ -236,14 +236,14 @@ def script_module(value: torch.jit.ScriptModule) -> Snapshot:
         if mode is not None:
             value.training = mode
 
-    return Snapshot([*parts, *value.named_parameters(), *value.named_buffers(), *former], restore)
+    return ContainerSnapshot([*parts, *value.named_parameters(), *value.named_buffers(), *former], restore)
 
 
-def instance(value: Any) -> Snapshot:
+def instance(value: Any) -> ContainerSnapshot:
     """Snapshot an instance: its class, ``__dict__`` and slots."""
     kind, attributes, slots = type(value), getattr(value, "__dict__", None), _slots(value)
     parts = [("", attributes), ("", kind), *((slot.__name__, item) for slot, contents in slots for item in contents)]
-    return Snapshot(parts, partial(_restore_thing, value, kind, attributes, slots))
+    return ContainerSnapshot(parts, partial(_restore_thing, value, kind, attributes, slots))
 
 
 def _restore_thing(value: Any, kind: type, attributes: Any, slots: list[Slot]) -> None:
@@ -277,10 +277,10 @@ def _restore_slot(slot: types.MemberDescriptorType, value: Any, former: tuple[An
         slot.__delete__(value)
 
 
-def function(value: Any) -> Snapshot:
+def function(value: Any) -> ContainerSnapshot:
     """Snapshot a function: its closure, default arguments and attributes."""
     if not _is_own(value.__globals__.get("__name__")):
-        return Snapshot([])
+        return ContainerSnapshot([])
     cells = list(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
     former = [(name, cell, _cell_value(cell)) for name, cell in cells]
 
@@ -290,7 +290,9 @@ def function(value: Any) -> Snapshot:
                 cell.cell_contents = contents[0]
 
     enclosed = [(name, contents[0]) for name, _, contents in former if contents]
-    return Snapshot([*enclosed, ("", value.__defaults__), ("", value.__kwdefaults__), ("", vars(value))], restore)
+    return ContainerSnapshot(
+        [*enclosed, ("", value.__defaults__), ("", value.__kwdefaults__), ("", vars(value))], restore
+    )
 
 
 def _cell_value(cell: types.CellType) -> tuple[Any, ...]:
@@ -313,16 +315,16 @@ _LEADS_TO: dict[type, tuple[str, ...]] = {
 }
 
 
-def wrapper(value: Any) -> Snapshot:
+def wrapper(value: Any) -> ContainerSnapshot:
     """Snapshot a wrapper of a function: bound method, partial, decorator."""
     names = next(names for kind, names in _LEADS_TO.items() if isinstance(value, kind))
-    return Snapshot([("", getattr(value, name)) for name in names])
+    return ContainerSnapshot([("", getattr(value, name)) for name in names])
 
 
-def class_(value: Any) -> Snapshot:
+def class_(value: Any) -> ContainerSnapshot:
     """Snapshot the attributes of a class, unless it belongs to PyTorch or Python."""
     if not _is_own(value.__module__):
-        return Snapshot([])
+        return ContainerSnapshot([])
     former = _class_attributes(value)
 
     def restore() -> None:
@@ -332,14 +334,14 @@ def class_(value: Any) -> Snapshot:
             if vars(value).get(name) is not attribute:
                 type.__setattr__(value, name, attribute)
 
-    return Snapshot([*former.items(), *(("", base) for base in value.__bases__)], restore)
+    return ContainerSnapshot([*former.items(), *(("", base) for base in value.__bases__)], restore)
 
 
 def _class_attributes(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
 
 
-_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], Snapshot]], ...] = (
+_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], ContainerSnapshot]], ...] = (
     ((dict,), mapping),
     ((list, deque, set), sequence),
     ((tuple, frozenset), immutable),

@@ -26,9 +26,9 @@ ELEMENTWISE = frozenset(
 
 
 def crop_of(call: Call, tensors: Tensors) -> Tensors | None:
-    """Return small parts of the tensor arguments of a call, by path, that go together; None where none are known.
+    """Return matching small parts of the tensor arguments of a call, by path; None for functions without a rule.
 
-    In-place calls overwrite what they are given, so the parts are copied for them.
+    In-place calls overwrite their arguments, so their parts are copied.
     """
     crop = _CROPS.get(call.info.layer_type)
     if crop is None or call.random is not None or not is_of_torch(call.info.func):
@@ -49,7 +49,7 @@ def _first(tensor: torch.Tensor, *dims: int) -> torch.Tensor:
 
 
 def _rows(call: Call, tensors: Tensors) -> Tensors | None:
-    """Take the first row of each: what goes together by broadcasting still does."""
+    """Take the first row of each tensor; they still broadcast with each other."""
     if any("." in path for path in tensors):
         return None
     return {path: _first(tensor, *range(tensor.dim() - 1)) for path, tensor in tensors.items()}
@@ -66,7 +66,7 @@ def _by_path(names: tuple[str, ...], tensors: Tensors, cropped: Tensors) -> Tens
 
 
 def _with_names(*names: str) -> Callable[[Callable[[Call, Tensors], Tensors | None]], Any]:
-    """Have a function of tensors by parameter name take them by path."""
+    """Turn a function of tensors by parameter name into one of tensors by path."""
 
     def wrapped(crop: Callable[[Call, Tensors], Tensors | None]) -> Any:
         def by_path(call: Call, tensors: Tensors) -> Tensors | None:
@@ -81,7 +81,7 @@ def _with_names(*names: str) -> Callable[[Callable[[Call, Tensors], Tensors | No
 
 @_with_names("input", "weight", "bias")
 def _linear(call: Call, tensors: Tensors) -> Tensors | None:
-    """Take one row, and one feature of the result."""
+    """Take one row of the input, and one feature of the result."""
     if tensors["weight"].dim() != 2:  # noqa: PLR2004
         return None
     rows = _first(tensors["input"], *range(tensors["input"].dim() - 1))
@@ -90,26 +90,26 @@ def _linear(call: Call, tensors: Tensors) -> Tensors | None:
 
 @_with_names("input", "weight", "bias")
 def _conv(call: Call, tensors: Tensors) -> Tensors | None:
-    """Take as much of the image as the kernel covers; the settings stay, so padding only adds to it."""
+    """Take the part of the image that the kernel covers; the settings stay, so padding only adds to it."""
     image, weight = tensors["input"], tensors["weight"]
     if image.dim() != weight.dim():
         return None
     dilation = call.kwargs.get("dilation", call.args[5] if len(call.args) > _DILATION else 1)
     spread = max(dilation) if isinstance(dilation, tuple | list) else dilation
     for dim in range(2, image.dim()):
-        covered = spread * (weight.shape[dim] - 1) + 1
-        image = image.narrow(dim, 0, min(covered, image.shape[dim]))
+        length = spread * (weight.shape[dim] - 1) + 1
+        image = image.narrow(dim, 0, min(length, image.shape[dim]))
     one_group = call.kwargs.get("groups", call.args[6] if len(call.args) > _GROUPS else 1) == 1
     features = {name: _first(tensor, 0) if one_group else tensor for name, tensor in tensors.items()}
     return features | {"input": image[:1]}
 
 
-_DILATION, _GROUPS = 5, 6  # their places among the arguments of conv2d and its like
+_DILATION, _GROUPS = 5, 6  # positions among the arguments of conv1d, conv2d and conv3d
 
 
 @_with_names("input", "running_mean", "running_var", "weight", "bias", "training", "momentum")
 def _batch_norm(call: Call, tensors: Tensors) -> Tensors | None:
-    """Take one pixel, where each is normalised by itself."""
+    """In evaluation, where each pixel is normalised by itself, take one pixel."""
     training = call.kwargs.get("training", call.args[5] if len(call.args) > _TRAINING else False)
     image = tensors["input"]
     return None if training else tensors | {"input": _first(image, 0, *range(2, image.dim()))}
@@ -120,7 +120,7 @@ _TRAINING = 5
 
 @_with_names("input", "normalized_shape", "weight", "bias")
 def _layer_norm(call: Call, tensors: Tensors) -> Tensors | None:
-    """Take one row of those that are normalised, each by itself."""
+    """Take one row: each row is normalised by itself."""
     normalized = call.kwargs.get("normalized_shape", call.args[1] if len(call.args) > 1 else ())
     image = tensors["input"]
     return tensors | {"input": _first(image, *range(image.dim() - len(tuple(normalized))))}
@@ -137,7 +137,7 @@ def _matmul(call: Call, tensors: Tensors) -> Tensors | None:
 
 @_with_names("query", "key", "value", "attn_mask")
 def _attention(call: Call, tensors: Tensors) -> Tensors | None:
-    """Take one head's first query: it sees every key."""
+    """Take the first query of one head; it attends to every key."""
     causal = call.kwargs.get("is_causal", call.args[5] if len(call.args) > _IS_CAUSAL else False)
     if causal or call.kwargs.get("enable_gqa") or len({tensor.dim() for tensor in tensors.values()}) > 1:
         return None
@@ -146,7 +146,7 @@ def _attention(call: Call, tensors: Tensors) -> Tensors | None:
 
 
 def _fused_attention(call: Call, tensors: Tensors) -> Tensors | None:
-    """Take two tokens of each sequence: of one alone, attention would see nothing but itself."""
+    """Take two tokens of each sequence: a single token attends only to itself."""
     if not all(path.isdigit() for path in tensors) or tensors["0"].dim() != 3:  # noqa: PLR2004 - a mask by name
         return None
     sequences = [path for path in ("0", "1", "2") if path in tensors and tensors[path].dim() == tensors["0"].dim()]

@@ -1,4 +1,4 @@
-"""Names the reason why a changed argument left a result unchanged, and proves it.
+"""Finds the reason why a changed argument left a result unchanged, and proves it.
 
 There are two kinds of proof.  A fact about the call: its result is empty, or it overwrote the argument.  An experiment:
 the suspected cause is removed (the zero factor replaced, the mask lifted), and then the argument has an effect.
@@ -25,23 +25,23 @@ from pytest_torchlens.validate.noise import other_numbers
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import same
 
-# these do not check indices: values out of range would read foreign memory
+# these do not check indices: values out of range would read memory outside their arguments
 _GENTLE = frozenset(["roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d", "nms"])
 
 
 def is_gentle(call: Call) -> bool:
-    """Return whether a call must be given no values out of the ordinary."""
+    """Return whether a call must get only values in the usual range."""
     return call.info.layer_type in _GENTLE
 
 
 class Explainer:
-    """Finds out why an argument had no effect."""
+    """Finds the reason why an argument had no effect."""
 
     def __init__(self, noise: Noise) -> None:
         self._noise = noise
 
     def reason(self, trial: Trial, place: int) -> str | None:
-        """Return why other values for the argument at `place` changed nothing; None where nothing explains it."""
+        """Return why other values for the argument at `place` changed nothing; None if there is no known reason."""
         named = next((name for name, holds in _FACTS.items() if holds(trial, place)), None)
         if named is not None or is_gentle(trial.call):
             return named
@@ -49,13 +49,13 @@ class Explainer:
             return "inside not seen"
         experiments = (
             *(self._hidden, self._single, self._extreme),
-            *(self._covered, self._by_number, self._not_finite),
+            *(self._fully_overwritten, self._by_number, self._not_finite),
         )
         named = next(filter(None, (experiment(trial, place) for experiment in experiments)), None)
         return named or self._unknowable(trial, place)
 
     def _extreme(self, trial: Trial, place: int) -> str | None:
-        """Name what only values far from any ordinary ones get the better of."""
+        """Return a reason if only extreme values have an effect: a comparison, quantisation, saturation."""
         numbers = trial.tensors[place]
         discrete = not any(map(_is_continuous, trial.reference or ()))
         compares = all(output.dtype is torch.bool for output in trial.reference or ())
@@ -72,12 +72,12 @@ class Explainer:
                 yield torch.full_like(tensor, number)
 
     def _not_finite(self, trial: Trial, place: int) -> str | None:
-        """Name what only asks whether numbers are finite; last, for an infinity times zero is no number either."""
+        """Return a reason if only values that are not finite have an effect; last, since infinity times zero is NaN."""
         reacts = any(trial.reacts({place: other}) for other in self._noise.not_finite(trial.tensors[place].detach()))
         return "comparison" if reacts else None
 
     def _hidden(self, trial: Trial, place: int) -> str | None:
-        """Name the other argument for whose values this one has no effect: with others, it has."""
+        """Return a reason if this argument has an effect once another argument has other values."""
         others = [at for at in range(len(trial.edges)) if at != place]
         for at in others:
             for noise in self._noise.instead(trial.tensors[at].detach()):
@@ -88,7 +88,7 @@ class Explainer:
         return "hidden by other arguments" if len(together) > 1 and self._matters(trial, place, together) else None
 
     def _matters(self, trial: Trial, place: int, changed: dict[int, torch.Tensor]) -> bool:
-        """Return whether the argument has an effect once others are changed."""
+        """Return whether the argument has an effect once other arguments are changed."""
         before = trial.outcome(changed)
         if before is None:
             return False
@@ -101,7 +101,7 @@ class Explainer:
             yield from self._noise.extremes(trial.tensors[place].detach())
 
     def _by_number(self, trial: Trial, place: int) -> str | None:
-        """Name the number among the arguments for which it has no effect: ``alpha=0``, ``p=1``."""
+        """Return a reason if the argument has an effect once a number is changed: ``alpha=0``, ``p=1``."""
         for argument, number, other in other_numbers(trial.call):
             if self._matters(trial.with_call(other), place, {}):
                 if "dropout" in argument or "dropout" in trial.call.info.layer_type:
@@ -110,12 +110,12 @@ class Explainer:
         return None
 
     def _single(self, trial: Trial, place: int) -> str | None:
-        """Name what a softmax over one element, or attention to one key, forgets: with two it does not."""
+        """Return a reason if the argument has an effect with two elements: a softmax over one ignores its values."""
         ways = (partial(self._doubled_ones, differs=differs) for differs in (False, True))
         return "single element" if any(self._larger(trial, place, way) for way in ways) else None
 
-    def _covered(self, trial: Trial, place: int) -> str | None:
-        """Name what is overwritten throughout: more of it than there was would not be."""
+    def _fully_overwritten(self, trial: Trial, place: int) -> str | None:
+        """Return a reason if the argument has an effect once it is larger: the call overwrote all of it."""
 
         def larger(at: int, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             return self._doubled(tensor) if at == place else itertools.repeat(tensor)
@@ -123,7 +123,7 @@ class Explainer:
         return "overwritten" if self._larger(trial, place, larger) else None
 
     def _larger(self, trial: Trial, place: int, larger: Callable[[int, torch.Tensor], Iterator[torch.Tensor]]) -> bool:
-        """Return whether the argument has an effect in a call with larger tensors, from the last dimension on."""
+        """Return whether the argument has an effect in a call with larger tensors; the last dimension grows first."""
         if not is_of_torch(trial.call.info.func) or not all(map(is_dense, trial.tensors)):
             return False
         shape = trial.tensors[place].shape
@@ -134,10 +134,10 @@ class Explainer:
         return False
 
     def _doubled(self, tensor: torch.Tensor, *, differs: bool = False) -> Iterator[torch.Tensor]:
-        """Yield a tensor with a variant behind it, in each dimension from the last on.
+        """Yield a tensor joined with a variant of itself, along each dimension from the last on.
 
-        The first variant of a lone integer is itself, as in a list of classes that names one twice; with `differs` it
-        is passed over, as an order needs.
+        The first variant of a single integer is the same integer, as in a list with repeated classes.  With `differs`
+        it is skipped, as a sort needs.
         """
         variants = self._noise.variants(tensor)
         other = next((other for other in variants if not (differs and same([other], [tensor]))), tensor)
@@ -180,7 +180,7 @@ def _cause(trial: Trial, place: int, at: int) -> str:
 
 
 _OF_NUMBERS = frozenset("argwhere bucketize copysign count_nonzero heaviside nonzero searchsorted".split())
-"""Functions to which an integer is a number, never an index."""
+"""Functions that use an integer as a number, never as an index."""
 
 
 def _is_continuous(tensor: torch.Tensor) -> bool:
@@ -192,7 +192,7 @@ def _has(mask: torch.Tensor) -> bool:
 
 
 def _compared_with(trial: Trial, place: int) -> list[int | float]:
-    """Return some numbers that an argument may be compared with: those among the other arguments."""
+    """Return numbers that an argument may be compared with: those among the other arguments."""
     others = [tensor for at, tensor in enumerate(trial.tensors) if at != place and is_dense(tensor) and tensor.numel()]
     named = [number for number in (*trial.call.args, *trial.call.kwargs.values()) if type(number) in (int, float)]
     return named + [tensor.detach().flatten()[0].item() for tensor in others if not tensor.is_complex()]
@@ -210,17 +210,17 @@ def _empty_output(trial: Trial, place: int) -> bool:
 
 
 def _no_values(trial: Trial, place: int) -> bool:
-    """The result is on the meta device and has a shape alone."""
+    """The result is on the meta device and has only a shape."""
     return all(output.is_meta for output in trial.reference or ())
 
 
 def _no_fingerprint(trial: Trial, place: int) -> bool:
-    """The result has no values that could be compared."""
+    """The result has no fingerprint, so its values cannot be compared."""
     return not any(map(fingerprint, trial.reference or ()))
 
 
 def _is_overwritten(trial: Trial, place: int) -> bool:
-    """The call wrote to the argument's memory, and nothing was left there of other values put in before."""
+    """The call wrote to the argument's memory, and the result is the same for other former values."""
     return trial.edges[place][1].slot in trial.call.writes
 
 
@@ -230,7 +230,7 @@ _SHAPE_OF_SECOND = frozenset(
 
 
 def _shape_only(trial: Trial, place: int) -> bool:
-    """By its documentation the function takes no more from the argument than shape and dtype."""
+    """By its documentation, the function reads only shape and dtype of the argument."""
     argument, info = trial.edges[place][0], trial.call.info
     if not is_of_torch(info.func):
         return False
@@ -244,11 +244,11 @@ def _shape_only(trial: Trial, place: int) -> bool:
 
 
 def _two_windows(trial: Trial, dimensions: int) -> bool:
-    """Fractional pooling (Graham 2014) fixes the first and the last window; the samples move those between."""
+    """Fractional pooling (Graham 2014) fixes the first and last window; the samples move only those between."""
     return all(size <= 2 for output in trial.reference or () for size in output.shape[-dimensions:])  # noqa: PLR2004
 
 
-_SHAPE_OF_FIRST = SHAPE_OF_FIRST | {"fill"}  # the function: the method is told by what it overwrites
+_SHAPE_OF_FIRST = SHAPE_OF_FIRST | {"fill"}  # the function; for the method, see `_is_overwritten`
 
 
 def _settled_by_dtype(name: str, trial: Trial, place: int) -> bool:
@@ -265,7 +265,7 @@ _WRITERS_OF_PARTS = frozenset(["slice_scatter", "select_scatter", "diagonal_scat
 
 
 def _replaces_all(trial: Trial, place: int) -> bool:
-    """The function puts its second argument in a part of its first, and that was all of it."""
+    """The function replaces a part of its first argument by the second, and the part is the whole argument."""
     if trial.call.info.layer_type not in _WRITERS_OF_PARTS or trial.edges[place][0] not in ("0", "input"):
         return False
     part = trial.tensors[1] if len(trial.tensors) > 1 else None
@@ -274,14 +274,14 @@ def _replaces_all(trial: Trial, place: int) -> bool:
 
 
 def _single_element(trial: Trial, place: int) -> bool:
-    """One box is kept whatever it and its score are."""
+    """A single box is always selected; or see `_normalised_alone`."""
     if trial.call.info.layer_type == "nms":
         return trial.tensors[place].shape[0] == 1
     return _normalised_alone(trial, place)
 
 
 def _normalised_alone(trial: Trial, place: int) -> bool:
-    """By arithmetic, what is normalised over one element becomes zero; a triangle of a single 1 is not read."""
+    """Normalisation over one element gives zero; the unit diagonal of a triangular matrix of size 1 is not read."""
     args, kwargs, shape = trial.call.args, trial.call.kwargs, trial.tensors[place].shape
     if not is_of_torch(trial.call.info.func) or trial.edges[place][0] not in ("0", "input"):
         return False

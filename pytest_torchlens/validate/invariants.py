@@ -1,4 +1,4 @@
-"""Checks that the metadata of a history agree with each other and with the model."""
+"""Checks that the metadata of a history are consistent with each other and with the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Finding = tuple[Node | int, str]
 def check_invariants(history: ModelHistory, *, restored: bool = True) -> PartVerdict:
     """Return the verdict on labels, numbers, edges, shapes and modules of a history.
 
-    If the model is not `restored` to what it was before the pass, it may hold other tensors than those that were read.
+    If the model is not `restored` to its state before the pass, it may hold other tensors than those that were read.
     """
     score = Score("invariants", "facts")
     for check in _CHECKS if restored else [check for check in _CHECKS if check is not _sources]:
@@ -45,14 +45,14 @@ def check_invariants(history: ModelHistory, *, restored: bool = True) -> PartVer
                     message=message,
                     cause="the history was changed after it was made, or this is a fault of pytest-torchlens",
                     advice="make the history again; if it stays, please report the model",
-                    source_line=history.source_line(number) if 0 <= number < len(history.recording.calls) else "",
+                    source_place=history.source_place(number) if 0 <= number < len(history.recording.calls) else None,
                 )
             )
     return score.verdict()
 
 
 def _labels(history: ModelHistory) -> Iterator[Finding]:
-    """Labels say type and numbers, which count up by layer in execution order."""
+    """Labels contain type and numbers; the numbers increase by layer in execution order."""
     of_type: Counter[str] = Counter()
     total = 0
     for node in history.nodes:
@@ -71,7 +71,7 @@ def _labels(history: ModelHistory) -> Iterator[Finding]:
 
 
 def _passes(history: ModelHistory) -> Iterator[Finding]:
-    """The passes of a layer run the same function, are counted from 1, and all know each other."""
+    """The passes of a layer run the same function, are numbered from 1, and share one list of passes."""
     place = {id(node): index for index, node in enumerate(history.nodes)}
     for node in history.nodes:
         places = [place.get(id(other), -1) for other in node.passes] if node.pass_num == 1 else []
@@ -100,12 +100,12 @@ def _edges(history: ModelHistory) -> Iterator[Finding]:
 
 
 def _arguments(history: ModelHistory) -> Iterator[Finding]:
-    """The parents and parameters of an operation are what its call was given, and nothing else."""
+    """The parents and parameters of an operation are exactly the tensor arguments of its call."""
     for node in history.nodes:
         if node.call is None:
             continue
         given = list(edges_in(node.call))
-        slots = {source.value.slot for source in node.parameters}  # of one that was written to it is a parent too
+        slots = {source.value.slot for source in node.parameters}  # a parameter that was written to is a parent too
         parents = sum(1 for parent, _, write in node.parents if not write and parent.value.slot not in slots)
         known = parents + len(node.parameters)
         if known != len(given):
@@ -123,11 +123,11 @@ def _names(node: Node, taken: set[int]) -> str:
 
 
 def _calls(history: ModelHistory) -> Iterator[Finding]:
-    """Each call made the values that say so, in its place in the order, and is said to write what it overwrote."""
+    """Calls are in order, outputs name their call and position, and each overwritten tensor is in ``call.writes``."""
     held = {source.value.slot: source.value.fingerprint for source in history.recording.sources}
     for number, call in enumerate(history.recording.calls):
         strays = [value for value in call.outputs if value.call != number]
-        if strays:  # of calls that are missing, or stand twice, or elsewhere, the first
+        if strays:  # report only the first call that is missing, doubled or moved
             first = min(number, strays[0].call)
             yield (
                 first,
@@ -135,7 +135,7 @@ def _calls(history: ModelHistory) -> Iterator[Finding]:
             )
             return
         excused = set(call.writes)
-        if not _must_write(call):  # it may hand on what others wrote to
+        if not _must_write(call):  # it may return an argument that others wrote to
             excused |= {read.value.slot for _, read in edges_in(call) if isinstance(read, Aliased)}
         for position, value in enumerate(call.outputs):
             if value.position != position:
@@ -189,10 +189,10 @@ def _tensors(history: ModelHistory) -> Iterator[Finding]:
 
 
 def _modules(history: ModelHistory) -> Iterator[Finding]:
-    """Module calls around an operation ran while it did, and it ran in the innermost of them."""
+    """The module calls around an operation were running when it ran, and it ran in the innermost one."""
     inner: dict[int, list[ModuleCall]] = {}
-    for entered in history.recording.module_calls:
-        inner.setdefault(id(entered.parent), []).append(entered)
+    for module_call in history.recording.module_calls:
+        inner.setdefault(id(module_call.parent), []).append(module_call)
     for number, call in enumerate(history.recording.calls):
         for module in call.module.stack() if call.module is not None else ():
             if not module.first <= number < max(module.last, module.first + 1):
@@ -203,7 +203,7 @@ def _modules(history: ModelHistory) -> Iterator[Finding]:
 
 
 def _call_at(number: int, siblings: list[ModuleCall]) -> ModuleCall | None:
-    """Return the module call, of some that follow each other, during which call `number` ran."""
+    """Return the one of several consecutive module calls in which call `number` ran."""
     place = bisect.bisect_right(siblings, number, key=lambda call: call.first) - 1
     return siblings[place] if place >= 0 and number < siblings[place].last else None
 
@@ -212,8 +212,8 @@ def _lookups(history: ModelHistory) -> Iterator[Finding]:
     """Every label finds its own operation."""
     for node in history.nodes:
         if node.label in history:
-            found = history[node.label]
-            right = isinstance(found, LoggedOperation) and found.call_id == node.number
+            operation = history[node.label]
+            right = isinstance(operation, LoggedOperation) and operation.call_id == node.number
         else:
             right = False
         if not right:

@@ -19,7 +19,7 @@ _SMALLEST = 127  # the largest number of the smallest integers
 _NAMES_OF_STORED = """bits8 bits16 bits1x8 bits2x4 bits4x2 bcomplex32 float4_e2m1fn_x2
 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7""".split()
 _STORED = frozenset(getattr(torch, name) for name in _NAMES_OF_STORED if hasattr(torch, name))
-"""Dtypes that PyTorch keeps and casts, and does not compute with."""
+"""Dtypes that PyTorch stores and casts, but does not compute with."""
 _WITHOUT_ORDER = _STORED | {torch.bool}
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -27,8 +27,8 @@ _COMPRESSED = {
     torch.sparse_csc: ("ccol_indices", "row_indices"),
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
-_PLANE = 2  # dimensions of a compressed tensor that is no batch of them
-_BLOCK = 1 << 20  # drawn numbers; larger tables repeat them
+_PLANE = 2  # dimensions of a compressed tensor without batch dimensions
+_BLOCK = 1 << 20  # number of random numbers; larger tables repeat them
 
 
 class Noise:
@@ -43,10 +43,9 @@ class Noise:
 
         Floats are first replaced by the table itself, which costs nothing; the caller must not write to it.  Then
         they are scaled by it, which keeps signs, zeros and indices in range; then reflected; then replaced.  Integers
-        are reordered among themselves, then moved to the other end of their range.  `gentle` scales, reorders or
-        repeats alone.  Sparse and nested tensors are halved, sparse ones then shortened by an entry; integers of
-        quantized ones are reordered, then made the smallest and largest.  What cannot be computed with (meta) yields
-        nothing.
+        are reordered, then moved to the other end of their range.  With `gentle`, values are only scaled, reordered or
+        repeated.  Sparse and nested tensors are halved; sparse ones then lose an entry.  The integers of quantized
+        tensors are reordered, then replaced by the smallest and the largest.  Meta tensors yield nothing.
         """
         if not is_dense(tensor):
             yield from _of_another_kind(tensor)
@@ -63,7 +62,7 @@ class Noise:
 
     @torch.no_grad()
     def extremes(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield what is far from any ordinary value: the largest numbers, and zero."""
+        """Yield extreme values: the largest numbers of the dtype, and zero."""
         if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _WITHOUT_ORDER:
             return
         if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -76,7 +75,7 @@ class Noise:
 
     @torch.no_grad()
     def not_finite(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield not-a-number and infinities, for floats."""
+        """Yield NaN and infinities, for floats."""
         if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _STORED:
             return
         if tensor.is_floating_point() or tensor.is_complex():
@@ -85,7 +84,7 @@ class Noise:
 
     @torch.no_grad()
     def instead(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield values that hide nothing of another argument: none zero and no two alike; positive; zero; three."""
+        """Yield values that do not hide another argument: different and not zero; positive; zero; three."""
         if is_dense(tensor) and tensor.is_floating_point() and tensor.numel() and tensor.dtype not in _STORED:
             finite = torch.nan_to_num(tensor, nan=1.0, posinf=1.0, neginf=-1.0)
             yield _laid_out_like(tensor, self._table(tensor) * torch.where(finite == 0, 1, finite))
@@ -117,7 +116,7 @@ class Noise:
             yield _laid_out_like(tensor, (table - 0.75) * scale)
 
     def _table(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return numbers in a tensor's shape and, if it is dense, strides; of its dtype or that of its real part."""
+        """Return numbers in a tensor's shape, strides (if it has no gaps) and dtype (of the real part, if complex)."""
         kind = tensor.real.dtype if tensor.is_complex() else tensor.dtype
         key, count = (kind, tensor.device), tensor.numel()
         table = self._tables.get(key)
@@ -131,23 +130,23 @@ class Noise:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is an ordinary block of numbers; a subclass may compute as it likes."""
+    """Return whether a tensor is an ordinary block of numbers; a subclass may compute differently."""
     plain = type(tensor) in PLAIN and tensor.layout is torch.strided
     return plain and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
 
 
 def _of_another_kind(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield other values for a tensor that is no ordinary block of numbers, as far as its kind computes."""
+    """Yield other values for sparse, nested and quantized tensors and subclasses, if PyTorch can compute them."""
     if tensor.is_meta:
         return
     try:
         yield from _quantized_variants(tensor) if tensor.is_quantized else _halved_or_shorter(tensor)
-    except Exception:  # noqa: BLE001 - a subclass runs code of the user's, and kinds lack functions
+    except Exception:  # noqa: BLE001 - a subclass runs user code, and some layouts lack functions
         return
 
 
 def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield halves, and of sparse tensors one that is short of an entry: functions may read only where entries are."""
+    """Yield halved values; for sparse tensors also one with an entry less: functions may read only the positions."""
     yield tensor * 0.5
     if tensor.layout is torch.sparse_coo and tensor._nnz():
         indices, values = tensor._indices()[:, :-1], tensor._values()[:-1]
@@ -163,7 +162,7 @@ def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _quantized_variants(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the stored integers reordered, then the smallest and the largest of their type, by the same scale."""
+    """Yield the stored integers reordered, then the smallest and the largest of their dtype, at the same scale."""
     yield tensor.flatten().flip(0).view(tensor.shape)
     for bound in (float("-inf"), float("inf")):
         yield torch.quantize_per_tensor(
@@ -172,7 +171,7 @@ def _quantized_variants(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _unit_box(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the box from 0 to 1, by its corners, before them the first image: safe wherever boxes are taken."""
+    """Return the box from 0 to 1 by its corners, after the index of the first image: safe for all box functions."""
     count = tensor.shape[-1]
     return (torch.arange(count, device=tensor.device) >= count / 2).to(tensor.dtype)
 
@@ -192,7 +191,7 @@ def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
 
 
 def _laid_out_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return `values` laid out in memory as `tensor` is."""
+    """Return `values` in the memory layout of `tensor`."""
     if values.stride() == tensor.stride() and values.dtype == tensor.dtype:
         return values
     laid_out = torch.empty_like(tensor, memory_format=torch.preserve_format)
@@ -200,7 +199,7 @@ def _laid_out_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def other_numbers(call: Call) -> Iterator[tuple[str, int | float, Call]]:
-    """Yield place and value of each number that a function of PyTorch was given, and the call with another."""
+    """Yield argument and value of each number in a call of a PyTorch function, and the call with another number."""
     if not is_of_torch(call.info.func):
         return
     for at, number in enumerate(call.args):

@@ -1,4 +1,4 @@
-"""Checks that recording changed nothing: outputs, state and random generators are as after an untraced run."""
+"""Checks that recording changed nothing: outputs, state and random generators are as after a plain run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,27 @@ from pytest_torchlens.validate.state import state_digests
 
 
 @dataclass(frozen=True)
-class Observation:
-    """What a run of the model left behind, in digests by a name for people."""
+class RunDigests:
+    """Digests of everything that a run of the model returned or may have changed.
+
+    Attributes
+    ----------
+    output_type
+        Name of the class of the model's output.
+    outputs
+        Digest of each output tensor, by its path.
+    state
+        Digest of each part of the state, by a readable name.
+    """
 
     output_type: str
     outputs: dict[str, str]
     state: dict[str, str]
 
     @classmethod
-    def of(cls, model: torch.nn.Module, inputs: dict[str, torch.Tensor], output: Any) -> Observation:
-        """Take the digests of a model's output and of everything that its forward may change."""
-        outputs = {f"output {path}".rstrip(): _describe(tensor) for path, tensor in walk(output)}
+    def of(cls, model: torch.nn.Module, inputs: dict[str, torch.Tensor], output: Any) -> RunDigests:
+        """Return the digests of a model's output and of everything that its forward may change."""
+        outputs = {path: _describe(tensor) for path, tensor in walk(output)}
         state = state_digests(model, inputs) | Generators().digests()
         return cls(type(output).__qualname__, outputs, state)
 
@@ -38,7 +48,7 @@ def _describe(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype}{list(shape_of(tensor))} {fingerprint(tensor)}"
 
 
-def compare(traced: Observation, plain: Observation, uninitialised: Collection[str] = ()) -> PartVerdict:
+def compare(traced: RunDigests, plain: RunDigests, uninitialised: Collection[str] = ()) -> PartVerdict:
     """Return the verdict on a recorded run and a plain run from the same state.
 
     Outputs whose paths are in `uninitialised` hold no values to compare.
@@ -47,12 +57,20 @@ def compare(traced: Observation, plain: Observation, uninitialised: Collection[s
     score.checked = 1
     if traced.output_type != plain.output_type:
         score.fail(_failure(f"recorded, the model returns a {traced.output_type}; plain, a {plain.output_type}"))
-    for one, other in ((traced.outputs, plain.outputs), (traced.state, plain.state)):
-        score.checked += len(one | other)
-        for name in sorted(one | other, key=list(one | other).index):
-            if one.get(name) != other.get(name) and name.removeprefix("output").strip() not in uninitialised:
-                score.fail(_failure(_difference(name, one.get(name), other.get(name))))
+    outputs, state = traced.outputs | plain.outputs, traced.state | plain.state
+    score.checked += len(outputs) + len(state)
+    for path in outputs:
+        if path not in uninitialised:
+            name = f"output {path}" if path else "output"
+            _compare(score, name, traced.outputs.get(path), plain.outputs.get(path))
+    for name in state:
+        _compare(score, name, traced.state.get(name), plain.state.get(name))
     return score.verdict()
+
+
+def _compare(score: Score, name: str, traced: str | None, plain: str | None) -> None:
+    if traced != plain:
+        score.fail(_failure(_difference(name, traced, plain)))
 
 
 def _difference(name: str, traced: str | None, plain: str | None) -> str:

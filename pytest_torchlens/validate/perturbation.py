@@ -24,43 +24,43 @@ from pytest_torchlens.validate.trial import places_in_result
 
 
 class Perturbation:
-    """Perturbs call after call during a replay and keeps the score.
+    """Perturbs each call during a replay and counts failures.
 
-    `before` a call runs it looks at a corner of its arguments; `after` it, at whole arguments, for edges that showed
-    no effect there.
+    `before` a call runs, it perturbs a crop of the arguments.  `after` the call, it perturbs the whole arguments of
+    edges without an effect in the crop.
     """
 
     def __init__(self, recording: Recording, where: Where) -> None:
         self._noise = Noise()
         self._where = where
         self._parameters = _values(recording, "parameter")
-        self._held = _values(recording, "parameter", "buffer")
+        self._parameters_and_buffers = _values(recording, "parameter", "buffer")
         self._exempt: Counter[str] = Counter()
         self._explainer = Explainer(self._noise)
         self._score = Score("perturbation", "edges")
-        self.open: list[int] = []
-        """Edges of the present call that showed no effect so far."""
+        self.open_edges: list[int] = []
+        """Edges of the current call without an effect so far."""
 
-    def before(self, player: Player, call: Call, corner: bool) -> None:
-        """Look at a call that is about to run: at a `corner` of it, if asked for."""
+    def before(self, player: Player, call: Call, crop: bool) -> None:
+        """Start with a call that is about to run; with `crop`, perturb a crop of it."""
         paths = [] if call.info.bookkeeping else [(path, value_of(read).slot) for path, read in edges_in(call)]
         self._score.checked += len(paths)
-        self.open = list(range(len(paths)))
+        self.open_edges = list(range(len(paths)))
         tensors = {path: player.at(slot) for path, slot in paths}
-        parts = crop_of(call, tensors) if corner and len(tensors) == len(paths) else None
+        parts = crop_of(call, tensors) if crop and len(tensors) == len(paths) else None
         if parts is not None:
             trial = Trial(player, call, [parts[path] for path, _ in paths])
-            self.open = [place for place in self.open if not self._reacts(trial, [place])]
+            self.open_edges = [place for place in self.open_edges if not self._reacts(trial, [place])]
 
     def after(self, number: int, trial: Trial) -> None:
-        """Perturb each parent that is still in doubt; parameters go together, for one more run in all.
+        """Perturb each parent of an open edge; all parameters together, which costs only one more run.
 
-        So do the buffers of code whose inside is not seen, which is a whole model at times.
+        The buffers of opaque calls are perturbed together too: such a call may be a whole model.
         """
-        moved = places_in_result(trial, self.open)
-        together = self._held if trial.call.info.opaque else self._parameters
-        parameters = [place for place in self.open if id(trial.edges[place][1]) in together]
-        others = [[place] for place in self.open if place not in moved and place not in parameters]
+        moved = places_in_result(trial, self.open_edges)
+        together = self._parameters_and_buffers if trial.call.info.opaque else self._parameters
+        parameters = [place for place in self.open_edges if id(trial.edges[place][1]) in together]
+        others = [[place] for place in self.open_edges if place not in moved and place not in parameters]
         for places in others + ([parameters] if parameters else []):
             if not self._reacts(trial, places):
                 self._explain(number, trial, places)
@@ -86,11 +86,11 @@ class Perturbation:
             message=f"other values for argument {argument} of {trial.call.info.name} leave its result unchanged",
             cause="the recorded parent is not what the operation read, or the operation ignores it",
             advice="compare the operation's parents with the source line; if they are right, report the model to us",
-            source_line=self._where.source_line(number),
+            source_place=self._where.source_place(number),
         )
 
     def verdict(self, complete: bool) -> PartVerdict:
-        """Return the score; not run to the end if the replay was not `complete`."""
+        """Return the verdict; not run if the replay was not `complete`."""
         verdict = self._score.verdict(exempt=dict(self._exempt.most_common()))
         if complete or not verdict.status.ok:
             return verdict

@@ -38,7 +38,7 @@ from pytest_torchlens.validate.trial import is_close
 from pytest_torchlens.validate.trial import originals_of
 from pytest_torchlens.validate.trial import outcome_of
 
-_ELSEWHERE = 0x5EED
+_OTHER_SEED = 0x5EED
 
 
 class Replay:
@@ -49,18 +49,18 @@ class Replay:
     recording
         What to replay.  The model and the inputs must hold the values that they had before the recorded call.
     where
-        Names its calls.
+        Gives the labels of its calls.
     parts
         ``"replay"``, ``"perturbation"`` or both.
     doubts
-        Names of functions that gave other values before: they are repeated where they do so again, and their recorded
-        values, which must be kept, stand in for those within tolerance.
+        Names of functions whose values differed in an earlier replay.  If they differ again, the call is repeated, and
+        its saved values replace replayed ones that are within tolerance.
     until
-        Moment of `time.perf_counter`, in seconds, after which no further call is looked at.
+        Deadline on the clock of `time.perf_counter`, in seconds.
     """
 
     out_of_time = False
-    """Whether that moment came before the end."""
+    """Whether the deadline passed before the end."""
 
     def __init__(
         self,
@@ -80,24 +80,24 @@ class Replay:
 
     @property
     def doubtful(self) -> frozenset[str]:
-        """Names of functions that gave other values than recorded."""
+        """Names of functions whose values differ from the recorded ones."""
         return frozenset(self._check.doubtful)
 
     @property
-    def unsteady(self) -> str:
-        """Name of the function whose values were the first to differ, if it does not repeat itself; else ``""``."""
-        return self._check.unsteady or ""
+    def nondeterministic(self) -> str:
+        """Name of the first function whose values differ, if it does not repeat itself; else ``""``."""
+        return self._check.nondeterministic or ""
 
     def verdicts(self, returned: list[str]) -> list[PartVerdict]:
-        """Replay, and return the parts' verdicts; `returned` has the fingerprints of what the model returned."""
+        """Replay, and return the parts' verdicts; `returned` has the fingerprints of the model's outputs."""
         self._check.sources()
         with _preserve_generators(), Player(self._recording) as player:
             complete = all(self._step(player, number, call) for number, call in enumerate(self._recording.calls))
             if complete:
                 self._check.outputs(player, returned)
                 self._check.final_states(player)
-        found = [self._with_unsettled(self._check.verdict())] if "replay" in self._parts else []
-        return found if self._perturbation is None else [*found, self._perturbation.verdict(complete)]
+        verdicts = [self._with_unsettled(self._check.verdict())] if "replay" in self._parts else []
+        return verdicts if self._perturbation is None else [*verdicts, self._perturbation.verdict(complete)]
 
     def _with_unsettled(self, verdict: PartVerdict) -> PartVerdict:
         """Return the verdict as unproven if a function that differed in the replay before does not differ now."""
@@ -119,11 +119,11 @@ class Replay:
         doubtful = call.info.name in self._doubts
         try:
             if self._perturbation is not None:
-                self._perturbation.before(player, call, corner=not doubtful)
-            in_doubt = self._perturbation is not None and bool(self._perturbation.open)
+                self._perturbation.before(player, call, crop=not doubtful)
+            in_doubt = self._perturbation is not None and bool(self._perturbation.open_edges)
             originals = originals_of(player, call) if doubtful or in_doubt else {}
-            if call.info.draws and call.random is None:  # what draws without a recorded state is to draw other numbers
-                torch.manual_seed(_ELSEWHERE)
+            if call.info.draws and call.random is None:  # if it draws after all, it must draw other numbers
+                torch.manual_seed(_OTHER_SEED)
             returned, outputs = player.play(number, call, player.arguments(call))
             self._check.writes(number, call, player, returned)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
@@ -147,7 +147,7 @@ class Replay:
             return self._check.check(number, call, outputs)
         trial = Trial(player, call, arguments_of(player, call, originals), outcome_of(player, call, outputs))
         complete = self._check.check(number, call, outputs, trial if call.info.name in self._doubts else None)
-        if self._perturbation is not None and self._perturbation.open:
+        if self._perturbation is not None and self._perturbation.open_edges:
             self._perturbation.after(number, trial)
         return complete
 
@@ -162,7 +162,7 @@ def _preserve_generators() -> Iterator[None]:
 
 
 class ReplayCheck:
-    """Compares replayed values with recorded fingerprints and keeps the score."""
+    """Compares replayed values with recorded fingerprints and counts failures."""
 
     def __init__(self, recording: Recording, where: Where) -> None:
         self._recording = recording
@@ -173,9 +173,9 @@ class ReplayCheck:
         self._flagged: set[int] = set()
         self._made_without_grad: set[int] = set()
         self.doubtful: set[str] = set()
-        """Names of functions that gave other values than recorded."""
-        self.unsteady: str | None = None
-        """Name of the first of them whose values were not kept, if it gives others each time; None before the first."""
+        """Names of functions whose values differ from the recorded ones."""
+        self.nondeterministic: str | None = None
+        """Name of the first such function without saved values, if it does not repeat itself; None before the first."""
 
     def sources(self) -> None:
         """Report sources that changed although no recorded call wrote to them."""
@@ -189,10 +189,10 @@ class ReplayCheck:
             )
 
     def check(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...], trial: Trial | None = None) -> bool:
-        """Compare what call `number` gave with what was recorded, and the saved activations likewise.
+        """Compare the outputs of call `number` with the recorded ones, and with the saved activations.
 
-        Return whether as many tensors came as were recorded.  With a `trial`, a call that gave other values is
-        repeated: if it does not repeat itself and is within tolerance, the recorded values take the place of those.
+        Return whether the number of tensors is the recorded one.  With a `trial`, a call whose values differ is
+        repeated: if it does not repeat itself and is within tolerance, the recorded values replace the replayed ones.
         """
         if len(outputs) != len(call.outputs):
             self._score.checked += 1
@@ -207,21 +207,21 @@ class ReplayCheck:
                 trial.tolerant = True
                 self._score.tolerated += 1
             else:
-                if self.unsteady is None:
-                    self.unsteady = "" if repeats is not False or _all_saved(different) else call.info.name
+                if self.nondeterministic is None:
+                    self.nondeterministic = "" if repeats is not False or _all_saved(different) else call.info.name
                 self._fail_values(number, call, different[0], repeats)
         return True
 
     def edges(self, number: int, call: Call, player: Player) -> bool:
-        """Report arguments of a call whose recorded parents are not what the tensor held; False if there are none."""
+        """Report arguments of a call with a wrong recorded parent; False if an argument does not exist."""
         self._report_edges(number, player.wrong_edges(call))
-        missing = player.missing(call)
+        missing = player.missing_arguments(call)
         for path in missing:
             self._fail(number, f"argument {path} is recorded with a parent that no call before it made")
         return not missing
 
     def base(self, number: int, call: Call, player: Player, outputs: tuple[torch.Tensor, ...]) -> None:
-        """Report the same of the first argument of a call that has run and may have given a view of it."""
+        """Report the same for the first argument of a call that has run and may have returned a view of it."""
         self._report_edges(number, player.wrong_base(call, outputs))
 
     def _report_edges(self, number: int, wrong: dict[str, list[int]]) -> None:
@@ -232,17 +232,17 @@ class ReplayCheck:
             self._fail(number, message, f"it was overwritten in place by {names}" if names else cause)
 
     def writes(self, number: int, call: Call, player: Player, returned: tuple[torch.Tensor, ...]) -> None:
-        """Report results that are said to be tensors that were overwritten, and are not."""
+        """Report results that the record calls overwritten arguments, though they have their own memory."""
         for value, tensor in zip(call.outputs, returned, strict=False):
             if value.slot in call.writes and player.has(value.slot) and not _same_tensor(tensor, player.at(value.slot)):
                 message = "it is recorded to overwrite a tensor, but gave one with memory of its own"
                 self._fail(number, message, "another function is recorded than the one that ran")
 
     def _is_flagged(self, call: Call, value: Value, with_gradients: bool) -> bool:
-        """Return whether a result requires gradients because someone said so for whom no call is recorded.
+        """Return whether code without a recorded call made a result require gradients.
 
-        Those are the class of a parameter, and a custom autograd function once its steps, which run without
-        gradients, are done; what is computed from their results with gradients requires them too.
+        Such code is the constructor of a parameter, and a custom autograd function after its steps, which run without
+        gradients.  Results that are computed from these with gradients require them too.
         """
         if call.info.name == "as_subclass" or value.slot in self._flagged:
             return True
@@ -254,7 +254,7 @@ class ReplayCheck:
         )
 
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> bool:
-        """Return whether the values are as recorded; what is otherwise wrong is reported here."""
+        """Return whether the values are the recorded ones; report all other differences here."""
         if call.uninitialised:
             self._uninitialised += 1
             return True
@@ -262,15 +262,15 @@ class ReplayCheck:
         if not with_gradients and call.group is not None:
             self._made_without_grad.add(value.slot)
         self._score.checked += 1
-        found = _facts(Value(value.slot, value.call, value.position, tensor))
+        replayed = _facts(Value(value.slot, value.call, value.position, tensor))
         recorded = _facts(value)
-        if found["requires_grad"] != recorded["requires_grad"] and self._is_flagged(call, value, with_gradients):
+        if replayed["requires_grad"] != recorded["requires_grad"] and self._is_flagged(call, value, with_gradients):
             self._flagged.add(value.slot)
-            found["requires_grad"] = recorded["requires_grad"]
-        if found != recorded:
-            wrong = [name for name in recorded if found[name] != recorded[name]]
-            gave, had = (", ".join(f"{facts[name]}" for name in wrong) for facts in (found, recorded))
-            self._fail(number, f"the replay gave {' and '.join(wrong)} {gave} where {had} was recorded")
+            replayed["requires_grad"] = recorded["requires_grad"]
+        if replayed != recorded:
+            wrong = [name for name in recorded if replayed[name] != recorded[name]]
+            actual, expected = (", ".join(f"{facts[name]}" for name in wrong) for facts in (replayed, recorded))
+            self._fail(number, f"the replay gave {' and '.join(wrong)} {actual} where {expected} was recorded")
             return True
         recorded_print = value.fingerprint
         if not recorded_print:
@@ -293,21 +293,21 @@ class ReplayCheck:
         self._fail(number, message, likely_cause(self._recording, call, repeats), values)
 
     def outputs(self, player: Player, returned: list[str]) -> None:
-        """Compare the replayed model outputs with the fingerprints of what the model returned."""
+        """Compare the replayed model outputs with the fingerprints of the model's own outputs."""
         recorded = self._recording.outputs
         if len(recorded) != len(returned):
             self._fail(-1, f"{len(recorded)} output tensors are recorded where the model returned {len(returned)}")
-        for (path, output), found in zip(recorded, returned, strict=False):
+        for (path, output), digest in zip(recorded, returned, strict=False):
             value = value_of(output)
             self._score.checked += 1
-            if not player.has(value.slot) or fingerprint(player.at(value.slot)) != found:
+            if not player.has(value.slot) or fingerprint(player.at(value.slot)) != digest:
                 name = f"output {path!r}" if path else "the output"
                 self._fail(value.call, f"{name} of the replayed graph differs from what the model returned")
 
     def final_states(self, player: Player) -> None:
-        """Compare buffers, parameters and inputs that were overwritten with what the forward pass left in them."""
+        """Compare overwritten buffers, parameters and inputs with their recorded final states."""
         for source in self._recording.sources:
-            if not source.final:  # what was freed since cannot be looked at
+            if not source.final:  # it was freed
                 continue
             self._score.checked += 1
             slot, name = source.value.slot, f"{source.kind} {source.name!r}"
@@ -319,14 +319,14 @@ class ReplayCheck:
                 self._fail(self._last_user(slot), message, "what the operation overwrites was lost from the record")
 
     def _last_user(self, slot: int) -> int:
-        """Return the number of the last call that was recorded to overwrite a slot, else of the last to read it."""
+        """Return the number of the last call that is recorded to overwrite a slot, else of the last that reads it."""
         calls = list(enumerate(self._recording.calls))
         writers = [number for number, call in calls if slot in call.writes]
         readers = (number for number, call in calls if any(value_of(read).slot == slot for _, read in edges_in(call)))
         return writers[-1] if writers else max(readers, default=-1)
 
     def report_error(self, number: int, error: Exception) -> None:
-        """Note that call `number` could not be run again."""
+        """Report that call `number` raised when it was run again."""
         self._score.checked += 1
         self._fail(number, f"running it again raised {in_short(error)}")
 
@@ -341,7 +341,7 @@ class ReplayCheck:
                 values=values,
                 cause=cause or likely_cause(self._recording, self._recording.calls[number]),
                 advice="the first failure is the one to look at: what follows from it differs too",
-                source_line=self._where.source_line(number),
+                source_place=self._where.source_place(number),
             )
         )
 
@@ -360,7 +360,7 @@ def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _accept_if_close(value: Value, tensor: torch.Tensor) -> bool:
-    """Put the recorded values in place of replayed ones that are within tolerance of them; False if they are not."""
+    """Replace replayed values by the recorded ones if they are within tolerance; False if they are not."""
     if value.tensor is None or not is_close(tensor, value.tensor):
         return False
     with torch.no_grad():
@@ -369,7 +369,7 @@ def _accept_if_close(value: Value, tensor: torch.Tensor) -> bool:
 
 
 def _facts(value: Value) -> dict[str, object]:
-    """Return what is recorded of a tensor beside its values."""
+    """Return the recorded facts about a tensor other than its values."""
     return {
         "a tensor": _kind(value.dtype, value.shape),
         "device": value.device,

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-PutBack = Callable[[], bool]
-"""Makes a thing as it was; returns whether it now is."""
+RestoreState = Callable[[], bool]
+"""Restores an object; returns whether that succeeded."""
 _LARGEST_MAP = 1 << 28
 _GENERATORS: tuple[tuple[type, Any, Any], ...] = (
     (torch.Generator, torch.Generator.get_state, torch.Generator.set_state),
@@ -28,8 +28,8 @@ _GENERATORS: tuple[tuple[type, Any, Any], ...] = (
 )
 
 
-def random_generator(value: Any) -> PutBack:
-    """Where a random generator stands."""
+def random_generator(value: Any) -> RestoreState:
+    """Save the state of a random generator."""
     get, put = next((get, put) for kind, get, put in _GENERATORS if isinstance(value, kind))
     return functools.partial(_put_state, value, get(value), put)
 
@@ -39,8 +39,8 @@ def _put_state(value: Any, state: Any, put: Any) -> bool:
     return True
 
 
-def numpy_array(value: Any) -> PutBack | None:
-    """What is in an array; of a large file mapped into memory nothing."""
+def numpy_array(value: Any) -> RestoreState | None:
+    """Save the contents of an array; nothing for a large file mapped into memory."""
     if not value.flags.writeable:
         return None
     if isinstance(value, np.memmap) and value.nbytes > _LARGEST_MAP:
@@ -56,8 +56,8 @@ def numpy_array(value: Any) -> PutBack | None:
     return restore
 
 
-def raw_bytes(value: Any) -> PutBack | None:
-    """What is in a buffer of Python's."""
+def raw_bytes(value: Any) -> RestoreState | None:
+    """Save the contents of a Python buffer."""
     if not isinstance(value, memoryview):
         return functools.partial(_refill, value, value[:])
     if value.readonly or not value.c_contiguous:
@@ -76,8 +76,8 @@ def _refill(value: Any, contents: Any) -> bool:
     return True
 
 
-def file(value: Any) -> PutBack | None:
-    """Where a file is to be read next; what is in one in memory.  What was written to others stays written."""
+def file(value: Any) -> RestoreState | None:
+    """Save the position of a file, and the contents of an in-memory file.  Writes to files on disk are not undone."""
     if value.closed:
         return None
     place, contents = _place(value), value.getvalue() if isinstance(value, _IN_MEMORY) else None
@@ -98,15 +98,15 @@ _IN_MEMORY = (io.BytesIO, io.StringIO)
 
 
 def _place(value: io.IOBase) -> int:
-    """Return where a file is to be read or written next, -1 where that cannot be told."""
+    """Return the position of a file; -1 if it has none."""
     try:
         return value.tell() if value.seekable() else -1
-    except (OSError, ValueError):  # amid an iteration over its lines, or closed
+    except (OSError, ValueError):  # during an iteration over its lines, or closed
         return -1
 
 
-def cache(value: Any) -> PutBack:
-    """What a function remembers under `functools.lru_cache`: it can be forgotten, not put back."""
+def cache(value: Any) -> RestoreState:
+    """Save the size of a `functools.lru_cache`: it can be cleared, but entries cannot be restored."""
     former = value.cache_info()
 
     def restore() -> bool:
@@ -117,7 +117,7 @@ def cache(value: Any) -> PutBack:
     return restore
 
 
-_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], PutBack | None]], ...] = (
+_KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], RestoreState | None]], ...] = (
     (tuple(kind for kind, _, _ in _GENERATORS), random_generator),
     ((np.ndarray,), numpy_array),
     ((bytearray, array.array, memoryview), raw_bytes),
@@ -126,13 +126,13 @@ _KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], PutBack | None]], ...] = (
 )
 
 
-def kinds_of(kind: type) -> list[Callable[[Any], PutBack | None]]:
-    """Return what notes objects of a class; nothing for those without a state of their own."""
+def kinds_of(kind: type) -> list[Callable[[Any], RestoreState | None]]:
+    """Return the functions that save the state of objects of a class; none for classes without an internal state."""
     return [note for kinds, note in _KINDS if issubclass(kind, kinds)]
 
 
 def is_used_up(value: Any) -> bool:
-    """Return whether reading from a thing takes from it what cannot be put back."""
+    """Return whether reading from an object consumes items that cannot be restored."""
     kind = type(value)
     if kind in (queue.SimpleQueue, types.CoroutineType, types.AsyncGeneratorType):
         return True
@@ -145,7 +145,7 @@ def is_used_up(value: Any) -> bool:
 
 
 def progress(value: Any) -> Any:
-    """Return what tells how far an iterator has been read, None where nothing does."""
+    """Return a value that changes as an iterator is read; None if there is no such value."""
     if isinstance(value, types.GeneratorType):
         return value.gi_frame.f_lasti if value.gi_frame is not None else "finished"
     if isinstance(value, queue.SimpleQueue):

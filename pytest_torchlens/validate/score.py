@@ -6,6 +6,7 @@ from typing import Protocol
 
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.records import Status
 
 _MOST_FAILURES = 10
@@ -17,12 +18,12 @@ class Where(Protocol):
     def label(self, number: int) -> str:
         """Return the label of the first operation of call `number`."""
 
-    def source_line(self, number: int) -> str:
+    def source_place(self, number: int) -> SourcePlace | None:
         """Return the model's line that made call `number`."""
 
 
 class Score:
-    """How many things one part of a validation checked, and the first that failed."""
+    """Counts what one part of a validation checked, and stores the first failures."""
 
     def __init__(self, name: str, unit: str) -> None:
         self.name = name
@@ -40,10 +41,10 @@ class Score:
 
     def verdict(self, exempt: dict[str, int] | None = None) -> PartVerdict:
         """Return the part's verdict."""
-        good = Status.PASSED_WITH_TOLERANCE if self.tolerated else Status.PASSED
+        passed = Status.PASSED_WITH_TOLERANCE if self.tolerated else Status.PASSED
         return PartVerdict(
             name=self.name,
-            status=Status.FAILED if self.failed else good,
+            status=Status.FAILED if self.failed else passed,
             tolerated=self.tolerated,
             checked=self.checked,
             unit=self.unit,

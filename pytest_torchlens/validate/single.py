@@ -51,7 +51,7 @@ def validate_once(history: ModelHistory, bounds: Bounds, parts: Collection[str] 
     """Return the verdict on a call that was just recorded.
 
     Nothing changes for the test: model, inputs, results and random generators keep their state, and its modes and hooks
-    see no operation.  A call that would run the test's own code again is not replayed.
+    see no operation.  A call is not replayed if that would run the test's own code again.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ def _replay_verdicts(
         if replay.doubtful and not replay.out_of_time:
             replay = Replay(history.recording, history, parts, replay.doubtful, until=bounds.until)
             verdicts = replay.verdicts(returned)
-    if replay.unsteady:
-        reason = f"{replay.unsteady} does not repeat itself, and what it gave in the test was not kept"
+    if replay.nondeterministic:
+        reason = f"{replay.nondeterministic} does not repeat itself, and what it gave in the test was not kept"
         yield from (_with_status(part, Status.NOT_APPLICABLE, reason) for part in verdicts)
     elif replay.out_of_time:
         reason = "the time for this test was up"

@@ -60,7 +60,7 @@ class ModelState:
         self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
         self._unrestored: list[str] = []
         self._overwritten: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._drawn: dict[int, RandomState] = {}
+        self._generator_states: dict[int, RandomState] = {}
 
     def note(self, recording: Recording) -> None:
         """Note the former values of tensors that recorded calls overwrote, and of generators that they drew from."""
@@ -69,7 +69,7 @@ class ModelState:
                 self._overwritten.setdefault(id(source.live), (source.live, source.value.tensor))
         for call in recording.calls:
             if call.random is not None:
-                self._drawn.setdefault(id(call.random.generator), call.random)
+                self._generator_states.setdefault(id(call.random.generator), call.random)
 
     def restore(self) -> None:
         """Restore everything: by assignment where that is enough, changed tensors by copying.
@@ -84,10 +84,10 @@ class ModelState:
         for tensor, former in self._memory:
             if not _same_memory(tensor, former):
                 tensor.data = former
-        for _, followed in self._autograd:
-            followed.restore()
+        for _, autograd in self._autograd:
+            autograd.restore()
         self._restore_values()
-        for drawn in self._drawn.values():
+        for drawn in self._generator_states.values():
             drawn.generator.set_state(drawn.state)
         self._unrestored = self._objects.restore_states()
 
@@ -104,7 +104,7 @@ class ModelState:
 
         With `maybe`, also iterators that may have been read.
         """
-        histories = [name for name, followed in self._autograd if not followed.is_restored()]
+        histories = [name for name, autograd in self._autograd if not autograd.is_restored()]
         return [*self._unrestored, *self._objects.used_up(maybe), *(f"the history of {name}" for name in histories)]
 
 
@@ -123,35 +123,35 @@ class AutogradState:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-        self._required = tensor.requires_grad
-        self._made_by = _grad_fn_of(tensor)
+        self._requires_grad = tensor.requires_grad
+        self._grad_fn = _grad_fn_of(tensor)
         self._gradient = gradient_of(tensor)
         self._values = None if self._gradient is None else self._gradient.detach().clone()
         self._hooks = getattr(tensor, "_backward_hooks", None)
-        self._hooked = dict(self._hooks or {})
+        self._hooks_before = dict(self._hooks or {})
 
     def restore(self) -> None:
         """Restore what is possible: a new history is detached; a lost history cannot be restored."""
-        if self._changed() and self._made_by is None and not self.tensor._is_view():
+        if self._has_other_history() and self._grad_fn is None and not self.tensor._is_view():
             self.tensor.detach_()
-        if self.tensor.requires_grad != self._required and _grad_fn_of(self.tensor) is None:
-            self.tensor.requires_grad_(self._required)
+        if self.tensor.requires_grad != self._requires_grad and _grad_fn_of(self.tensor) is None:
+            self.tensor.requires_grad_(self._requires_grad)
         if gradient_of(self.tensor) is not self._gradient:
             self.tensor.grad = self._gradient
         if self._gradient is not None and self._values is not None:
             overwrite(self._gradient, self._values)
         if getattr(self.tensor, "_backward_hooks", None) is not self._hooks:
             self.tensor._backward_hooks = self._hooks
-        if self._hooks is not None and self._hooks != self._hooked:
+        if self._hooks is not None and self._hooks != self._hooks_before:
             self._hooks.clear()
-            self._hooks.update(self._hooked)
+            self._hooks.update(self._hooks_before)
 
     def is_restored(self) -> bool:
         """Return whether the history is the former one; reading it may give a view the history of its base."""
-        return not self._changed()
+        return not self._has_other_history()
 
-    def _changed(self) -> bool:
-        return self.tensor.requires_grad and _grad_fn_of(self.tensor) is not self._made_by
+    def _has_other_history(self) -> bool:
+        return self.tensor.requires_grad and _grad_fn_of(self.tensor) is not self._grad_fn
 
 
 def _grad_fn_of(tensor: Tensor) -> Any:

@@ -1,7 +1,7 @@
 """Runs one recorded call again with other values for some of its tensor arguments.
 
-`Trial` compares the outcome with a reference.  `places_in_result` finds in two runs which of many arguments turn up in
-the result of a concatenation, where one run for each argument would be slow.
+`Trial` compares the outcome with a reference.  `places_in_result` needs only two runs to find which of many arguments
+appear in the result of a concatenation, where one run for each argument would be slow.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _REPEATS = 3
 
 
 class Trial:
-    """A call amid a replay, to be run with changed arguments; the replay itself is not touched.
+    """Runs a call with changed arguments during a replay, without changing the replay.
 
     Parameters
     ----------
     player
-        The replay, come to this call.
+        The replay, at this call.
     call
         The call.
     tensors
         Its tensor arguments in the order of `edges`.
     reference
-        What it gives and writes for them; None to find it by running the call.
+        The outcome for these arguments; None to run the call for it.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Trial:
     """
 
     tolerant = False
-    """Whether outcomes within tolerance are the same: of an operation that does not repeat itself."""
+    """Whether outcomes within tolerance count as the same, because the operation does not repeat itself."""
 
     def __init__(
         self, player: Player, call: Call, tensors: list[torch.Tensor], reference: Outcome | None = None
@@ -65,23 +65,23 @@ class Trial:
         returned = {value.slot for value in call.outputs}
         self._also_written = [slot for slot in call.writes if slot not in returned]
         self.reference = self.outcome({}) if reference is None else reference
-        """What comes of the arguments as they are; None if the call raises."""
+        """The outcome for the unchanged arguments; None if the call raises."""
 
     def with_call(self, call: Call) -> Trial:
         """Return a trial of another call with the same tensors."""
         return Trial(self._player, call, self.tensors)
 
     def with_tensors(self, tensors: list[torch.Tensor]) -> Trial:
-        """Return a trial of the same call with other tensors, of other shapes maybe."""
+        """Return a trial of the same call with other tensors, which may have other shapes."""
         return Trial(self._player, self.call, tensors)
 
     def reacts(self, changed: dict[int, torch.Tensor]) -> bool:
-        """Return whether the call gives or writes something else with ``changed[place]`` for these edges."""
-        outcome = self.outcome(changed)  # None: values that the function refuses it has read
+        """Return whether the outcome differs with ``changed[place]`` for these edges."""
+        outcome = self.outcome(changed)  # None: the function read the values, because it rejected them
         return self.reference is not None and (outcome is None or not self.same(outcome, self.reference))
 
     def repeats_itself(self) -> bool:
-        """Return whether the call gives the same each time that it is run on the same arguments."""
+        """Return whether the call has the same outcome each time it runs with the same arguments."""
         reference = self.reference or []
         again = (self.outcome({}) for _ in range(_REPEATS))
         return all(outcome is not None and same(outcome, reference) for outcome in again)
@@ -91,7 +91,7 @@ class Trial:
         return same(one, other) or (self.tolerant and len(one) == len(other) and all(map(is_close, one, other)))
 
     def outcome(self, changed: dict[int, torch.Tensor]) -> Outcome | None:
-        """Return what the call gives and writes with ``changed[place]``; None if it raises."""
+        """Return the tensors that the call returns or writes with ``changed[place]``; None if it raises."""
         overwritten: dict[int, torch.Tensor] = {}
         places = iter(range(len(self.edges)))
 
@@ -108,7 +108,7 @@ class Trial:
         contents = ObjectGraph({"attribute": module}) if module is not None else None
         try:
             returned = self._player.run(self.call, self._player.arguments(self.call, swap))
-        except Exception:  # noqa: BLE001 - whatever a function raises at values that it cannot take
+        except Exception:  # noqa: BLE001 - a function may raise anything for values that it rejects
             return None
         finally:
             if contents is not None:
@@ -119,7 +119,7 @@ class Trial:
 
 
 def same(one: Outcome, other: Outcome) -> bool:
-    """Return whether two outcomes are equal, bit for bit; where they differ, that shows mostly at the beginning."""
+    """Return whether two outcomes are equal, bit for bit; most differences show in the first bytes."""
     if len(one) != len(other):
         return False
     pairs = list(zip(one, other, strict=True))
@@ -149,9 +149,9 @@ _BOUNDS: ContextVar[tuple[float, float] | None] = ContextVar("bounds", default=N
 
 @contextmanager
 def tolerance(bounds: tuple[float, float] | None) -> Iterator[None]:
-    """Judge operations that do not repeat themselves by ``(rtol, atol)``; None is for those of `torch.testing`.
+    """Compare operations that do not repeat themselves by ``(rtol, atol)``; None means those of `torch.testing`.
 
-    Operations that do repeat themselves are compared bit for bit in any case.
+    Deterministic operations are always compared bit for bit.
     """
     token = _BOUNDS.set(bounds)
     try:
@@ -161,7 +161,7 @@ def tolerance(bounds: tuple[float, float] | None) -> Iterator[None]:
 
 
 def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors are equal within the tolerance: that of `torch.testing` for their dtype, mostly."""
+    """Return whether two tensors are equal within the tolerance; by default that of `torch.testing` for their dtype."""
     rtol, atol = _BOUNDS.get() or (None, None)
     try:
         torch.testing.assert_close(one, other, equal_nan=True, rtol=rtol, atol=atol)
@@ -171,7 +171,7 @@ def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def arguments_of(player: Player, call: Call, originals: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensor arguments of a call that has just run, as they were; `originals` has what it overwrote."""
+    """Return the former tensor arguments of a call that has just run; `originals` has those that it overwrote."""
     slots = [value_of(read).slot for _, read in edges_in(call)]
     return [originals[slot] if slot in originals else player.at(slot) for slot in slots]
 
@@ -182,7 +182,7 @@ def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:
 
 
 def outcome_of(player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) -> Outcome:
-    """Return what a call that has just run gave, and what else it wrote to."""
+    """Return the outputs of a call that has just run, and the other tensors that it wrote to."""
     returned = {value.slot for value in call.outputs}
     return [*outputs, *(player.at(slot) for slot in call.writes if slot not in returned)]
 
@@ -198,24 +198,24 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 _MANY = 4
-_AT_A_TIME = 120  # whole numbers that every numeric type tells apart
+_AT_A_TIME = 120  # integers that every numeric dtype can represent
 
 
 @torch.no_grad()
 def places_in_result(trial: Trial, places: list[int]) -> set[int]:
-    """Return those of `places`, in lists, whose values turn up in the result, as concatenated or stacked tensors do.
+    """Return those of `places` inside lists whose values appear in the result, as in a concatenation or a stack.
 
-    Each argument is filled with a number of its own, the rest with zeros, and the numbers in the result are read;
-    then once more with the numbers passed on by one, lest one turn up by arithmetic.
+    Each argument is filled with its own number, the rest with zeros; then the numbers are read from the result.  A
+    second run with the numbers shifted by one excludes numbers that appear by arithmetic.
     """
     places = [place for place in places if "." in trial.edges[place][0]]
     if len(places) < _MANY or trial.call.writes or not all(_can_be_filled(trial.tensors[place]) for place in places):
         return set()
-    found: set[int] = set()
+    moved: set[int] = set()
     for first in range(0, len(places), _AT_A_TIME):
         some = places[first : first + _AT_A_TIME]
-        found |= _tags_in_result(trial, places, some) & _tags_in_result(trial, places, some[1:] + some[:1])
-    return found
+        moved |= _tags_in_result(trial, places, some) & _tags_in_result(trial, places, some[1:] + some[:1])
+    return moved
 
 
 def _can_be_filled(tensor: torch.Tensor) -> bool:
@@ -229,7 +229,7 @@ def _tags_in_result(trial: Trial, places: list[int], tagged: list[int]) -> set[i
     if outcome is None or not all(is_dense(tensor) and not tensor.is_complex() for tensor in outcome):
         return set()
     numbers = {number for tensor in outcome for number in torch.unique(tensor).tolist()}
-    if not numbers <= {0, *tags.values()}:  # it does more than move
+    if not numbers <= {0, *tags.values()}:  # it does more than move values
         return set()
     return {place for place, tag in tags.items() if tag in numbers}
 

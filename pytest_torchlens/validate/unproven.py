@@ -80,7 +80,7 @@ def _without_values(recording: Recording, where: Where) -> Iterator[Unproven]:
     empty = [number for number, value in made if not value.digest or str(value.digest).startswith("meta:")]
     if empty:
         message = f"{len(empty)} of {len(made)} activations have no values that could be compared"
-        yield Unproven(message=message, operation=where.label(empty[0]), source_line=where.source_line(empty[0]))
+        yield Unproven(message=message, operation=where.label(empty[0]), source_place=where.source_place(empty[0]))
 
 
 def _inputs(recording: Recording) -> list[Value]:
@@ -125,7 +125,7 @@ def _independent_outputs(recording: Recording, where: Where, from_inputs: _Reach
             yield Unproven(
                 message=f"{name} depends on no input in the recorded graph",
                 operation=where.label(number) if number >= 0 else "",
-                source_line=where.source_line(number) if number >= 0 else "",
+                source_place=where.source_place(number) if number >= 0 else None,
             )
 
 
@@ -155,7 +155,7 @@ def _numbers_from_python(recording: Recording, handed: list[Escape], where: Wher
                 yield Unproven(
                     message=f"{message}: where it comes from is not in the graph",
                     operation=where.label(number),
-                    source_line=where.source_line(number),
+                    source_place=where.source_place(number),
                 )
                 return
 
@@ -174,7 +174,7 @@ def _reads(escape: Escape, from_inputs: _Reach) -> bool:
 
 def _constants(recording: Recording) -> Iterator[tuple[int, Value]]:
     """Yield the constants that were made during the pass, each with the call that makes it or reads it first."""
-    unknown = {id(source) for source in recording.strangers}
+    unknown = {id(source) for source in recording.unknown_sources}
     for source in recording.sources:
         if source.kind == "constant" and (source.maker or id(source) in unknown):
             yield source.since + 1, source.value
@@ -193,5 +193,5 @@ def _constant_from_python(escape: Escape, number: int, where: Where, num_calls: 
         message=f"it uses a constant made after {escape.name} handed an input's values to Python: "
         "what the constant depends on is not in the graph",
         operation=where.label(number) if number < num_calls else "output",
-        source_line=where.source_line(number) if number < num_calls else "",
+        source_place=where.source_place(number) if number < num_calls else None,
     )

@@ -35,7 +35,7 @@ from pytest_torchlens.records import Verdict
 from pytest_torchlens.records import close
 from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
-from pytest_torchlens.validate.observer import Observation
+from pytest_torchlens.validate.observer import RunDigests
 from pytest_torchlens.validate.observer import compare
 from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
@@ -50,7 +50,7 @@ PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
 
 @dataclass(frozen=True)
 class Validation:
-    """A verdict and the history it is about; true when the verdict is."""
+    """A verdict and its history; true if the verdict is."""
 
     verdict: Verdict
     history: ModelHistory
@@ -206,7 +206,7 @@ class _Run:
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         recording = self._record("completeness" in parts)
-        observed = Observation.of(self.model, self._inputs, recording.output) if self._observes(parts) else None
+        observed = RunDigests.of(self.model, self._inputs, recording.output) if self._observes(parts) else None
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts, doubted = _replay(recording, history, parts, returned)
@@ -259,18 +259,18 @@ class _Run:
                 raise
             self.restore()
             recording = self._record_once(watch=False)
-            recording.unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
+            recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
         return self._record_again(recording) if _reads_constants(recording) else recording
 
     def _record_once(self, watch: bool, keep: Keep = "none") -> Recording:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
-        begun: list[Recording] = []  # overwritten tensors are restored even if the model raises
+        recordings: list[Recording] = []  # overwritten tensors are restored even if the model raises
         try:
             recording = self._in_own_context(
-                record, self.model, self.args, self.kwargs, thorough=True, begun=begun.append, **options
+                record, self.model, self.args, self.kwargs, thorough=True, on_start=recordings.append, **options
             )
         finally:
-            for one in begun:
+            for one in recordings:
                 self._state.note(one)
         self._returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         return recording
@@ -282,8 +282,8 @@ class _Run:
         """
         returned = self._returned
         self.restore()
-        recording = self._record_with_tensors_before(first.dispatched is not None)
-        recording.unwatched = first.unwatched
+        recording = self._record_with_tensors_before(first.num_dispatched is not None)
+        recording.why_unwatched = first.why_unwatched
         recording.silent_writes = [*dict.fromkeys(first.silent_writes + recording.silent_writes)]
         if len(recording.calls) == len(first.calls):
             return recording
@@ -295,10 +295,10 @@ class _Run:
         """Record, and note which constants did not exist before the pass."""
         before = TensorsBefore()
         recording = self._record_once(watch)
-        recording.strangers = before.strangers(recording.sources)
+        recording.unknown_sources = before.unknown_sources(recording.sources)
         return recording
 
-    def _observe(self, traced: Observation, uninitialised: set[str]) -> PartVerdict:
+    def _observe(self, traced: RunDigests, uninitialised: set[str]) -> PartVerdict:
         """Compare the recorded run with a plain one; not applicable if two plain runs differ."""
         self.restore()
         plain = self._plain_run()
@@ -324,11 +324,11 @@ class _Run:
         self.restore()
         return tuple(f"{name} was changed, and could not be put back" for name in self._state.unrestored())
 
-    def _plain_run(self) -> Observation:
+    def _plain_run(self) -> RunDigests:
         if self.seed is not None:
             seed_all(self.seed)
         output = self._in_own_context(call_model, self.model, self.args, self.kwargs, self.exhaust)
-        return Observation.of(self.model, self._inputs, output)
+        return RunDigests.of(self.model, self._inputs, output)
 
     def _in_own_context(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         """Call a function, then restore the settings and context variables that it changed."""

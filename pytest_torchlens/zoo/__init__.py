@@ -1,4 +1,4 @@
-"""Where models and their inputs come from."""
+"""Zoo files: where models and their inputs come from."""
 
 from __future__ import annotations
 

@@ -16,26 +16,68 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-_END = "\n"
+ENDINGS = (".yaml", ".yml")
+ZOO_FOLDER = "model_zoo_configs"
 
 
-def fits(name: str, glob: str, names: Collection[str]) -> bool:
-    """Tell whether a glob means one of `names`; where it is the exact name of one, it means no other.
+def find_zoo_file(name: str, folders: Collection[Path], registered: Collection[Path] = ()) -> Path:
+    """Return the file of the zoo called `name`: the first in `folders`, else a registered one, else the shipped one.
+
+    Raises
+    ------
+    ZooError
+        If there is none; the message suggests the nearest names.
+    """
+    for path in _all_zoo_files(folders, registered):
+        if path.stem == name:
+            return path
+    raise ZooError(f"unknown zoo {name!r}: {nearest(name, zoo_names(folders, registered))}")
+
+
+def zoo_names(folders: Collection[Path], registered: Collection[Path] = ()) -> set[str]:
+    """Return the names of all zoos that `find_zoo_file` knows."""
+    return {path.stem for path in _all_zoo_files(folders, registered)}
+
+
+def _all_zoo_files(folders: Collection[Path], registered: Collection[Path]) -> list[Path]:
+    return [*zoo_files(folders), *registered, *zoo_files([shipped_folder()])]
+
+
+def zoo_files(folders: Iterable[Path]) -> list[Path]:
+    """Return the zoo files in folders, sorted within each folder."""
+    return [
+        path
+        for folder in folders
+        if folder.is_dir()
+        for path in sorted(folder.iterdir())
+        if path.suffix in ENDINGS and path.is_file()
+    ]
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the zoo files that ship with the package."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "zoo_configs"
+    return installed if installed.is_dir() else package.parent / ZOO_FOLDER
+
+
+def matches(name: str, glob: str, names: Collection[str]) -> bool:
+    """Whether a glob matches one of `names`; a glob that is an exact name matches no other.
 
     Examples
     --------
-    >>> [name for name in ("net", "net[v2]", "net2") if fits(name, "net[v2]", {"net", "net[v2]", "net2"})]
+    >>> [name for name in ("net", "net[v2]", "net2") if matches(name, "net[v2]", {"net", "net[v2]", "net2"})]
     ['net[v2]']
     """
     return name == glob if glob in names else fnmatchcase(name, glob)
 
 
 def split_globs(text: str, names: Collection[str]) -> Iterator[str]:
-    """Yield the globs of a list with commas; a name that holds commas itself stays whole.
+    """Yield the globs of a comma-separated list; a name that contains commas stays whole.
 
     Examples
     --------
-    >>> list(parted("x,y, a*", {"x", "x,y", "abc"}))
+    >>> list(split_globs("x,y, a*", {"x", "x,y", "abc"}))
     ['x,y', 'a*']
     """
     parts = text.split(",")
@@ -48,7 +90,7 @@ def split_globs(text: str, names: Collection[str]) -> Iterator[str]:
 
 
 def covering_globs(group: Collection[str], names: Collection[str]) -> list[str]:
-    """Return globs that fit all of `group` and no other of `names`, each as short as whole words allow.
+    """Return globs that match all of `group` and no other of `names`, each as short as whole words allow.
 
     Examples
     --------
@@ -68,54 +110,13 @@ def covering_globs(group: Collection[str], names: Collection[str]) -> list[str]:
     return list(found)
 
 
+_END = "\n"
+"""Marks the end of a name: no other name begins with a name and this."""
+
+
 def _prefixes(name: str) -> Iterator[str]:
-    """Yield beginnings of a name that end with a word of it, then the others, then what no other name begins with."""
+    """Yield the prefixes of a name: first those of whole words, then all, then the name with an end mark."""
     ends = [end for end in range(1, len(name)) if name[end - 1] == "_" or name[end] == "_" or name[end].isdigit()]
     for end in (*ends, *range(1, len(name) + 1)):
         yield name[:end]
     yield f"{name}{_END}"
-
-
-ENDINGS = (".yaml", ".yml")
-FOLDER = "model_zoo_configs"
-
-
-def shipped_folder() -> Path:
-    """Return the folder of the zoo files that ship with the package."""
-    package = Path(__file__).resolve().parent.parent
-    installed = package / "zoo_configs"
-    return installed if installed.is_dir() else package.parent / FOLDER
-
-
-def zoo_files(folders: Iterable[Path]) -> list[Path]:
-    """Return the zoo files in folders, sorted in each."""
-    return [
-        path
-        for folder in folders
-        if folder.is_dir()
-        for path in sorted(folder.iterdir())
-        if path.suffix in ENDINGS and path.is_file()
-    ]
-
-
-def find_zoo_file(name: str, folders: Collection[Path], registered: Collection[Path] = ()) -> Path:
-    """Return the file of the zoo called `name`: the first in `folders`, else a registered one, or the one that ships.
-
-    Raises
-    ------
-    ZooError
-        If there is none; the nearest names are given.
-    """
-    for path in _known(folders, registered):
-        if path.stem == name:
-            return path
-    raise ZooError(f"unknown zoo {name!r}: {nearest(name, zoo_names(folders, registered))}")
-
-
-def zoo_names(folders: Collection[Path], registered: Collection[Path] = ()) -> set[str]:
-    """Return the names of all zoos that `find_zoo_file` knows."""
-    return {path.stem for path in _known(folders, registered)}
-
-
-def _known(folders: Collection[Path], registered: Collection[Path]) -> list[Path]:
-    return [*zoo_files(folders), *registered, *zoo_files([shipped_folder()])]

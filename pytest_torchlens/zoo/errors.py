@@ -1,4 +1,4 @@
-"""Errors in a zoo file or in the user's code that it names, and processes which that code forks."""
+"""Errors in a zoo file or in the user's code that it names, and processes that this code forks."""
 
 from __future__ import annotations
 
@@ -6,29 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-
-@contextlib.contextmanager
-def forks_end() -> Iterator[None]:
-    """End a process that was forked inside the block as it leaves the block, with the status it would end with."""
-    own = os.getpid()
-    try:
-        yield
-    except BaseException as error:
-        end_if_forked(own, _status(error))
-        raise
-    end_if_forked(own, 0)
-
-
-def end_if_forked(own: int, status: int) -> None:
-    """End this process, without a word, unless it is the one whose number is `own`."""
-    if os.getpid() != own:
-        os._exit(status)
-
-
-def _status(error: BaseException) -> int:
-    code = error.code if isinstance(error, SystemExit) else 1
-    return code & 0xFF if isinstance(code, int) else int(code is not None)
 
 
 class ZooError(ValueError):
@@ -39,7 +16,12 @@ class ZooError(ValueError):
     reason
         What is wrong.
     place
-        File and line, which the message then begins with; empty where none is known.
+        File, or file and line, with which the message begins; empty where unknown.
+
+    Attributes
+    ----------
+    reason
+        The message without the place.
     """
 
     def __init__(self, reason: str, place: str = "") -> None:
@@ -49,11 +31,34 @@ class ZooError(ValueError):
 
 @contextmanager
 def as_zoo_error(what: str) -> Iterator[None]:
-    """Turn what code of the user's raises into a `ZooError`: an exit or a skip in it too, which would end the run."""
+    """Turn what the user's code raises into a `ZooError`, including an exit or a skip, which would end the run."""
     try:
-        with forks_end():
+        with end_forks():
             yield
     except (ZooError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise ZooError(f"{what} {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def end_forks() -> Iterator[None]:
+    """End a process forked inside the block when it leaves the block, with the exit status that it would have had."""
+    pid = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        exit_if_forked(pid, _status(error))
+        raise
+    exit_if_forked(pid, 0)
+
+
+def exit_if_forked(pid: int, status: int) -> None:
+    """End this process silently, unless its process id is `pid`."""
+    if os.getpid() != pid:
+        os._exit(status)
+
+
+def _status(error: BaseException) -> int:
+    code = error.code if isinstance(error, SystemExit) else 1
+    return code & 0xFF if isinstance(code, int) else int(code is not None)

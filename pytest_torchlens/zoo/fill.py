@@ -1,8 +1,8 @@
-"""Weights and inputs that are the same under every PyTorch version.
+"""Fills weights and inputs with values that are the same under every PyTorch version.
 
 PyTorch's initial values and random streams change between releases; NumPy promises the raw output of its
-bit generators.  So each tensor gets a Philox stream of its own, keyed by seed, name and shape: the order of
-filling, the other tensors and every global generator play no part.
+bit generators.  So each tensor gets its own Philox stream, keyed by seed, name and shape: its values do not depend
+on the order of filling, on other tensors or on a global generator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHUNK = 1 << 18
-"""Numbers drawn at a time: bounds the memory that filling a large tensor needs."""
+"""Numbers drawn at a time; bounds the memory needed to fill a large tensor."""
 
 
 def fill_model(model: nn.Module, seed: int = 0) -> None:
@@ -30,13 +30,13 @@ def fill_model(model: nn.Module, seed: int = 0) -> None:
 
     Matrices and kernels are uniform with bound ``sqrt(3 / fan_in)``, which keeps the variance from layer to
     layer; scales (norm weights) lie in 0.8 to 1.2, biases within 0.1 of zero, running means too, running
-    variances in 0.5 to 1.5.  Tied parameters are filled once, under their first name.  Other buffers, and
-    parameters of integer type, hold constants and stay.
+    variances in 0.5 to 1.5.  Tied parameters are filled once, under their first name.  Other buffers and integer
+    parameters hold constants and stay unchanged.
 
     Raises
     ------
     ValueError
-        If a parameter has no shape yet (lazy modules); it is named.
+        If a parameter has no shape yet (lazy modules); the message names it.
     """
     with torch.no_grad():
         for name, tensor, (low, high) in _fillable(model):
@@ -52,7 +52,7 @@ def fill_tensor(
     seed: int = 0,
     name: str = "input",
 ) -> torch.Tensor:
-    """Return a tensor with values in ``[low, high)`` that depend on seed, name and shape alone.
+    """Return a tensor with values in ``[low, high)`` that depend only on seed, name and shape.
 
     Integers are whole numbers in that range, so that ``low=0, high=10`` gives 0 to 9.
     """
@@ -66,7 +66,7 @@ def _fillable(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, tuple[float
         if is_lazy(parameter):
             raise ValueError(
                 f"parameter {name!r} of {type(model).__name__} has no shape yet (lazy module): "
-                "give the module its sizes, or call it once before it is handed over"
+                "give the module its sizes, or call it once before"
             )
         if parameter.is_floating_point() or parameter.is_complex():
             yield name, parameter, _parameter_range(name, tuple(parameter.shape))
@@ -89,7 +89,7 @@ def _parameter_range(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def _fill(tensor: torch.Tensor, low: float, high: float, seed: int, name: str) -> None:
-    """Write each number at its place in logical order, whatever the strides."""
+    """Write the numbers in logical order, whatever the strides."""
     parts = 2 if tensor.is_complex() else 1
     size = tensor.numel() * parts
     values = np.empty(size, dtype=np.float32)
@@ -103,7 +103,7 @@ def _fill(tensor: torch.Tensor, low: float, high: float, seed: int, name: str) -
 
 
 def _below(high: float, dtype: torch.dtype) -> float:
-    """Return the number to stay at or under so as not to reach `high`, to which scaling and rounding may lead."""
+    """Return the greatest value below `high`: scaling and rounding may reach `high` itself."""
     if not dtype.is_floating_point:
         return math.ceil(high) - 1
     info = torch.finfo(dtype)

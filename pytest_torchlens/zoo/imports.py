@@ -1,4 +1,4 @@
-"""Functions that a zoo file names: ``FILE.py:FUNCTION`` beside it, or ``package.module:FUNCTION``."""
+"""Loads the functions that a zoo file names: ``FILE.py:FUNCTION`` beside it, or ``package.module:FUNCTION``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def named_function(path: str, folder: Path) -> Callable[..., Any]:
-    """Return the function that `path` names, a file being looked for in `folder`.
+def load_function(path: str, folder: Path) -> Callable[..., Any]:
+    """Return the function that `path` names; a file is looked for in `folder`.
 
     Raises
     ------
     ZooError
-        If there is no such function, or its module raises when it is loaded.
+        If the function does not exist, or its module raises when it is loaded.
     """
     where, _, name = path.rpartition(":")
     with as_zoo_error(f"cannot load {where}:"):
@@ -43,16 +43,16 @@ def _load(where: str, folder: Path) -> ModuleType:
         return importlib.import_module(where)
     path = folder / where
     if not path.is_file():
-        raise ZooError(f"there is no file {path}")
-    return _run(path.absolute())
+        raise ZooError(f"file not found: {path}")
+    return _run_file(path.absolute())
 
 
-def _run(path: Path) -> ModuleType:
-    """Run a file as a module that ``sys.modules`` has too, which dataclasses and pickle look into."""
+def _run_file(path: Path) -> ModuleType:
+    """Run a file as a module, and list it in ``sys.modules``, where dataclasses and pickle look it up."""
     name = _free_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ZooError(f"{path} is no Python file")
+        raise ZooError(f"expected a Python file, got {path}")
     former = sys.modules.get(name)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
@@ -66,6 +66,6 @@ def _run(path: Path) -> ModuleType:
 
 
 def _free_name(path: Path) -> str:
-    """Return a name that no other file has: a module of the user's may be called as the file is, as may other zoos'."""
+    """Return a module name that no other file has: a user's module or another zoo's file may have the same stem."""
     names = (f"zoo_file_{path.stem}" + (f"_{number}" if number > 1 else "") for number in itertools.count(1))
     return next(name for name in names if getattr(sys.modules.get(name), "__file__", str(path)) == str(path))

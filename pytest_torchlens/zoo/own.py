@@ -1,4 +1,4 @@
-"""Models from the user's own functions (``python:FILE.py:FUNCTION``), and from members of a library module."""
+"""Providers made of the user's function (``python:FILE.py:FUNCTION``) or of members of a library module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import cast
 
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.errors import as_zoo_error
-from pytest_torchlens.zoo.imports import named_function
+from pytest_torchlens.zoo.imports import load_function
 from pytest_torchlens.zoo.inputs import FromFunction
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import TensorSpec
@@ -25,90 +25,49 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo.providers import Provider
 
 
-AUDIO = (
-    "ConvTasNet Conformer DeepSpeech Emformer HDemucs Tacotron2 Wav2Letter WaveRNN conv_tasnet_base "
-    "emformer_rnnt_base hdemucs_low hubert_base hubert_pretrain_base squim_objective_base squim_subjective_base "
-    "wav2vec2_base wavlm_base"
-).split()
-GRAPHS = (
-    "AttentiveFP EdgeCNN GAT GATConv GCN GCNConv GIN GraphConv GraphSAGE GraphUNet LightGCN MLP PNA RGCNConv SAGEConv "
-    "TransformerConv"
-).split()
-SEGMENTATION = "DPT DeepLabV3 DeepLabV3Plus FPN Linknet MAnet PAN PSPNet Segformer UPerNet Unet UnetPlusPlus".split()
-
-
-class MembersProvider:
-    """Members of one module that build models; those that the installed version lacks are left out.
-
-    Parameters
-    ----------
-    module
-        Where they are looked up.
-    names
-        Their names.
-    """
-
-    def __init__(self, module: ModuleType, names: list[str]) -> None:
-        self._module = module
-        self._names = [name for name in names if hasattr(module, name)]
-
-    def names(self) -> list[str]:
-        """Return the names of those there are."""
-        return self._names
-
-    def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
-        """Call the member with `kwargs`."""
-        if pretrained:
-            raise ZooError(f"{self._module.__name__}: name pretrained weights in 'kwargs', and say 'weights: init'")
-        return cast("nn.Module", getattr(self._module, name)(**kwargs))
-
-    def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
-        """Refuse: these models have nothing in common that would tell."""
-        raise ZooError(f"{self._module.__name__}: no 'input' is named for this model, in 'defaults' or in a rule")
-
-
 METHODS = ("names", "build", "default_input")
+NO_INPUT = "this model needs an 'input', in 'defaults' or in a rule"
 
 
-def own_provider(text: str, folder: Path) -> Provider:
-    """Return what ``python:FILE.py:FUNCTION`` or ``python:package.module:FUNCTION`` names.
+def python_provider(text: str, folder: Path) -> Provider:
+    """Return the provider that ``python:FILE.py:FUNCTION`` or ``python:package.module:FUNCTION`` names.
 
     The function takes no argument and returns a mapping of names to callables that build a model, or a `Provider`.
-    A file is looked for in `folder`, beside the zoo file.
+    A file is looked for in `folder`, the folder of the zoo file.
 
     Raises
     ------
     ZooError
-        If there is no such function, it raises, or it returns something else.
+        If the function does not exist, raises, or returns something else.
     """
     path = text.partition(":")[2]
     if ":" not in path:
-        raise ZooError(f"{text!r} is not of the form 'python:FILE.py:FUNCTION'")
-    function = named_function(path, folder)
+        raise ZooError(f"expected 'python:FILE.py:FUNCTION', got {text!r}")
+    function = load_function(path, folder)
     with as_zoo_error(f"{text} raises"):
-        return _Checked(_as_provider(function(), text), text)
+        return _CheckedProvider(_as_provider(function(), text), text)
 
 
 def _as_provider(found: Any, text: str) -> Provider:
     if isinstance(found, Mapping):
-        return _Builders(found, text)
+        return _MappingProvider(found, text)
     if isinstance(found, type):
-        raise ZooError(f"{text} returns the class {found.__name__}: let it return an instance, {found.__name__}()")
+        raise ZooError(f"{text}: expected an instance, got the class {found.__name__}: return {found.__name__}()")
     if all(hasattr(found, method) for method in METHODS):
         return cast("Provider", found)
     raise ZooError(
-        f"{text} returns {type(found).__name__}, not a mapping of names to builders, "
-        f"nor an object with the methods {', '.join(METHODS)}"
+        f"{text}: expected a mapping of names to builders, or an object with the methods {', '.join(METHODS)}, "
+        f"got {type(found).__name__}"
     )
 
 
-class _Checked:
-    """A provider whose answers are code of the user's: what is wrong with one is told by the provider's name."""
+class _CheckedProvider:
+    """Checks what a user's provider returns, and names the provider in errors."""
 
     def __init__(self, provider: Any, text: str) -> None:
         self._provider = provider
         self._text = text
-        self._names = self._asked_names()
+        self._names = self._read_names()
         if hasattr(provider, "family"):
             self.family = self._family
 
@@ -118,28 +77,28 @@ class _Checked:
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
         model = self._provider.build(name, kwargs, pretrained=pretrained)
         if not _is_model(model):
-            raise ZooError(f"{self._text}: {name!r} is built as {type(model).__name__}, not a torch.nn.Module")
+            raise ZooError(f"{self._text}: {name!r}: expected a torch.nn.Module, got {type(model).__name__}")
         return cast("nn.Module", model)
 
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
         spec = self._provider.default_input(model, kwargs)
         if not _is_input(spec):
-            said = shorten(repr(spec), 100)
-            raise ZooError(f"{self._text}: default_input() returns {said}, not a TensorSpec, or a list or dict of such")
+            value = shorten(repr(spec), 100)
+            raise ZooError(f"{self._text}: default_input(): expected a TensorSpec, a list or a dict, got {value}")
         return spec
 
     def _family(self, name: str) -> str:
         with as_zoo_error(f"{self._text}: family({name!r}) raises"):
             return str(self._provider.family(name))
 
-    def _asked_names(self) -> list[str]:
+    def _read_names(self) -> list[str]:
         with as_zoo_error(f"{self._text}: names() raises"):
             answer = self._provider.names()
             names = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, str | bytes) else None
         if names is None:
-            raise ZooError(f"{self._text}: names() returns {shorten(repr(answer), 100)}, not a list of names")
+            raise ZooError(f"{self._text}: names(): expected a list of names, got {shorten(repr(answer), 100)}")
         if not names:
-            raise ZooError(f"{self._text} names no model")
+            raise ZooError(f"{self._text}: expected one model or more, got none")
         for name in names:
             _check_name(name, self._text)
         return names
@@ -157,14 +116,14 @@ def _is_input(spec: Any) -> bool:
     return isinstance(spec, TensorSpec | FromFunction)
 
 
-class _Builders:
+class _MappingProvider:
     """A mapping of names to callables, as a provider."""
 
     def __init__(self, builders: Mapping[str, Any], text: str) -> None:
         for name, builder in builders.items():
             if not callable(builder) or _is_model(builder):
-                what = f"is {type(builder).__name__}, not a function or class that builds a model"
-                raise ZooError(f"{text}: {name!r} {what}: write 'lambda: ...'")
+                expected = f"expected a function or class that builds a model, got {type(builder).__name__}"
+                raise ZooError(f"{text}: {name!r}: {expected}: write 'lambda: ...'")
         self._builders = builders
         self._text = text
 
@@ -173,19 +132,59 @@ class _Builders:
 
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
         if pretrained:
-            raise ZooError(f"{self._text}: load pretrained weights in the function, and say 'weights: init'")
+            raise ZooError(f"{self._text}: load pretrained weights in the function, and set 'weights: init'")
         builder = self._builders[name]
         return cast("nn.Module", builder(**kwargs))
 
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
-        raise ZooError(f"{self._text}: no 'input' is named for this model, in 'defaults' or in a rule")
+        raise ZooError(f"{self._text}: {NO_INPUT}")
 
 
 def _check_name(name: Any, text: str) -> None:
-    """Refuse names that could not be given back to pytest on the command line."""
+    """Reject names that pytest could not read on the command line."""
     if not isinstance(name, str):
-        raise ZooError(f"{text}: the name {name!r} is of type {type(name).__name__}, not text")
+        raise ZooError(f"{text}: expected text as a model's name, got {name!r} ({type(name).__name__})")
     if not name or "::" in name or not name.isprintable():
-        raise ZooError(
-            f"{text}: {name!r} cannot be a model's name: it is empty, or has '::' or characters without print"
-        )
+        raise ZooError(f"{text}: expected a model's name of printable characters without '::', got {name!r}")
+
+
+AUDIO = (
+    "ConvTasNet Conformer DeepSpeech Emformer HDemucs Tacotron2 Wav2Letter WaveRNN conv_tasnet_base "
+    "emformer_rnnt_base hdemucs_low hubert_base hubert_pretrain_base squim_objective_base squim_subjective_base "
+    "wav2vec2_base wavlm_base"
+).split()
+GRAPHS = (
+    "AttentiveFP EdgeCNN GAT GATConv GCN GCNConv GIN GraphConv GraphSAGE GraphUNet LightGCN MLP PNA RGCNConv SAGEConv "
+    "TransformerConv"
+).split()
+SEGMENTATION = "DPT DeepLabV3 DeepLabV3Plus FPN Linknet MAnet PAN PSPNet Segformer UPerNet Unet UnetPlusPlus".split()
+
+
+class MembersProvider:
+    """Members of one module that build models, except those that the installed version lacks.
+
+    Parameters
+    ----------
+    module
+        The module.
+    names
+        Names of the members.
+    """
+
+    def __init__(self, module: ModuleType, names: list[str]) -> None:
+        self._module = module
+        self._names = [name for name in names if hasattr(module, name)]
+
+    def names(self) -> list[str]:
+        """Return the names of the members that exist."""
+        return self._names
+
+    def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
+        """Call the member with `kwargs`."""
+        if pretrained:
+            raise ZooError(f"{self._module.__name__}: name pretrained weights in 'kwargs', and set 'weights: init'")
+        return cast("nn.Module", getattr(self._module, name)(**kwargs))
+
+    def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
+        """Raise: no input suits all of these models."""
+        raise ZooError(f"{self._module.__name__}: {NO_INPUT}")

@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo.case import ModelCase
     from pytest_torchlens.zoo.zoo_file import Zoo
 
-SIZES = (32, 64, 96, 128, 160, 192, 224, 256)
-"""Pixels that are tried, the smallest first."""
-VALIDATION = 10
-"""Forward passes that validating takes, about."""
-LIMITS = {"fast": 10.0, "slow": 120.0, "huge": float("inf")}
-"""Seconds up to which a model counts to a size class."""
+IMAGE_SIZES = (32, 64, 96, 128, 160, 192, 224, 256)
+"""Pixels to try, the smallest first."""
+PASSES_PER_VALIDATION = 10
+"""About how many forward passes a validation takes."""
+SECONDS_BY_SIZE = {"fast": 10.0, "slow": 120.0, "huge": float("inf")}
+"""Most seconds of a model in each size class."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found of one model.
+    """The result for one model.
 
     Attributes
     ----------
     name
         The model.
     settings
-        What a rule of a zoo file says of it.
+        Its settings, for a rule of a zoo file.
     seconds
         CPU time of building it and calling it once.
     reason
-        Why nothing was found; empty where something was.
+        Why the probe failed; empty where it succeeded.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Probe:
     reason: str = ""
 
 
-def probe(case: ModelCase, sizes: Iterable[int] = SIZES) -> Probe:
-    """Call a model with ever larger images until it accepts one, without values first, and then measure it.
+def probe(case: ModelCase, sizes: Iterable[int] = IMAGE_SIZES) -> Probe:
+    """Call a model with larger and larger images on the meta device until it accepts one, then measure it.
 
-    A model whose size is fixed is built for another one by ``img_size``, if its constructor takes that.
+    A model of a fixed size is built for another size by ``img_size``, if its constructor takes that.
     """
     try:
         found = next(filter(_accepts, _candidates(case, sizes)), case)
@@ -78,9 +78,9 @@ def rules(probes: Iterable[Probe], zoo: Zoo) -> list[dict[str, Any]]:
 
 
 def _candidates(case: ModelCase, sizes: Iterable[int]) -> Iterator[ModelCase]:
-    """Yield the case with smaller images, as it is and built for them; none where its input is no image."""
+    """Yield the case with smaller images, each as it is and built for that size; nothing if the input is no image."""
     with torch.device("meta"):
-        usual = case.settings.input or case.provider.default_input(_built(case), case.settings.kwargs)
+        usual = case.settings.input or case.provider.default_input(_build(case), case.settings.kwargs)
     if not isinstance(usual, TensorSpec) or len(usual.shape) != 4:  # noqa: PLR2004 - batch, channels, height, width
         return
     for size in sizes:
@@ -91,27 +91,27 @@ def _candidates(case: ModelCase, sizes: Iterable[int]) -> Iterator[ModelCase]:
 
 
 def _accepts(case: ModelCase) -> bool:
-    """Whether a model can be called so; nothing is computed, but shapes."""
+    """Whether a model can be called with this input; only shapes are computed."""
     try:
         with torch.device("meta"), torch.no_grad():
-            _built(case)(torch.empty(case.settings.input.shape))
-    except Exception:  # noqa: BLE001 - whatever it says of a size that it does not take
+            _build(case)(torch.empty(case.settings.input.shape))
+    except Exception:  # noqa: BLE001 - a model may raise anything for a size that it rejects
         return False
     return True
 
 
-def _built(case: ModelCase) -> torch.nn.Module:
+def _build(case: ModelCase) -> torch.nn.Module:
     return case.provider.build(case.name, case.settings.kwargs, pretrained=False).eval()
 
 
 def _cost(case: ModelCase) -> tuple[float, str]:
     """Return the CPU seconds of building a model and calling it, and the size class that follows."""
     start = time.process_time()
-    model = _built(case)
+    model = _build(case)
     inputs = case.make_inputs(model)
-    built = time.process_time()
+    build_end = time.process_time()
     with torch.no_grad():
         model(*inputs.args, **inputs.kwargs)
-    called = time.process_time()
-    validated = built - start + VALIDATION * (called - built)
-    return called - start, next(size for size, limit in LIMITS.items() if validated <= limit)
+    call_end = time.process_time()
+    validation = build_end - start + PASSES_PER_VALIDATION * (call_end - build_end)
+    return call_end - start, next(size for size, limit in SECONDS_BY_SIZE.items() if validation <= limit)

@@ -1,4 +1,4 @@
-"""Where models come from: the libraries that know them by name."""
+"""Providers: the libraries that models come from, and their names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_torchlens.zoo.own import AUDIO
 from pytest_torchlens.zoo.own import GRAPHS
 from pytest_torchlens.zoo.own import SEGMENTATION
 from pytest_torchlens.zoo.own import MembersProvider
-from pytest_torchlens.zoo.own import own_provider
+from pytest_torchlens.zoo.own import python_provider
 from pytest_torchlens.zoo.transformers import TransformersProvider
 
 if TYPE_CHECKING:
@@ -36,17 +36,17 @@ IMAGE = TensorSpec((1, 3, 224, 224))
 class Provider(Protocol):
     """A source of models.
 
-    One that also has ``family(name)`` says which models are of one kind, for ``--lens-sample``.
+    An optional method ``family(name)`` returns the kind of a model, for ``--lens-sample``.
     """
 
     def names(self) -> list[str]:
         """Return the names of all models."""
 
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
-        """Return the model called `name`, its constructor given `kwargs`; download only if `pretrained`."""
+        """Return the model called `name`, built with `kwargs`; download only if `pretrained`."""
 
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
-        """Return the input that suits `model` where the zoo file names none."""
+        """Return an input for `model`, used where the zoo file names none."""
 
 
 def find_provider(text: str, folder: Path) -> Provider:
@@ -55,10 +55,10 @@ def find_provider(text: str, folder: Path) -> Provider:
     Raises
     ------
     ZooError
-        If there is none of that name, or its library is not installed.
+        If the provider is unknown, or its library is not installed.
     """
     if text.startswith("python:"):
-        return own_provider(text, folder)
+        return python_provider(text, folder)
     if text not in LIBRARIES:
         raise ZooError(f"unknown provider {text!r}: {nearest(text, [*LIBRARIES, 'python:FILE.py:FUNCTION'])}")
     return LIBRARIES[text]()
@@ -71,7 +71,7 @@ class TorchvisionProvider:
         self._models = _library("torchvision.models")
 
     def names(self) -> list[str]:
-        """Return what the library lists."""
+        """Return the library's list."""
         return cast("list[str]", self._models.list_models())
 
     def family(self, name: str) -> str:
@@ -79,8 +79,8 @@ class TorchvisionProvider:
         return str(self._models.get_model_builder(name).__module__)
 
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
-        """Return the model, its backbone without downloaded weights too."""
-        # `weights_backbone` has a default of its own, and that one would be downloaded.
+        """Return the model; without `pretrained` its backbone downloads no weights either."""
+        # The default of `weights_backbone` would be downloaded.
         backbone = {} if pretrained or not _takes_backbone(self._models, name) else {"weights_backbone": None}
         weights = "DEFAULT" if pretrained else None
         return cast("nn.Module", self._models.get_model(name, weights=weights, **backbone, **kwargs))
@@ -95,13 +95,13 @@ def _takes_backbone(models: ModuleType, name: str) -> bool:
 
 
 class TimmProvider:
-    """All models of ``timm.list_models()``; the input size is that of the model's configuration."""
+    """All models of ``timm.list_models()``; the input size comes from the model's configuration."""
 
     def __init__(self) -> None:
         self._timm = _library("timm")
 
     def names(self) -> list[str]:
-        """Return what the library lists."""
+        """Return the library's list."""
         return cast("list[str]", self._timm.list_models())
 
     def family(self, name: str) -> str:
@@ -122,7 +122,7 @@ class TimmProvider:
 
 
 def _library(module: str) -> ModuleType:
-    """Import a library; where it is not installed, say how to get it."""
+    """Import a library; if it is not installed, the error says how to install it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Tiny models of the library ``transformers``, built from configurations shrunk to a few numbers."""
+"""Tiny models of the library ``transformers``, built from configurations with small sizes."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ SHRINKABLE = (
     "unlimited_ocr vaultgemma video_llama_3 video_llava vipllava visual_bert vit vit_mae vit_msn vitdet voxtral "
     "wav2vec2 wav2vec2-conformer wavlm xglm xlm xlm-roberta xlm-roberta-xl yoso "
 ).split()
-"""Found by building each architecture of transformers 5.24 small, and calling it."""
+"""Architectures of transformers 5.24 that could be built small and called."""
 
 
 VOCABULARY = 128
 TOKENS = TensorSpec((1, 16), "int64", 5, VOCABULARY - 1)
-"""Low ids have meanings: padding, begin, end."""
-IMAGE = 32
-SMALL: dict[str, Any] = {
+"""Low ids are reserved: padding, begin, end."""
+IMAGE_SIZE = 32
+SMALL_VALUES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "emb_dim", "encoder_hidden_size"), 64),
     **dict.fromkeys(("projection_dim", "embedding_size", "pooler_hidden_size", "hidden_dim", "text_embed_dim"), 64),
     **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers"), 2),
@@ -68,7 +68,7 @@ SMALL: dict[str, Any] = {
     "max_position_embeddings": 64,
     "n_positions": 64,
     "type_vocab_size": 2,
-    "image_size": IMAGE,
+    "image_size": IMAGE_SIZE,
     "patch_size": 8,
     "num_experts": 4,
     "num_local_experts": 4,
@@ -78,7 +78,7 @@ SMALL: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""Fields that many configurations have, and small values that go together."""
+"""Fields of many configurations, with small values that are consistent."""
 
 
 class TransformersProvider:
@@ -88,34 +88,34 @@ class TransformersProvider:
         self._auto = importlib.import_module(f"{library.__name__}.models.auto")
 
     def names(self) -> list[str]:
-        """Return the architectures that can be shrunk, by the library's own names."""
+        """Return the architectures that can be built small, by the library's names."""
         known = self._auto.modeling_auto.MODEL_MAPPING_NAMES
         return [name for name in SHRINKABLE if name in known]
 
     def build(self, name: str, kwargs: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
         """Return the bare model of an architecture; `kwargs` are fields of its configuration."""
         if pretrained:
-            raise ZooError("a tiny model has no pretrained weights: say 'weights: random' or 'weights: init'")
-        config = _shrunk(self._auto.CONFIG_MAPPING[name], kwargs)
+            raise ZooError("a tiny model has no pretrained weights: set 'weights: random' or 'weights: init'")
+        config = _small_config(self._auto.CONFIG_MAPPING[name], kwargs)
         return cast("nn.Module", self._auto.AutoModel.from_config(config))
 
     def default_input(self, model: nn.Module, kwargs: Mapping[str, Any]) -> InputSpec:
-        """Return tokens, an image or sound, as the model's main input is called."""
+        """Return tokens, an image or sound, depending on the name of the model's main input."""
         return {str(model.main_input_name): _INPUTS.get(str(model.main_input_name), TOKENS)}
 
 
 _INPUTS = {
-    "pixel_values": TensorSpec((1, 3, IMAGE, IMAGE)),
+    "pixel_values": TensorSpec((1, 3, IMAGE_SIZE, IMAGE_SIZE)),
     "input_values": TensorSpec((1, 2000), low=-1.0),
 }
 
 
-def _shrunk(kind: Any, fields: Mapping[str, Any]) -> Any:
-    """Return a configuration of a class with the small values of its fields, those within it shrunk too."""
+def _small_config(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """Return a configuration of class `kind` with small values, and small configurations inside it."""
     default = kind()
-    small = {name: value for name, value in SMALL.items() if getattr(default, name, None) is not None}
+    small = {name: value for name, value in SMALL_VALUES.items() if getattr(default, name, None) is not None}
     inner = {
-        name: _shrunk(type(value), fields.get(name, {})).to_dict()
+        name: _small_config(type(value), fields.get(name, {})).to_dict()
         for name, value in vars(default).items()
         if hasattr(value, "to_diff_dict")
     }

@@ -1,4 +1,4 @@
-"""A zoo file: which models there are, and how each is to be built and called."""
+"""A zoo file: which models exist, and how each is built and called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.case import ModelCase
-from pytest_torchlens.zoo.catalog import fits
+from pytest_torchlens.zoo.catalog import matches
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.providers import Provider
 from pytest_torchlens.zoo.providers import find_provider
@@ -24,14 +24,14 @@ from pytest_torchlens.zoo.zoo_settings import parse_settings
 
 @dataclass(frozen=True)
 class ModelRule:
-    """Settings of the models that the globs mean."""
+    """Settings of the models that the globs match."""
 
     globs: tuple[str, ...]
     settings: dict[str, Any]
-    where: str = ""
+    place: str = ""
     """File and line."""
-    places: dict[str, str] = field(default_factory=dict)
-    """File and line of each of the constructor's arguments."""
+    kwarg_places: dict[str, str] = field(default_factory=dict)
+    """File and line of each constructor argument."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Zoo:
     path: Path
     provider: Provider
     rules: tuple[ModelRule, ...]
-    """The defaults first; of two rules that fit, the later wins."""
+    """The defaults first; if two rules match, the later wins."""
 
     @property
     def name(self) -> str:
@@ -54,60 +54,65 @@ class Zoo:
         return tuple(sorted(set(self.provider.names())))
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def _name_set(self) -> frozenset[str]:
         return frozenset(self.names)
 
-    def exactly(self, name: str) -> str:
-        """Return `name` if there is a model of that name.
+    def check_name(self, name: str) -> str:
+        """Return `name` if a model has that name.
 
         Raises
         ------
         ZooError
-            If there is none; the nearest names are given.
+            If there is none; the message suggests the nearest names.
         """
         if name not in self.names:
             raise ZooError(f"zoo {self.name!r} has no model {name!r}: {nearest(name, self.names)}")
         return name
 
-    def fitting(self, glob: str) -> list[str]:
-        """Return the models that a glob means, sorted: the one of that very name, else all that fit."""
-        return [name for name in self.names if fits(name, glob, self._known)]
+    def matching_names(self, glob: str) -> list[str]:
+        """Return the models that a glob matches, sorted; a glob that is an exact name matches that model only."""
+        return [name for name in self.names if matches(name, glob, self._name_set)]
 
     def select(self, pattern: str) -> list[str]:
-        """Return the names that fit a glob, or the one of that name.
+        """Return the names that a glob matches, or the one name.
 
         Raises
         ------
         ZooError
-            If there is none; the nearest names are given.
+            If there is none; the message suggests the nearest names.
         """
         if not any(sign in pattern for sign in "*?["):
-            return [self.exactly(pattern)]
-        if found := self.fitting(pattern):
+            return [self.check_name(pattern)]
+        if found := self.matching_names(pattern):
             return found
-        raise ZooError(self.unfit(pattern))
+        raise ZooError(self._no_match(pattern))
 
-    def unfit(self, glob: str) -> str:
-        """Return the message for a glob that fits no model: a slip of the pen, most likely."""
-        return f"no model of zoo {self.name!r} fits {glob!r}: {nearest(glob, self.names)}"
+    def _no_match(self, glob: str) -> str:
+        """Return the message for a glob that matches no model; most likely it is misspelled."""
+        return f"no model of zoo {self.name!r} matches {glob!r}: {nearest(glob, self.names)}"
 
-    def idle_globs(self) -> list[str]:
-        """Return a message for each glob of a rule that fits no model."""
+    def unused_globs(self) -> list[str]:
+        """Return a message for each glob of a rule that matches no model."""
         pairs = [(rule, glob) for rule in self.rules for glob in rule.globs]
-        return [f"{rule.where}: {self.unfit(glob)}" for rule, glob in pairs if not self.fitting(glob)]
+        return [f"{rule.place}: {self._no_match(glob)}" for rule, glob in pairs if not self.matching_names(glob)]
 
     def case(self, name: str) -> ModelCase:
-        """Return the model `name` with the settings that the file gives it; nothing is built yet."""
+        """Return the model `name` with its settings from the file; it is not built yet."""
         merged: dict[str, Any] = {}
-        places: dict[str, str] = {}
+        kwarg_places: dict[str, str] = {}
         for rule in self.rules:
-            if any(fits(name, glob, self._known) for glob in rule.globs):
+            if any(matches(name, glob, self._name_set) for glob in rule.globs):
                 kwargs = {**merged.get("kwargs", {}), **rule.settings.get("kwargs", {})}
                 merged = {**merged, **rule.settings, "kwargs": kwargs}
-                places |= rule.places
+                kwarg_places |= rule.kwarg_places
         settings = Settings(**merged)
         return ModelCase(
-            file=self.path, zoo=self.name, name=name, settings=settings, provider=self.provider, places=places
+            file=self.path,
+            zoo=self.name,
+            name=name,
+            settings=settings,
+            provider=self.provider,
+            kwarg_places=kwarg_places,
         )
 
 
@@ -117,15 +122,14 @@ def load_zoo(path: Path) -> Zoo:
     Raises
     ------
     ZooError
-        If the file, one of its keys or a value is wrong (file and line are named), or if the provider's
+        If the file, a key or a value is wrong (the message names file and line), or the provider's
         library is not installed.
     """
     raw = read_yaml(path)
     check_keys(raw, ("provider", "defaults", "rules"))
     if not isinstance(raw.get("provider"), str):
-        lack = f"not {raw['provider']!r}" if "provider" in raw else "and is missing"
-        message = f"'provider' says where the models come from, for example 'provider: timm', {lack}"
-        raise raw.error("provider", message)
+        got = repr(raw["provider"]) if "provider" in raw else "a file without it"
+        raise raw.error("provider", f"provider: expected the source of the models, such as timm, got {got}")
     rules = [] if raw.get("defaults") is None else [_as_rule(("*",), _mapping(raw, "defaults"))]
     rules += [_rule(item, raw) for item in _list(raw, "rules")]
     try:
@@ -136,12 +140,13 @@ def load_zoo(path: Path) -> Zoo:
 
 def _rule(item: Any, parent: LinedDict) -> ModelRule:
     if not isinstance(item, LinedDict):
-        raise parent.error("rules", f"a rule is a mapping with the key 'match', not {item!r}")
+        raise parent.error("rules", f"rules: expected a mapping with the key 'match', got {item!r}")
     check_keys(item, ("match", *SETTINGS))
     globs = item.get("match")
     globs = [globs] if isinstance(globs, str) else globs
     if not isinstance(globs, list) or not globs or not all(isinstance(glob, str) for glob in globs):
-        raise item.error("match", "a rule needs 'match': a glob of model names, or a list of such")
+        got = repr(item["match"]) if "match" in item else "a rule without it"
+        raise item.error("match", f"match: expected a glob of model names, or a list of globs, got {got}")
     settings = LinedDict((key, value) for key, value in item.items() if key != "match")
     settings.path, settings.line, settings.lines = item.path, item.line, item.lines
     return _as_rule(tuple(globs), settings)
@@ -156,12 +161,12 @@ def _as_rule(globs: tuple[str, ...], raw: LinedDict) -> ModelRule:
 def _mapping(raw: LinedDict, key: str) -> LinedDict:
     value = raw[key]
     if not isinstance(value, LinedDict):
-        raise raw.error(key, f"{key!r} is a mapping of settings, not {value!r}")
+        raise raw.error(key, f"{key}: expected a mapping of settings, got {value!r}")
     return value
 
 
 def _list(raw: LinedDict, key: str) -> list[Any]:
     items = [] if raw.get(key) is None else raw[key]
     if not isinstance(items, list):
-        raise raw.error(key, f"{key!r} is a list, each item with 'match', not {items!r}")
+        raise raw.error(key, f"{key}: expected a list of rules, got {items!r}")
     return items

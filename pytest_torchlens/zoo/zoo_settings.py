@@ -1,4 +1,4 @@
-"""The keys of a zoo file's settings, and the values that each accepts."""
+"""The settings in a zoo file: their keys, and the values that each accepts."""
 
 from __future__ import annotations
 
@@ -12,36 +12,17 @@ from typing import NamedTuple
 
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
-from pytest_torchlens.records import close
 from pytest_torchlens.zoo.inputs import FLOATS
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import parse_input
 from pytest_torchlens.zoo.yaml_lines import LinedDict
 from pytest_torchlens.zoo.yaml_lines import check_keys
+from pytest_torchlens.zoo.yaml_lines import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_torchlens.zoo.errors import ZooError
-
-
-_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
-
-
-def bytes_of(text: Any) -> int:
-    """Return bytes: ``"8 GiB"`` (also ``8G`` and ``8GB``) is 8 times 1024 cubed; a number is bytes.
-
-    Raises
-    ------
-    ValueError
-        If `text` says no amount above zero.
-    """
-    found = _FORM.fullmatch(str(text)) if type(text) in (str, int, float) else None
-    amount = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
-    if amount <= 0:
-        raise ValueError(f"expected an amount of memory as '8 GiB' or '500 MiB', not {text!r}")
-    return amount
 
 
 WEIGHTS = ("random", "init", "pretrained")
@@ -52,7 +33,7 @@ DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 class ToleranceSetting(NamedTuple):
-    """How far two values of one operation may differ where it does not repeat itself."""
+    """How far two values of one nondeterministic operation may differ."""
 
     rtol: float
     atol: float
@@ -63,9 +44,9 @@ class Settings:
     """How one model is built, called and judged."""
 
     input: InputSpec = None
-    """A tensor is the one argument, a list the positional arguments, a mapping the keyword arguments.
+    """A tensor is the only argument, a list the positional arguments, a mapping the keyword arguments.
 
-    None asks the provider.
+    None takes the provider's default input.
     """
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the model's constructor."""
@@ -76,7 +57,7 @@ class Settings:
     dtype: str | None = None
     """Floating-point type of parameters, buffers and inputs; None leaves the model's own."""
     tolerance: ToleranceSetting | None = None
-    """None takes that of `torch.testing` for the dtype."""
+    """None takes the default of `torch.testing` for the dtype."""
     timeout: float | None = None
     """Seconds; None takes the run's."""
     memory: int | None = None
@@ -90,23 +71,36 @@ class Settings:
 
 
 def parse_settings(raw: LinedDict) -> dict[str, Any]:
-    """Return the checked settings that `raw` holds, as keyword arguments of `Settings`."""
+    """Check the settings in `raw`, and return them as keyword arguments of `Settings`."""
     check_keys(raw, _PARSERS)
     return {key: _PARSERS[key](raw, key) for key in raw}
 
 
 def _wrong(raw: LinedDict, key: str, expected: str) -> ZooError:
-    return raw.error(key, f"{key!r} is {expected}, not {raw[key]!r}")
+    return raw.error(key, f"{key}: expected {expected}, got {raw[key]!r}")
 
 
-def _word(*words: str) -> Callable[[LinedDict, str], str]:
-    def parse(raw: LinedDict, key: str) -> str:
-        if raw[key] not in words:
-            hint = close(str(raw[key]), words)
-            raise _wrong(raw, key, f"one of {', '.join(words)}" + (f" ({hint})" if hint else ""))
-        return str(raw[key])
+_MEMORY_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_MEMORY_FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 
-    return parse
+
+def parse_bytes(text: Any) -> int:
+    """Return bytes: ``"8 GiB"`` (also ``8G`` and ``8GB``) is 8 times 1024 cubed; a number is bytes.
+
+    Raises
+    ------
+    ValueError
+        If `text` is not an amount above zero.
+    """
+    found = _MEMORY_FORM.fullmatch(str(text)) if type(text) in (str, int, float) else None
+    amount = int(float(found[1]) * _MEMORY_UNITS[found[2].upper()]) if found else 0
+    if amount <= 0:
+        raise ValueError(f"expected an amount of memory such as '8 GiB' or '500 MiB', got {text!r}")
+    return amount
+
+
+def _choice(*words: str) -> Callable[[LinedDict, str], str]:
+    return lambda raw, key: one_of(raw, key, words)
 
 
 def _input(raw: LinedDict, key: str) -> InputSpec:
@@ -121,19 +115,19 @@ def _kwargs(raw: LinedDict, key: str) -> dict[str, Any]:
 
 def _seed(raw: LinedDict, key: str) -> int:
     if type(raw[key]) is not int or not 0 <= raw[key] < 2**64:
-        raise _wrong(raw, key, "a whole number from 0, of 64 bits at most")
+        raise _wrong(raw, key, "a whole number from 0 to 2**64 - 1")
     return int(raw[key])
 
 
 def _device(raw: LinedDict, key: str) -> str:
     kind, colon, index = str(raw[key]).partition(":")
     if kind not in DEVICES or (colon and not index.isdigit()):
-        raise _wrong(raw, key, f"one of {', '.join(DEVICES)}, with an index or not ('cuda:1')")
+        raise _wrong(raw, key, f"{', '.join(DEVICES)}, or one of these with an index (cuda:1)")
     return str(raw[key])
 
 
 def _dtype(raw: LinedDict, key: str) -> str | None:
-    return None if raw[key] is None else _word(*FLOATS)(raw, key)
+    return None if raw[key] is None else one_of(raw, key, FLOATS)
 
 
 def _tolerance(raw: LinedDict, key: str) -> ToleranceSetting | None:
@@ -145,7 +139,8 @@ def _tolerance(raw: LinedDict, key: str) -> ToleranceSetting | None:
     check_keys(value, ("rtol", "atol"))
     for name in ("rtol", "atol"):
         if type(value.get(name)) not in (int, float) or not 0 <= value[name] < math.inf:
-            raise value.error(name, f"'tolerance' needs {name!r}, a number from 0; both are needed")
+            got = repr(value[name]) if name in value else "a tolerance without it"
+            raise value.error(name, f"{name}: expected a number from 0, got {got}")
     return ToleranceSetting(float(value["rtol"]), float(value["atol"]))
 
 
@@ -153,7 +148,7 @@ def _timeout(raw: LinedDict, key: str) -> float | None:
     if raw[key] is None:
         return None
     if type(raw[key]) not in (int, float) or not raw[key] > 0:
-        raise _wrong(raw, key, "a number of seconds above 0")
+        raise _wrong(raw, key, "a positive number of seconds")
     return float(raw[key])
 
 
@@ -161,15 +156,15 @@ def _memory(raw: LinedDict, key: str) -> int | None:
     if raw[key] is None:
         return None
     try:
-        return bytes_of(raw[key])
+        return parse_bytes(raw[key])
     except ValueError as error:
-        raise raw.error(key, f"{key!r}: {error}") from None
+        raise raw.error(key, f"{key}: {error}") from None
 
 
 def _marks(raw: LinedDict, key: str) -> tuple[str, ...]:
     marks = [raw[key]] if isinstance(raw[key], str) else raw[key]
     if not isinstance(marks, list) or not all(isinstance(mark, str) and re.fullmatch(r"\w+", mark) for mark in marks):
-        raise _wrong(raw, key, "the name of a pytest mark, or a list of such")
+        raise _wrong(raw, key, "the name of a pytest mark, or a list of names")
     return tuple(marks)
 
 
@@ -177,11 +172,11 @@ def _fail_on(raw: LinedDict, key: str) -> tuple[str, ...]:
     value = raw[key]
     conditions = [value] if isinstance(value, str) else value
     if not isinstance(conditions, list) or not all(isinstance(condition, str) for condition in conditions):
-        raise _wrong(raw, key, "a condition of a baseline, as own:1e-5@features.*, or a list of such")
+        raise _wrong(raw, key, "a condition such as own:1e-5@features.*, or a list of conditions")
     try:
         Conditions.of(conditions)
     except ConditionError as error:
-        raise raw.error(key, f"{key!r}: {error}") from None
+        raise raw.error(key, f"{key}: {error}") from None
     return tuple(conditions)
 
 
@@ -189,22 +184,22 @@ def _reason(raw: LinedDict, key: str) -> str | None:
     if raw[key] is None:
         return None
     if not isinstance(raw[key], str) or not raw[key].strip():
-        raise _wrong(raw, key, "the reason, in words")
+        raise _wrong(raw, key, "the reason as text")
     return str(raw[key])
 
 
 _PARSERS: dict[str, Callable[[LinedDict, str], Any]] = {
     "input": _input,
     "kwargs": _kwargs,
-    "weights": _word(*WEIGHTS),
+    "weights": _choice(*WEIGHTS),
     "seed": _seed,
-    "mode": _word(*MODES),
+    "mode": _choice(*MODES),
     "device": _device,
     "dtype": _dtype,
     "tolerance": _tolerance,
     "timeout": _timeout,
     "memory": _memory,
-    "size": _word(*SIZES),
+    "size": _choice(*SIZES),
     "fail_on": _fail_on,
     "marks": _marks,
     "skip": _reason,

@@ -11,7 +11,7 @@ from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.records import Change
@@ -90,7 +90,7 @@ def test_slower_is_told_where_a_condition_names_time(small, conditions, seconds,
 
 
 def test_a_cost_is_the_whole_models():
-    with pytest.raises(ConditionError, match="'flops' is the whole model's, without '@conv'"):
+    with pytest.raises(ConditionError, match="expected 'flops' without '@conv', as it is the whole model's, got "):
         Conditions.of(["flops:+10%@conv"])
 
 
@@ -116,14 +116,14 @@ def test_a_weaker_proof_is_told(small, before, after, said):
 
 def test_costs_and_proof_come_back_from_the_text(small):
     proved = _proved(small, replay="passed", observer="not-applicable")
-    found = parsed(to_text(proved))
+    found = parse_snapshot(to_text(proved))
     assert found.totals == small.totals
     assert [block.proof for block in found.measured.values()] == [{"replay": "passed", "observer": "not-applicable"}]
 
 
 def test_a_proof_that_is_none_is_refused(small):
-    with pytest.raises(ValueError, match="'replay': 'failed' is none of passed, "):
-        parsed(to_text(_proved(small, replay="failed")))
+    with pytest.raises(ValueError, match=r"'replay': expected one of passed, .*, got 'failed'"):
+        parse_snapshot(to_text(_proved(small, replay="failed")))
 
 
 def test_a_file_without_them_is_still_read_and_compared(small):
@@ -131,7 +131,7 @@ def test_a_file_without_them_is_still_read_and_compared(small):
     del raw["totals"]["flops"]
     for block in raw["measured"].values():
         del block["proof"]
-    old = parsed(json.dumps(raw))
+    old = parse_snapshot(json.dumps(raw))
     assert compare(old, _proved(small, replay="passed-with-tolerance")).verdict is Change.IDENTICAL
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_torchlens.baseline.compare import compare
-from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.wording import headline
 from pytest_torchlens.records import Change
@@ -138,7 +138,7 @@ def test_another_object_around_the_same_tensors_is_structure(before, after, said
     found = compare(first, second)
     assert (found.verdict, found.fails) == (Change.STRUCTURE, True)
     assert [finding.message for finding in found.findings] == [said]
-    assert compare(parsed(to_text(second)), again).verdict is Change.IDENTICAL
+    assert compare(parse_snapshot(to_text(second)), again).verdict is Change.IDENTICAL
 
 
 class DeadUnit(nn.Module):
@@ -246,7 +246,8 @@ def test_weights_that_follow_a_new_name_are_said_to():
 def test_the_headline_says_how_many_differ():
     clean = snapshot_of(filled(Small()), X)
     (block,) = clean.measured.values()
-    elsewhere = replace(clean, measured={"cuda 1 thread": block})
+    on_a_gpu = replace(block, environment=replace(block.environment, device="cuda"))
+    elsewhere = replace(clean, measured={"cuda 1 thread": on_a_gpu})
     renamed = nn.Sequential(filled(Small()))
     for before, after, said in (
         (clean, clean, "identical; all 11 operations compute the same"),

@@ -11,7 +11,7 @@ from torch import nn
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
-from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import Change
 from tests.baseline.samples import Small
@@ -100,11 +100,11 @@ def test_what_fails_is_what_was_asked_for():
     ("text", "said"),
     [
         ("structur", "structure"),
-        ("own", "takes a number from 0, as in own:1e-5"),
+        ("own", "expected a number from 0, as in own:1e-5, got 'own'"),
         ("own:x", "own:1e-5"),
         ("own:-1", "own:1e-5"),
         ("peak:fast", r"peak:\+10%"),
-        ("structure:1", "takes no value"),
+        ("structure:1", "expected 'structure' without a value, got 'structure:1'"),
         ("", ""),
     ],
 )
@@ -159,7 +159,7 @@ def _elsewhere(snapshot, **facts):
     (block,) = snapshot.measured.values()
     environment = dataclasses.replace(block.environment, **facts)
     return dataclasses.replace(
-        snapshot, measured={"cpu other": Measured(environment=environment, numbers=block.numbers)}
+        snapshot, measured={"cpu other": EnvironmentNumbers(environment=environment, numbers=block.numbers)}
     )
 
 
@@ -175,7 +175,9 @@ def test_on_another_machine_small_differences_are_drift_and_the_axis_is_named():
 def test_without_numbers_of_such_a_device_the_structure_is_compared():
     model = filled(Small())
     before = snapshot_of(model, X)
-    elsewhere = dataclasses.replace(before, measured={"cuda 1 thread": next(iter(before.measured.values()))})
+    (block,) = before.measured.values()
+    on_a_gpu = dataclasses.replace(block, environment=dataclasses.replace(block.environment, device="cuda"))
+    elsewhere = dataclasses.replace(before, measured={"cuda 1 thread": on_a_gpu})
     found = compare(elsewhere, before)
     assert found.verdict is Change.ENVIRONMENT
     assert "numbers were not compared" in found.notes[0]

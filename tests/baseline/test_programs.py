@@ -11,7 +11,7 @@ import torch
 from pytest_torchlens import log_forward_pass
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.snapshot import Snapshot
-from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.records import Change
@@ -48,7 +48,7 @@ def _snapshot(program: Program) -> Snapshot:
 def test_a_snapshot_comes_back_and_is_the_same_again(program):
     first = _snapshot(program)
     text = to_text(first)
-    assert to_text(parsed(text)) == text
+    assert to_text(parse_snapshot(text)) == text
     torch.manual_seed(4)
-    again = compare(parsed(text), _snapshot(program))
+    again = compare(parse_snapshot(text), _snapshot(program))
     assert again.verdict in (Change.IDENTICAL, Change.UNSTABLE), again.findings

@@ -12,7 +12,7 @@ from torch import nn
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import BaselineError
-from pytest_torchlens.baseline.snapshot_file import parsed
+from pytest_torchlens.baseline.snapshot_file import parse_snapshot
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import Change
@@ -37,7 +37,7 @@ class Odd(nn.Module):
 
 def test_a_snapshot_comes_back_from_its_text(snapshot):
     text = to_text(snapshot)
-    back = parsed(text)
+    back = parse_snapshot(text)
     assert back.steps == snapshot.steps
     assert (back.state, back.calls, back.totals, back.answers) == (
         snapshot.state,
@@ -50,7 +50,7 @@ def test_a_snapshot_comes_back_from_its_text(snapshot):
 
 def test_what_is_odd_comes_back_too():
     text = to_text(snapshot_of(Odd(), an_input(4, 4)))
-    assert to_text(parsed(text)) == text
+    assert to_text(parse_snapshot(text)) == text
 
 
 @pytest.mark.parametrize(("odd", "escaped"), [("a\ud800", "a\\ud800"), ("a\x1b[31m", "a\\x1b[31m"), ("a\nb", "a\\nb")])
@@ -99,16 +99,16 @@ def _damaged(text: str, change: Any) -> str:
 DAMAGE = {
     "lacks 'steps'": lambda raw: raw.pop("steps"),
     "has an unknown 'extra'": lambda raw: raw.update(extra=1),
-    "its format is": lambda raw: raw.update(format="other"),
-    "has version 2": lambda raw: raw.update(version=2),
+    "expected the format .*, got 'other'": lambda raw: raw.update(format="other"),
+    "expected version 1, got 2": lambda raw: raw.update(version=2),
     "expected int": lambda raw: raw["totals"].update(operations="7"),
-    "out of range": lambda raw: raw["totals"].update(operations=2**80),
-    "-5 is less than nothing": lambda raw: raw["totals"].update(peak_bytes=-5),
-    "-8 is less than nothing": lambda raw: raw["steps"][1].update(out="float32[1,-8]"),
-    "'conv/conv2d' has the parent 'conv/conv2d', which is no earlier step": lambda raw: raw["steps"][1].update(
+    "expected a 62-bit number": lambda raw: raw["totals"].update(operations=2**80),
+    "expected 0 or more, got -5": lambda raw: raw["totals"].update(peak_bytes=-5),
+    "expected 0 or more, got -8": lambda raw: raw["steps"][1].update(out="float32[1,-8]"),
+    "'conv/conv2d' has the parent 'conv/conv2d', which is not an earlier step": lambda raw: raw["steps"][1].update(
         {"in": ["0=conv/conv2d"]}
     ),
-    "has the parent '/output', which is no": lambda raw: raw["steps"][1].update({"in": ["0=/output"]}),
+    "has the parent '/output', which is not": lambda raw: raw["steps"][1].update({"in": ["0=/output"]}),
     "'model': .* has a character": lambda raw: raw.update(model="\x1b[31mNet"),
     "'a name': .* has a character": lambda raw: raw["totals"].update({"a\ud800": 1}),
     "'environment': .* has a character": lambda raw: next(iter(raw["measured"].values()))["environment"].update(
@@ -116,11 +116,11 @@ DAMAGE = {
     ),
     "two steps have the same id": lambda raw: raw["steps"].append(raw["steps"][0]),
     "inside itself": lambda raw: raw["calls"].update(conv=["conv", "Conv2d"]),
-    "no module call": lambda raw: raw["calls"].pop("conv"),
-    "is no dtype and shape": lambda raw: raw["steps"][0].update(out="float32[1;2]"),
+    "not a module call": lambda raw: raw["calls"].pop("conv"),
+    "expected a dtype and shape": lambda raw: raw["steps"][0].update(out="float32[1;2]"),
     "has an unknown 'code'": lambda raw: raw["steps"][0].update(code="x"),
-    "is no argument=NAME": lambda raw: raw["steps"][1].update({"in": ["x"]}),
-    "is no digest": lambda raw: raw["state"].update(a=["float32[1]", "<script>"]),
+    "expected ARGUMENT=NAME, got 'x'": lambda raw: raw["steps"][1].update({"in": ["x"]}),
+    "expected a digest, got '<script>'": lambda raw: raw["state"].update(a=["float32[1]", "<script>"]),
     "numbers of 'none'": lambda raw: next(iter(raw["measured"].values()))["numbers"].update(none=["0"]),
     "statistics cannot be read": lambda raw: next(iter(raw["measured"].values()))["numbers"].update(
         {raw["steps"][0]["id"]: ["0", "1 2 3", "AAAA"]}
@@ -153,5 +153,5 @@ def test_a_file_that_is_not_there_or_too_large_is_named(tmp_path, monkeypatch):
         read(tmp_path / "none.json")
     monkeypatch.setattr("pytest_torchlens.baseline.snapshot_file.LARGEST", 10)
     (tmp_path / "large.json").write_text("x" * 11)
-    with pytest.raises(BaselineError, match=r"large\.json has more than"):
+    with pytest.raises(BaselineError, match=r"large\.json: expected a baseline of at most"):
         read(tmp_path / "large.json")

@@ -10,6 +10,7 @@ import typing
 import torch
 
 from pytest_torchlens.capture import record
+from pytest_torchlens.capture.leaves import kinds
 from tests.capture.programs import Program
 from tests.capture.programs import Programs
 from tests.capture.programs import check
@@ -239,6 +240,10 @@ def test_a_generator_is_handed_on_unused():
     assert history.recording.calls == []
     assert [tensor.sum().item() for tensor in history.recording.output] == [0, 21, 42]
     assert model(torch.ones(2)) is not None
+
+
+def test_a_dot_in_a_key_is_no_container():
+    assert kinds({"a.b": torch.ones(1), "a": 3}) == {"": "dict of 2", "a.b": "tensor"}
 
 
 class Named(tuple):

@@ -69,9 +69,9 @@ def guarded(model, **limits):
 
 OURS = [
     "tensor_table.TensorTable.read",
-    "tensor_table.TensorTable.made",
+    "tensor_table.TensorTable.add_output",
     "tensor_table.TensorTable.template",
-    "tensor_table.TensorTable.known",
+    "tensor_table.TensorTable.recorded_values",
     "tensor_table.TensorTable.add_source",
     "tensor_table.TensorTable.about_to_write",
     "tensor_table.TensorTable.log_writes",
@@ -80,12 +80,12 @@ OURS = [
     "function_tracer.FunctionTracer._finish",
     "tracer.Tracer._enter",
     "tracer.custom_info",
-    "function_tracer.drew",
+    "function_tracer.has_drawn",
     "guarded.info_of",
     "guarded.body_of",
     "opaque.OpaqueModule.info",
-    "record.Registered.of",
-    "record._look_back",
+    "record.ModelMembers.of",
+    "record._check_sources",
     "record.name_constants",
     "ambient.AmbientTable.number",
 ]
@@ -105,7 +105,7 @@ def test_an_error_of_ours_shows_in_nothing(broken, monkeypatch):
     monkeypatch.setattr(owner, name.split(".")[-1], breaks)
     found, drawn, count = run(guarded)
     monkeypatch.undo()
-    assert "an insect" in found.broken
+    assert "an insect" in found.fault
     assert found.recording is None
     torch.testing.assert_close((found.result, drawn), plain[:2], rtol=0, atol=0)
     assert count == 1
@@ -114,18 +114,18 @@ def test_an_error_of_ours_shows_in_nothing(broken, monkeypatch):
 def test_without_one_all_is_recorded():
     plain = run(lambda model: model(X))
     found, drawn, count = run(guarded)
-    assert (found.broken, found.given_up, count) == ("", "", 1)
+    assert (found.fault, found.stop_reason, count) == ("", "", 1)
     torch.testing.assert_close((found.result, drawn), plain[:2], rtol=0, atol=0)
     assert {"Doubling", "__setitem__", "Sequential"} <= {call.info.name for call in found.recording.calls}
-    assert found.recording.missed == []
-    assert found.recording.dispatched >= len(found.recording.calls)
+    assert found.recording.missed_operations == []
+    assert found.recording.num_dispatched >= len(found.recording.calls)
 
 
 @pytest.mark.parametrize("calls", range(0, 30, 3))
 def test_recording_may_be_left_off_anywhere(calls):
     plain = run(lambda model: model(X))
     found, drawn, _ = run(lambda model: guarded(model, calls=calls))
-    assert found.given_up == f"it makes more than {calls} calls"
+    assert found.stop_reason == f"it makes more than {calls} calls"
     torch.testing.assert_close((found.result, drawn), plain[:2], rtol=0, atol=0)
 
 
@@ -146,7 +146,7 @@ def test_an_error_of_ours_in_a_thread_of_the_models(monkeypatch):
     monkeypatch.setattr("pytest_torchlens.capture.function_tracer.Call", Breaking)
     found = guarded(Function(in_thread))
     torch.testing.assert_close(found.result, (X.cos() + 1) * 2, rtol=0, atol=0)
-    assert "an insect" in found.broken
+    assert "an insect" in found.fault
 
 
 def in_thread(x):
@@ -226,7 +226,7 @@ def assert_only_the_recording_is_lost(use):
     runs = len(counted)
     counted.clear()
     torch.testing.assert_close(found.result, use(X), rtol=0, atol=0)
-    assert "an insect" in found.broken or found.given_up == COMPILES
+    assert "an insect" in found.fault or found.stop_reason == COMPILES
     assert found.recording is None
     assert runs == len(counted)
 
@@ -261,13 +261,13 @@ def test_an_error_of_ours_in_the_facts_about_a_call(use, monkeypatch):
 
 
 @pytest.mark.parametrize("use", [of_vmap, of_grad, of_vjp, of_pullback_in_vmap])
-@pytest.mark.parametrize("name", ["info_of", "tensors", "is_functorch_wrapped_tensor", "_Inside.__init__"])
+@pytest.mark.parametrize("name", ["info_of", "tensors", "is_functorch_wrapped_tensor", "_InsideTransform.__init__"])
 def test_an_error_of_ours_inside_a_transform(name, use, monkeypatch):
     monkeypatch.setattr(f"pytest_torchlens.capture.opaque.{name}", breaks)
     assert_only_the_recording_is_lost(use)
 
 
-@pytest.mark.parametrize("name", ["threads.SharedTracer.twin", "dispatch_watch.DispatchWatch.for_thread"])
+@pytest.mark.parametrize("name", ["threads.SharedTracer.for_thread", "dispatch_watch.DispatchWatch.for_thread"])
 def test_an_error_of_ours_where_the_model_starts_a_thread(name, monkeypatch):
     monkeypatch.setattr(f"pytest_torchlens.capture.{name}", breaks)
     assert_only_the_recording_is_lost(in_thread)

@@ -111,7 +111,7 @@ def test_a_generator_deep_in_the_result_is_said_to_be_unfinished():
         return linked
 
     recording = record(Function(deep), (torch.ones(1),))
-    assert recording.unseen == ["it returned a generator: what that yields was not recorded (exhaust=True does)"]
+    assert recording.untraced == ["it returned a generator: what that yields was not recorded (exhaust=True does)"]
 
 
 def test_modules_nested_as_deep_as_a_plain_call_allows():

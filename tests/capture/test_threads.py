@@ -155,7 +155,9 @@ def test_a_thread_that_outlives_the_pass_is_not_recorded_any_more():
     results[0].join()
     assert [call.info.name for call in recording.calls] == ["mul"]
     assert results[1].tolist() == [2, 2]
-    assert recording.unseen == [f"thread {results[0].name!r} went on after the pass: what it did then was not recorded"]
+    assert recording.untraced == [
+        f"thread {results[0].name!r} went on after the pass: what it did then was not recorded"
+    ]
 
 
 class KeepsItsPool(nn.Module):

@@ -110,8 +110,8 @@ def test_it_works_without_torch(store, tmp_path):
     [
         (["show", "zoo/smal"], "no baseline 'zoo/smal' in lens_baselines: did you mean 'zoo/small'?"),
         (["diff", "zoo/none"], "nothing waits to be accepted for 'zoo/none'"),
-        (["accept", "zoo/x*"], "nothing that waits fits 'zoo/x*'"),
-        (["diff", "zoo/small", "--fail", "structur"], "no condition 'structur'"),
+        (["accept", "zoo/x*"], "nothing that waits matches 'zoo/x*'"),
+        (["diff", "zoo/small", "--fail", "structur"], "expected a condition, got 'structur'"),
         (["diff", "a.json", "b.json"], "a.json cannot be read"),
     ],
 )
@@ -188,7 +188,7 @@ def test_matrix_of_nothing_is_a_mistake(tmp_path, capsys):
     for name in "ab":
         (tmp_path / name).mkdir()
     assert main(["matrix", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
-    assert "there is nothing to compare" in capsys.readouterr().err
+    assert "nothing to compare: no baselines in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [["old"], ["old", "none"]])

@@ -96,7 +96,7 @@ def test_rules_of_what_was_measured(capsys, project: Path):
         (["list", "mien"], "unknown zoo 'mien': did you mean 'mine'?"),
         (["list", "mine", "fixt"], "zoo 'mine' has no model 'fixt': did you mean 'fixed'?"),
         (["probe", "nowhere.yaml"], "nowhere.yaml: "),
-        (["probe", "mine", "--sizes=32,a"], "--sizes: '32,a' is no list of whole numbers"),
+        (["probe", "mine", "--sizes=32,a"], "--sizes: expected whole numbers such as 32,64, got '32,a'"),
         (["probe", "mine", "any_a", "--out=no/such/folder.yaml"], "cannot write no/such/folder.yaml: No such file"),
     ],
 )

@@ -29,7 +29,7 @@ def test_the_example_file_is_right(tmp_path: Path):
     (tmp_path / "models.py").write_text(MODELS)
     (tmp_path / "mine.yaml").write_text(blocks("yaml")[0])
     zoo = load_zoo(tmp_path / "mine.yaml")
-    assert zoo.idle_globs() == []
+    assert zoo.unused_globs() == []
     assert zoo.case("tiny_a").build().out_features == 8
     assert zoo.case("a_lstm").settings.timeout == 30
     assert zoo.case("experimental").settings.xfail

@@ -97,5 +97,5 @@ def test_a_key_of_another_kind_is_a_clear_error(key, tmp_path):
     history = tl.log_forward_pass(nn.Linear(2, 2), torch.ones(1, 2))
     history.save(tmp_path / "saved")
     for asked in (history, tl.load(tmp_path / "saved")):
-        with pytest.raises(LookupKeyError, match="is no key; keys are labels"):
+        with pytest.raises(LookupKeyError, match="expected a layer label"):
             asked[key]

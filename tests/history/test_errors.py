@@ -58,7 +58,7 @@ def test_no_model(function, model, message):
         ((), None, "missing a required argument: 'x'"),
         ([X, X], None, r"too many positional arguments. A list that is the one argument goes in as \[\[...\]\]"),
         (X, {"y": 1}, "unexpected keyword argument 'y'"),
-        (X, X, "input_kwargs is a Tensor; it takes a dict of forward's keyword arguments, "),
+        (X, X, "input_kwargs: expected a dict of forward's keyword arguments .*, got Tensor; "),
         (X, {1: 2}, "keywords must be strings"),
     ],
 )
@@ -75,18 +75,18 @@ def test_wrong_inputs(args, kwargs, message, again):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"random_seed": "7"}, TypeError, "random_seed is '7'; it takes a whole number, or None"),
-        ({"random_seed": 1.0}, TypeError, "random_seed is 1.0"),
-        ({"random_seed": True}, TypeError, "random_seed is True"),
-        ({"random_seed": 2**64}, ValueError, "torch takes seeds from"),
-        ({"save_options": {"detach": True}}, TypeError, r"save_options is .*; it takes SaveOptions\(detach=True"),
-        ({"save_gradients": "yes"}, TypeError, "gradients of SaveOptions is 'yes'; it takes True or False"),
+        ({"random_seed": "7"}, TypeError, "random_seed: expected an integer, or None for no seeding, got '7'"),
+        ({"random_seed": 1.0}, TypeError, r"random_seed: expected an integer.* got 1\.0"),
+        ({"random_seed": True}, TypeError, "random_seed: expected an integer.* got True"),
+        ({"random_seed": 2**64}, ValueError, "random_seed: expected a seed from"),
+        ({"save_options": {"detach": True}}, TypeError, r"save_options: expected SaveOptions\(detach=True, .*, got {"),
+        ({"save_gradients": "yes"}, TypeError, "gradients of SaveOptions: expected True or False, got 'yes'"),
         ({"vis_opt": "Rolled"}, ValueError, "vis_opt: expected 'none', 'unrolled', 'rolled', got 'Rolled'"),
-        ({"vis_opt": "rolled", "vis_nesting_depth": 0}, ValueError, "vis_nesting_depth: expected at least 1, got 0"),
+        ({"vis_opt": "rolled", "vis_nesting_depth": 0}, ValueError, "vis_nesting_depth: expected .*, got 0"),
         (
             {"vis_opt": "rolled", "vis_nesting_depth": 1.5},
             TypeError,
-            "vis_nesting_depth: expected a whole number or None, got 1.5",
+            "vis_nesting_depth: expected a whole number of at least 1, .* or None, got 1.5",
         ),
         ({"vis_opt": "rolled", "vis_outpath": None}, TypeError, "vis_outpath: expected the path"),
         ({"vis_opt": "rolled", "vis_outpath": "/no/where/g.svg"}, ValueError, "is in a folder that does not exist"),
@@ -112,12 +112,12 @@ def test_options_are_refused_before_the_model_runs(options, error, message):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"detach": 1}, TypeError, "detach of SaveOptions is 1; it takes True or False"),
-        ({"transform": "mean"}, TypeError, "transform of SaveOptions is 'mean'; it takes a function of a tensor"),
-        ({"dtype": "float16"}, TypeError, "dtype of SaveOptions is 'float16'; .* as torch.float16"),
-        ({"dtype": torch.int8}, TypeError, "dtype of SaveOptions is torch.int8; it takes a floating-point type"),
-        ({"device": "gpu"}, ValueError, "device of SaveOptions is 'gpu', which torch does not know"),
-        ({"stream_to": 3}, TypeError, "stream_to of SaveOptions is 3; it takes the path of a folder"),
+        ({"detach": 1}, TypeError, "detach of SaveOptions: expected True or False, got 1"),
+        ({"transform": "mean"}, TypeError, "transform of SaveOptions: expected a function of a tensor, got 'mean'"),
+        ({"dtype": "float16"}, TypeError, "dtype of SaveOptions: expected .* such as torch.float16, got .float16"),
+        ({"dtype": torch.int8}, TypeError, "dtype of SaveOptions: expected a floating-point type"),
+        ({"device": "gpu"}, ValueError, "device of SaveOptions: expected a device of torch, got 'gpu'"),
+        ({"stream_to": 3}, TypeError, "stream_to of SaveOptions: expected the path of a folder, got 3"),
     ],
 )
 def test_save_options(options, error, message):
@@ -128,7 +128,7 @@ def test_save_options(options, error, message):
 def test_a_folder_that_cannot_be_made(tmp_path):
     model = Watched()
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"file/here cannot be made: Not a directory"):
+    with pytest.raises(ValueError, match=r"file/here cannot be created: Not a directory"):
         tl.log_forward_pass(model, X, save_options=tl.SaveOptions(stream_to=tmp_path / "file" / "here"))
     assert model.runs == 0
 
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ("conv2d", r"no layer has 'conv2d' in its label; keys are labels"),
+        ("conv2d", r"no layer has 'conv2d' in its label; expected a layer label"),
         ("Relu_1_3", "did you mean 'relu_1_2'"),
         ("ALL", "did you mean 'all'"),
     ],
@@ -157,7 +157,7 @@ def test_a_function_that_raises_is_named_with_the_operation():
 
 @pytest.mark.parametrize("key", [None, 1.5, True, slice(0, 2), (1, 2), X])
 def test_what_can_be_no_key(history, key):
-    with pytest.raises(tl.LookupKeyError, match=r"is no key; keys are labels"):
+    with pytest.raises(tl.LookupKeyError, match=r"expected a layer label"):
         history[key]
 
 
@@ -182,13 +182,13 @@ def test_keys_get_the_nearest(history, key, near):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"func": 3}, "func of a query is 3; it takes text"),
-        ({"modul": "fc"}, "a query has no 'modul'; did you mean 'module'"),
-        ({"shape": 3}, r"shape of a query is 3; it takes sizes, as in \(None, 64"),
-        ({"shape": (1.5,)}, "shape of a query has 1.5; sizes are whole numbers"),
-        ({"dtype": 3}, "dtype of a query is 3; it takes a torch.dtype or text"),
-        ({"followed_by": ["relu"]}, r"followed_by of a query is \['relu'\]; it takes text or a Query"),
-        ({"with_params": "yes"}, "with_params of a query is 'yes'; it takes True or False"),
+        ({"func": 3}, "func of a query: expected text, got 3"),
+        ({"modul": "fc"}, "expected an attribute of a query, got 'modul'; did you mean 'module'"),
+        ({"shape": 3}, r"shape of a query: expected sizes, as in \(None, 64, .*got 3"),
+        ({"shape": (1.5,)}, "shape of a query: expected whole numbers, .*got 1.5"),
+        ({"dtype": 3}, "dtype of a query: expected a torch.dtype or text, got 3"),
+        ({"followed_by": ["relu"]}, r"followed_by of a query: expected text or a Query, got \['relu'\]"),
+        ({"with_params": "yes"}, "with_params of a query: expected True or False, got 'yes'"),
     ],
 )
 def test_queries(history, query, message):
@@ -202,7 +202,7 @@ def test_a_dtype_may_be_torchs_own(history):
 
 
 def test_merging_with_something_else(history):
-    with pytest.raises(TypeError, match="merge takes another history of Watched, got str"):
+    with pytest.raises(TypeError, match="merge: expected another history of Watched, got str"):
         history.merge("x")
     with pytest.raises(ValueError, match="expected two passes of one model, got Watched and RecurrentNetwork"):
         history.merge(tl.log_forward_pass(RecurrentNetwork(), torch.rand(5, 5)))
@@ -211,7 +211,7 @@ def test_merging_with_something_else(history):
 @pytest.mark.parametrize("number", [2, -1, "a"])
 def test_calls_that_are_not_there(history, number):
     for ask in (history.label, history.source_line):
-        with pytest.raises(IndexError, match=r"the calls of this pass are numbered from 0 to 1"):
+        with pytest.raises(IndexError, match=r"expected the number of a call of this pass, 0 to 1, got"):
             ask(number)
 
 
@@ -249,17 +249,17 @@ def test_a_folder_of_streamed_activations(tmp_path):
     with pytest.raises(tl.HistoryFileError, match=r"activations that were streamed to it: history.save\(another"):
         tl.load(tmp_path / "run")
     (tmp_path / "run").rename(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="run with the activations is not there"):
+    with pytest.raises(ValueError, match="run: expected a folder with the activations"):
         _ = history["linear_1"].tensor_contents
 
 
 def test_a_transform_that_writes_is_refused():
-    with pytest.raises(tl.SavingError, match="the transform wrote to its argument, with which the model goes on"):
+    with pytest.raises(tl.SavingError, match="the transform wrote to its argument, which the model still uses"):
         tl.log_forward_pass(Watched(), X, save_options=tl.SaveOptions(detach=True, transform=torch.Tensor.zero_))
 
 
 def test_a_history_is_not_made_by_hand():
-    with pytest.raises(TypeError, match=r"is made by log_forward_pass\(model, x\)"):
+    with pytest.raises(TypeError, match=r"expected a Recording, got .*log_forward_pass\(model, x\) makes"):
         tl.ModelHistory(X)
 
 

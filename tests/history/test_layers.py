@@ -81,7 +81,7 @@ def test_a_layer_knows_what_its_passes_share(history):
     assert layer[2].pass_num == 2
     with pytest.raises(AttributeError, match=r"tensor_contents differs .* history\['linear_1_1:1'\].tensor_contents"):
         _ = layer.tensor_contents
-    with pytest.raises(IndexError, match="linear_1_1 has passes 1 to 3, no 4"):
+    with pytest.raises(IndexError, match="linear_1_1: expected a pass from 1 to 3, got 4"):
         _ = layer[4]
 
 

@@ -183,7 +183,7 @@ def test_metadata_alone_saves_nothing():
     [
         ("conv2d_33", "did you mean 'conv2d_3'"),
         ("featurs.6", "did you mean 'features.6'"),
-        ("zzz", "keys are labels"),
+        ("zzz", "expected a layer label"),
     ],
 )
 def test_wrong_keys_are_helped(alexnet, key, message):
@@ -207,7 +207,7 @@ def test_a_module_of_several_layers_needs_its_pass():
 
     history = tl.log_forward_pass(Twice(), torch.ones(1, 2))
     assert history["act:2"].layer_label == "relu_2_3"
-    with pytest.raises(tl.LookupKeyError, match="stands for several layers; name one of relu_1_1, relu_2_3"):
+    with pytest.raises(tl.LookupKeyError, match="matches several layers; name one of relu_1_1, relu_2_3"):
         history["act"]
 
 

@@ -121,13 +121,13 @@ def test_walks_from_layers_cover_all_passes():
 
 @pytest.mark.parametrize("which", [None, 2.5, ["add_1"], object()])
 def test_walks_from_nothing_that_is_there(pools, which):
-    with pytest.raises(tl.LookupKeyError, match="is no key, operation or layer"):
+    with pytest.raises(tl.LookupKeyError, match="expected a key, an operation or a layer, got"):
         pools.ancestors(which)
 
 
 def test_walks_from_an_operation_of_another_history(pools):
     other = tl.log_forward_pass(DemoNetwork(), torch.rand(5, 5))
-    with pytest.raises(tl.LookupKeyError, match="'div_1_8' is no operation of this history of Pools"):
+    with pytest.raises(tl.LookupKeyError, match="'div_1_8' is not an operation of this history of Pools"):
         pools.descendants(other["div_1"])
 
 

@@ -70,7 +70,7 @@ def test_rerun_with_other_options():
 
 def test_rerun_without_its_model():
     history = tl.log_forward_pass(Deciding(), torch.ones(1, 2))
-    with pytest.raises(ReferenceError, match="Deciding is gone"):
+    with pytest.raises(ReferenceError, match="Deciding no longer exists"):
         history.rerun(torch.ones(1, 2))
 
 

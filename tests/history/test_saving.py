@@ -65,7 +65,7 @@ def test_the_transform_is_no_part_of_the_model():
     ("transform", "message"),
     [
         pytest.param(lambda t: t.reshape(7, 7), r"output of conv2d \(call 0, .*RuntimeError: shape", id="raises"),
-        pytest.param(lambda t: t.tolist(), "the transform returned list, not a tensor", id="no-tensor"),
+        pytest.param(lambda t: t.tolist(), "the transform: expected a tensor as its result, got list", id="no-tensor"),
     ],
 )
 def test_a_transform_that_fails_is_named_with_the_operation(transform, message):

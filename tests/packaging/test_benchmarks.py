@@ -1,23 +1,40 @@
-"""Each mode of the benchmarks does what it says, on a tiny model."""
+"""Each mode of each benchmark does what it says, on a tiny model."""
 
 from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from benchmarks.grouping import WORKLOADS
-from benchmarks.grouping import seconds
+from benchmarks import capture
+from benchmarks import grouping
+from benchmarks import load
+from benchmarks import recorder
+from benchmarks import validate
+from benchmarks.child import MEASURES
+from benchmarks.modes import MODES
 from benchmarks.modes import OURS
+from benchmarks.modes import PEERS
 from benchmarks.modes import WITHOUT
 from benchmarks.modes import UnusedError
 from benchmarks.modes import left_out
-from benchmarks.storage import largest_operation
-from benchmarks.storage import peak_of
+from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import build
+from pytest_torchlens.report import page_path
+from pytest_torchlens.report import save_drawing
+from pytest_torchlens.report import write_site
+from tests.report import samples
 
 
 class Tiny(nn.Module):
-    """A module, and an operation that draws random numbers: what all modes leave out is there."""
+    """A module, and an operation that draws random numbers: it has something of all that modes leave out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,10 +44,37 @@ class Tiny(nn.Module):
         return torch.dropout(self.inner(x), 0.1, train=True) + 1
 
 
-@pytest.mark.parametrize("mode", [*OURS, *WITHOUT])
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    number = torch.get_num_threads()
+    yield
+    torch.set_num_threads(number)
+
+
+@pytest.fixture
+def tiny_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the workload "tiny", and measure in this process what is otherwise measured in a new one."""
+
+    def measured(measure: str, **request: Any) -> dict[str, Any]:
+        with torch.no_grad():
+            return json.loads(json.dumps(MEASURES[measure](**request)))
+
+    monkeypatch.setitem(WORKLOADS, "tiny", lambda: (Tiny(), torch.rand(2, 4)))
+    monkeypatch.setattr(capture, "run_child", measured)
+    monkeypatch.setattr(validate, "run_child", measured)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, main: Any, *arguments: str) -> Any:
+    monkeypatch.setattr(sys, "argv", ["python -m benchmarks", *arguments])
+    return main()
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_each_mode_runs(mode: str) -> None:
+    if mode in PEERS:
+        pytest.importorskip("torchlens")
     with torch.no_grad():
-        assert (OURS | WITHOUT)[mode](Tiny(), torch.rand(2, 4)) is not None
+        MODES[mode](Tiny(), torch.rand(2, 4))
 
 
 def test_what_nothing_calls_cannot_be_left_out() -> None:
@@ -43,13 +87,96 @@ def test_a_name_that_moved_is_an_error() -> None:
         pass
 
 
-@pytest.mark.parametrize("graph", WORKLOADS)
-def test_grouping_is_timed(graph: str) -> None:
-    assert min(seconds(WORKLOADS[graph](20))) >= 0
+@pytest.mark.usefixtures("tiny_workload")
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "numbers.json"
+    command(monkeypatch, capture.main, "--workload", "tiny", "--rounds", "1", "--no-peers", "--json", str(file))
+    found = json.loads(file.read_text())["results"]["tiny"]
+    assert found["errors"] == {}
+    assert found["runs"] == dict.fromkeys([*OURS, *WITHOUT], 1)
+    assert set(found["peak_mib"]) == set(OURS)
+    assert capsys.readouterr().out.count("\n| tiny ") == 3
 
 
-def test_storage_is_counted() -> None:
-    x = torch.rand(2, 4)
-    with torch.no_grad():
-        assert peak_of(OURS["validated"], Tiny(), x) > peak_of(OURS["plain"], Tiny(), x) > 0
-    assert largest_operation(Tiny(), x) > 0
+@pytest.mark.usefixtures("tiny_workload")
+def test_capture_of_time_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    command(monkeypatch, capture.main, *"--workload tiny --rounds 1 --no-memory --no-peers --without validated".split())
+    printed = capsys.readouterr().out
+    assert printed.count("\n| tiny ") == 2
+    assert "validated" not in printed
+
+
+@pytest.mark.usefixtures("tiny_workload")
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "numbers.json"
+    arguments = f"--timed tiny --measured tiny --rounds 1 --no-peers --json {file}".split()
+    assert command(monkeypatch, validate.main, *arguments) == 1  # a tiny model's overhead exceeds the bounds
+    found = json.loads(file.read_text())
+    storage = found["memory"]["tiny"]["storage_mib"]
+    assert storage["validated"] > storage["plain"] > 0
+    assert found["memory"]["tiny"]["largest_mib"] > 0
+    assert found["time"]["tiny"]["errors"] == {}
+    assert capsys.readouterr().out.count("\n| tiny ") == 2
+
+
+def test_a_measurement_in_a_new_process() -> None:
+    found = capture.run_child(measure="time", workload="1,000 draws", modes=["plain"], rounds=1, budget=1.0)
+    assert found["wall_ms"]["plain"] > 0
+
+
+@pytest.mark.parametrize("workload", ["chain of 2,000", "1,000 draws"])
+def test_a_workload_is_the_same_each_time(workload: str) -> None:
+    assert torch.equal(build(workload)[1], build(workload)[1])
+
+
+def test_grouping(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(grouping, "SIZES", (20,))
+    grouping.main()
+    printed = capsys.readouterr().out
+    assert all(f"\n| {graph} " in printed for graph in grouping.WORKLOADS)
+
+
+def test_load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(load, "_RUNS", 1)
+    load.main()
+    assert "the plugin" in capsys.readouterr().out
+
+
+def test_recorder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torchvision")
+    pytest.importorskip("PIL")
+    command(monkeypatch, recorder.main, "squeezenet1_1", "--steps", "1", "--batch", "1")
+    printed = capsys.readouterr().out
+    assert all(f"| squeezenet1_1 | {case} |" in printed for case in recorder.CASES)
+
+
+def test_recorder_of_one_case(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torchvision")
+    command(monkeypatch, recorder.main, *"squeezenet1_1 --steps 1 --batch 1 --case 1".split())
+    assert capsys.readouterr().out.count("| squeezenet1_1 |") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["--cpu"]], ids=["wall", "cpu"])
+def test_times(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torchvision")
+    from benchmarks import times
+
+    monkeypatch.setattr(times, "PASSES", 1)
+    command(monkeypatch, times.main, *arguments, "squeezenet1_1")
+    assert "\nsqueezenet1_1 " in capsys.readouterr().out
+
+
+def test_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("playwright.sync_api")
+    if shutil.which("chromium") is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    from benchmarks import page
+
+    model = save_drawing(samples.passed(), tmp_path)
+    write_site(samples.run(model), [model], tmp_path)
+    page.main(tmp_path / page_path(model))
+    printed = capsys.readouterr().out
+    assert "the drawing of all operations" in printed
+    assert "usable after" in printed

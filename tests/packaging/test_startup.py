@@ -12,6 +12,7 @@ HEAVY = {
     "PIL",
     "av",
     "executing",
+    "filelock",
     "graphviz",
     "jinja2",
     "numpy",

@@ -64,7 +64,7 @@ def test_no_input_is_named(pytester: pytest.Pytester, tiny_zoo):
     tiny_zoo.write_text('provider: "python:models.py:zoo"')
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:linear")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*no 'input' is named for this model, in 'defaults' or in a rule"])
+    result.stdout.fnmatch_lines(["*this model needs an 'input', in 'defaults' or in a rule"])
 
 
 def test_skip_and_xfail_with_a_reason(pytester: pytest.Pytester, tiny_zoo):

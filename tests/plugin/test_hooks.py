@@ -134,7 +134,7 @@ def test_a_hook_has_the_last_word_on_a_comparison(pytester: pytest.Pytester, ans
         (model,) = report_of(pytester)["models"]
         assert model["comparison"]["notes"][-1] == "a hook pytest_lens_compare says that it does not fail"
     if answer == "'no'":
-        result.stdout.fnmatch_lines(["pytest_lens_compare returned 'no' (str); it returns True where *"])
+        result.stdout.fnmatch_lines(["pytest_lens_compare: expected True if *, got 'no' (str)"])
 
 
 def test_what_is_known_of_a_model_outlives_a_hook_that_raises(pytester: pytest.Pytester):
@@ -224,9 +224,9 @@ def pytest_lens_make_runner(config, options, limits):
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
-        ("environment(config): return 1", "*pytest_lens_environment returned 1 (int); it returns a mapping of names *"),
-        ("environment(config): return {'a': 1}", "*pytest_lens_environment returned {'a': 1} (dict); it returns *"),
-        ("report_notes(config): return 1", "*pytest_lens_report_notes returned 1 (int); it returns text*"),
+        ("environment(config): return 1", "*pytest_lens_environment: expected a mapping of names to text, got 1 (int)"),
+        ("environment(config): return {'a': 1}", "*pytest_lens_environment: expected *, got {'a': 1} (dict)"),
+        ("report_notes(config): return 1", "*pytest_lens_report_notes: expected text, or a list of text, got 1 (int)"),
         ("compare(confg): return 1", "*Argument(s) {'confg'} are declared in the hookimpl but *"),
     ],
 )

@@ -132,7 +132,7 @@ def test_limits_and_signals_cost_one_model_each(pytester: pytest.Pytester, zoo, 
     ("option", "message"),
     [
         ("--lens-timeout=0", "*--lens-timeout: expected a positive number of seconds, got '0'"),
-        ("--lens-memory=much", "*--lens-memory: expected an amount of memory as '8 GiB'*"),
+        ("--lens-memory=much", "*--lens-memory: expected an amount of memory such as '8 GiB' or '500 MiB', got 'much'"),
     ],
 )
 def test_wrong_limits_are_usage_errors(pytester: pytest.Pytester, zoo, option: str, message: str):

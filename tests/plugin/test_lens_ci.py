@@ -47,7 +47,7 @@ def test_a_folder_in_its_place_is_a_usage_error(pytester: pytest.Pytester, optio
     pytester.mkdir("taken")
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", f"{option}=taken")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*{option}: *taken is a folder; name a file"])
+    result.stderr.fnmatch_lines([f"*{option}: expected a file, got *taken, which is a folder"])
 
 
 def test_a_file_that_cannot_be_written_fails_the_run(pytester: pytest.Pytester):

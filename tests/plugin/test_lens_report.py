@@ -67,7 +67,7 @@ def test_a_file_in_its_place_is_a_usage_error(pytester: pytest.Pytester):
     pytester.path.joinpath("out").write_text("")
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-report=out")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--lens-report: *out is a file; name a folder that can be written to"])
+    result.stderr.fnmatch_lines(["*--lens-report: expected a folder that can be written to, got *out, which is a file"])
 
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error(pytester: pytest.Pytester):

@@ -58,8 +58,8 @@ def test_workers_share_one_table(pytester: pytest.Pytester):
         (b"a,b\n1,2\n", "has no column 'zoo' and no column 'model', but a, b"),
         (b"zoo;model\ntiny;mlp\n", "has no column 'zoo' and no column 'model', but zoo;model"),
         (b"zoo,model,remark,remark\n", "has the column 'remark' twice"),
-        (b"\x89PNG\r\n\x1a\n\x00\xff", "is no text in UTF-8"),
-        (b'zoo,model\n"tiny,mlp\n', "is no CSV file (unexpected end of data)"),
+        (b"\x89PNG\r\n\x1a\n\x00\xff", "is not UTF-8 text"),
+        (b'zoo,model\n"tiny,mlp\n', "is not a CSV file (unexpected end of data)"),
     ],
 )
 def test_a_file_of_something_else_is_refused_before_any_model(pytester: pytest.Pytester, content: bytes, reason: str):
@@ -67,18 +67,24 @@ def test_a_file_of_something_else_is_refused_before_any_model(pytester: pytest.P
     table.write_bytes(content)
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-table=other.csv")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = f"ERROR: --lens-table: {table} {reason}, so it is no table of results and stays as it is: name another file"
-    assert told in result.errlines
+    refusal = f"expected a table of results, got {table}, which {reason} and stays as it is: name another file"
+    assert f"ERROR: --lens-table: {refusal}" in result.errlines
     assert table.read_bytes() == content
 
 
-@pytest.mark.parametrize(("row", "why"), [("tiny,mlp,a,b", "more cells than there are columns"), ("x,y,", "x:y again")])
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("tiny,mlp,a,b", "expected at most 3 cells, got 4"),
+        ("x,y,", "expected one row for each model, got x:y again"),
+    ],
+)
 def test_a_row_that_would_be_lost_is_told_with_its_line(pytester: pytest.Pytester, row: str, why: str):
     table = pytester.path / "results.csv"
     table.write_text(f"zoo,model,remark\nx,y,mine\n{row}\n")
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-table=results.csv")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"ERROR: --lens-table: {table}:3: the row has {why}: correct it, or name another file" in result.errlines
+    assert f"ERROR: --lens-table: {table}:3: {why}: correct the row, or name another file" in result.errlines
 
 
 def test_what_is_no_file_is_refused(pytester: pytest.Pytester):
@@ -87,10 +93,10 @@ def test_what_is_no_file_is_refused(pytester: pytest.Pytester):
     (pytester.path / "loop").symlink_to("loop")
     os.mkfifo(pytester.path / "pipe")
     for name, told in [
-        ("folder", "folder is a folder: name a file"),
-        ("file/x.csv", "file is a file; name a folder that can be written to"),
+        ("folder", "folder, which is a folder"),
+        ("file/x.csv", "expected a folder that can be written to, got *file, which is a file"),
         ("loop", "loop cannot be read (Too many levels of symbolic links): name another file"),
-        ("pipe", "pipe is no plain file: name a file"),
+        ("pipe", "pipe, which is not a plain file"),
     ]:
         result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", f"--lens-table={name}")
         assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -117,7 +117,7 @@ def test_a_yaml_file_that_nobody_collects_is_told_why(pytester: pytest.Pytester,
     result = pytester.runpytest_inprocess(argument)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        [f"ERROR: *{argument}", "(it is no zoo file of pytest-torchlens: it has no key 'provider')"]
+        [f"ERROR: *{argument}", "(it is not a zoo file of pytest-torchlens: it has no key 'provider')"]
     )
 
 
@@ -183,7 +183,7 @@ def test_a_rootdir_elsewhere(pytester: pytest.Pytester, tmp_path):
     [
         ("tinny:mlp", "*unknown zoo 'tinny': did you mean 'tiny'?"),
         ("tiny:mpl", "*zoo 'tiny' has no model 'mpl': did you mean 'mlp'?"),
-        ("tiny:q*", "*no model of zoo 'tiny' fits 'q[*]': 8 are known, for example broken, dies, drifts"),
+        ("tiny:q*", "*no model of zoo 'tiny' matches 'q[*]': 8 are known, for example broken, dies, drifts"),
         ("tiny:mlp,", "*zoo 'tiny' has no model ''*"),
     ],
 )
@@ -219,17 +219,19 @@ def test_a_wrong_key_is_a_usage_error_with_its_line(pytester: pytest.Pytester, t
 def test_a_rule_about_no_model_is_a_warning(pytester: pytest.Pytester, tiny_zoo):
     tiny_zoo.write_text(tiny_zoo.read_text() + "rules:\n  - {match: 'mlq*', seed: 1}\n")
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--co")
-    result.stdout.fnmatch_lines(["*ZooWarning: *tiny.yaml:6: no model of zoo 'tiny' fits 'mlq[*]'*"])
+    result.stdout.fnmatch_lines(["*ZooWarning: *tiny.yaml:6: no model of zoo 'tiny' matches 'mlq[*]'*"])
     strict = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--co", "-W", "error")
     assert strict.ret == pytest.ExitCode.USAGE_ERROR
-    strict.stderr.fnmatch_lines(["ERROR: *tiny.yaml:6: no model of zoo 'tiny' fits 'mlq[*]'*"])
+    strict.stderr.fnmatch_lines(["ERROR: *tiny.yaml:6: no model of zoo 'tiny' matches 'mlq[*]'*"])
 
 
 def test_a_zoo_file_without_provider_is_told_so(pytester: pytest.Pytester):
     pytester.path.joinpath("mine.yaml").write_text("defaults: {seed: 1}\n")
     result = pytester.runpytest_inprocess("mine.yaml")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *mine.yaml:1: 'provider' says where the models come from*missing"])
+    result.stderr.fnmatch_lines(
+        ["ERROR: *mine.yaml:1: provider: expected the source of the models, such as timm, got *"]
+    )
 
 
 def test_marks_of_the_file_select_items(pytester: pytest.Pytester, tiny_zoo):
@@ -303,4 +305,4 @@ def test_such_a_model_runs_in_a_worker_and_has_a_page(pytester: pytest.Pytester,
 def test_near_names_of_such_are_given(pytester: pytest.Pytester, tiny_zoo):
     tiny_zoo.with_name("models.py").write_text(ODD)
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:net[v3]")
-    result.stderr.fnmatch_lines(["*no model of zoo 'tiny' fits 'net[[]v3]': did you mean 'net[[]v2]' or *"])
+    result.stderr.fnmatch_lines(["*no model of zoo 'tiny' matches 'net[[]v3]': did you mean 'net[[]v2]' or *"])

@@ -91,7 +91,8 @@ def test_a_sample_takes_all_families_alike_and_is_the_same_for_a_seed(pytester: 
         ("--lens-limit=0", "*--lens-limit: expected a positive number of models, got '0'"),
         ("--lens-sample=many", "*--lens-sample: expected a positive number of models, got 'many'"),
         ("--lens-sample=3,x", "*--lens-sample: expected a seed of 0 or more, got 'x'"),
-        ("--lens-size=quick", "*--lens-size: no size class 'quick': known are fast, huge, slow"),
+        ("--lens-size=fats", "*--lens-size: expected fast, slow, huge, got 'fats' (did you mean 'fast'?)"),
+        ("--lens-size=quick", "*--lens-size: expected fast, slow, huge, got 'quick'"),
     ],
 )
 def test_what_is_wrong_is_a_usage_error(pytester: pytest.Pytester, option: str, message: str):

@@ -155,8 +155,8 @@ def test_by_a_fixture(tracked, number, request):
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
-        ("no_nam=True", "marker lens_expect: there is no expectation or option 'no_nam'; did you mean 'no_nan'*"),
-        ("no_nan=True, evry=3", "marker lens_expect: there is no expectation or option 'evry'; did you mean 'every'*"),
+        ("no_nam=True", "marker lens_expect: unknown expectation or option 'no_nam'; did you mean 'no_nan'*"),
+        ("no_nan=True, evry=3", "marker lens_expect: unknown expectation or option 'evry'; did you mean 'every'*"),
         ("grad_norm=3", "marker lens_expect: grad_norm: expected a range *, got 3*"),
         ("every=0", "marker lens_expect: every: expected a whole number *, got 0*"),
         ("no_nan=True, size=5", "marker lens_expect: size: expected width and height*, got 5*"),
@@ -164,7 +164,7 @@ def test_by_a_fixture(tracked, number, request):
         ("no_nan=True, title=5", "marker lens_expect: title: expected a string, got 5*"),
         ("no_nan=True, videos='no'", "marker lens_expect: videos: expected True or False, got 'no'*"),
         ("no_nan=True, layers=5", "marker lens_expect: layers: expected one glob*, got 5*"),
-        ("", "marker lens_expect expects nothing: say what*"),
+        ("", "marker lens_expect: expected keywords such as no_nan=True, got none"),
         ("no_nan=False", "marker lens_expect: expected at least one expectation*"),
         ("True", "marker lens_expect takes keywords only*"),
     ],

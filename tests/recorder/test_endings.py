@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch.optim import optimizer
 
 from pytest_torchlens.recorder import Recorder
 from pytest_torchlens.recorder import RecorderError
+from pytest_torchlens.recorder import output
 from pytest_torchlens.recorder import process
 from pytest_torchlens.recorder.process import Counts
 from pytest_torchlens.recorder.worker import sink
@@ -309,7 +311,6 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path):
     recorder.close()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="folders are not locked there")
 def test_a_folder_belongs_to_one_recorder_at_a_time(tmp_path: Path):
     model, other = small_model(), small_model()
     with Recorder(tmp_path, every=1, videos=False, page=False, timeout=PATIENCE) as first:
@@ -324,6 +325,38 @@ def test_a_folder_belongs_to_one_recorder_at_a_time(tmp_path: Path):
     with Recorder(tmp_path, videos=False, page=False, timeout=PATIENCE) as third:
         third.track_layers(other)
         train(other, 1, third)
+    assert not any(path.name.endswith(".lock") for path in tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_neither_keeps_nor_releases_the_folder(tmp_path: Path):
+    first = output.RecordingFolder(tmp_path)
+    release, wait = os.pipe()
+    child = os.fork()
+    if child == 0:
+        first.close()
+        os.write(wait, b"x")
+        time.sleep(PATIENCE)
+        os._exit(0)
+    try:
+        os.read(release, 1)
+        with pytest.raises(RecorderError, match="another recorder writes into it"):
+            output.RecordingFolder(tmp_path)
+        first.close()
+        output.RecordingFolder(tmp_path).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_a_killed_process_left_over_locks_nothing(tmp_path: Path):
+    script = "import os, sys, pathlib; from pytest_torchlens.recorder.output import RecordingFolder; "
+    script += "folder = RecordingFolder(pathlib.Path(sys.argv[1])); os._exit(9)"
+    subprocess.run([sys.executable, "-c", script, tmp_path], check=False)
+    assert [path.name for path in tmp_path.iterdir()] == [output.LOCK]
+    output.RecordingFolder(tmp_path).close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_beside_that_starts_late_removes_nothing_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

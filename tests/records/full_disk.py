@@ -1,29 +1,28 @@
 """Calls each function that writes a whole file, under a limit on file sizes that acts like a full disk.
 
-``python -m tests.records.full_disk FOLDER`` prints, as JSON by writer, the error and the partial files that are left.
+``python -m tests.records.full_disk FOLDER`` prints, as JSON by writer, the error and the files that changed or are new.
+Each writer is a generator: it prepares its folder, yields, and then writes what does not fit.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from pytest_torchlens import log_forward_pass
-from pytest_torchlens.baseline.saved_activations import keep
+from pytest_torchlens.baseline.saved_activations import save_activations
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.draw.drawing import write_drawing
-from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.plugin.results import ReportFolder
 from pytest_torchlens.recorder.worker.tables import COLUMNS
 from pytest_torchlens.recorder.worker.tables import to_parquet
@@ -33,75 +32,129 @@ from pytest_torchlens.records import write_atomically
 from pytest_torchlens.report import ResultTable
 from pytest_torchlens.run import find_environment
 
-LIMIT = 2_000
+LIMIT = 1_000
 UNLIMITED = resource.RLIM_INFINITY
-NOTES = (os.urandom(4_000).hex(),)
+MODEL = nn.Sequential(*(nn.Linear(50, 50) for _ in range(9))).eval()
+SMALL = MODEL[:1]
+X = torch.rand(20, 50)
+NOTES = tuple(map(str, torch.rand(LIMIT).tolist()))
+Writer = Iterator[None]
 
 
-MODEL = nn.Sequential(nn.Linear(50, 50), *(nn.ReLU() for _ in range(20))).eval()
+def text(folder: Path) -> Writer:
+    write_atomically(folder / "a.txt", "old")
+    yield
+    write_atomically(folder / "a.txt", "new" * LIMIT)
 
 
-def a_pass() -> ModelHistory:
-    return log_forward_pass(MODEL, torch.rand(20, 50))
+def baseline(folder: Path) -> Writer:
+    store = Store(folder / "lens_baselines", folder / ".lens" / "pending")
+    store.accept("net", take(log_forward_pass(SMALL, X), find_environment()))
+    snapshot = take(log_forward_pass(MODEL, X), find_environment())
+    yield
+    store.accept("net", snapshot)
 
 
-def activations(folder: Path) -> None:
-    history = a_pass()
-    keep(folder, history, take(history, find_environment()))
+def pending(folder: Path) -> Writer:
+    store = Store(folder / "lens_baselines", folder / ".lens" / "pending")
+    store.keep("net", take(log_forward_pass(SMALL, X), find_environment()))
+    snapshot = take(log_forward_pass(MODEL, X), find_environment())
+    yield
+    store.keep("net", snapshot)
 
 
-def parquet(folder: Path) -> None:
-    lines = [COLUMNS, *(("loss", "scalar", n, n, 1, *[0] * (len(COLUMNS) - 5)) for n in range(9_000))]
-    source = folder / "series.csv"
-    resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
-    with source.open("w", newline="") as file:
-        csv.writer(file).writerows(lines)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, UNLIMITED))
-    to_parquet(source)
+def results(folder: Path) -> Writer:
+    reports = ReportFolder(folder, {})
+    reports.write(ModelReport(zoo="a", name="b"))
+    yield
+    reports.write(ModelReport(zoo="a", name="b", notes=NOTES))
 
 
-def streamed(folder: Path) -> None:
+def results_table(folder: Path) -> Writer:
+    table = ResultTable(folder / "t.csv")
+    table.add(ModelReport(zoo="a", name="b"), Environment())
+    yield
+    table.add(ModelReport(zoo="a", name="c", inputs=NOTES), Environment())
+
+
+def drawing(folder: Path) -> Writer:
+    write_drawing("digraph {}", folder / "a.dot")
+    yield
+    write_drawing("digraph {}" + " " * LIMIT, folder / "a.dot")
+
+
+def activations(folder: Path) -> Writer:
+    history = log_forward_pass(MODEL, X)
+    snapshot = take(history, find_environment())
+    yield
+    save_activations(folder, history, snapshot)
+
+
+def history(folder: Path) -> Writer:
+    found = log_forward_pass(MODEL, X)
+    yield
+    found.save(folder)
+
+
+def parquet(folder: Path) -> Writer:
+    numbers = torch.arange(LIMIT * len(COLUMNS)).reshape(LIMIT, -1)[:, 2:].tolist()
+    with (folder / "series.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *(("loss", "scalar", *row) for row in numbers)])
+    yield
+    to_parquet(folder / "series.csv")
+
+
+def streamed_activations(folder: Path) -> Writer:
     writer = TensorWriter(folder)
-    writer.write("x", torch.rand(5_000))
+    writer.write("x", torch.rand(LIMIT))
+    yield
     writer.flush()
 
 
-WRITERS = {
-    "text": lambda folder: write_atomically(folder / "a.txt", "x" * 9_000),
-    "baseline": lambda folder: _store(folder).accept("net", take(a_pass(), find_environment())),
-    "pending": lambda folder: _store(folder).keep("net", take(a_pass(), find_environment())),
-    "results": lambda folder: ReportFolder(folder, {}).write(ModelReport(zoo="a", name="b", notes=NOTES)),
-    "table": lambda folder: [
-        ResultTable(folder / "t.csv").add(ModelReport(zoo="a", name=str(n), notes=("x" * 300,)), Environment())
-        for n in range(9)
-    ],
-    "drawing": lambda folder: write_drawing("digraph {}" + " " * 9_000, folder / "a.dot"),
-    "activations": activations,
-    "history": lambda folder: a_pass().save(folder / "run"),
-    "parquet": parquet,
-    "streamed": streamed,
-}
+def unselected_activations(folder: Path) -> Writer:
+    writer = TensorWriter(folder)
+    writer.write("x", torch.rand(LIMIT))
+    writer.write("y", torch.rand(LIMIT))
+    writer.flush()
+    yield
+    try:
+        writer.keep_only({"x"})
+    finally:
+        assert writer.names == {"x", "y"}
 
 
-def _store(folder: Path) -> Store:
-    return Store(folder / "lens_baselines", folder / ".lens" / "pending")
+WRITERS = (
+    *(text, baseline, pending, results, results_table, drawing, activations, history, parquet),
+    *(streamed_activations, unselected_activations),
+)
 
 
-def on_full_disk(write: Callable[[Path], object], folder: Path) -> tuple[str, list[str]]:
-    """Return the error and the partial files."""
-    folder.mkdir(parents=True)
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def error_on_full_disk(writer: Writer) -> str:
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, UNLIMITED))
     try:
-        write(folder)
-        error = ""
-    except Exception as raised:  # noqa: BLE001 - each writer has an error of its own
-        error = f"{type(raised).__name__}: {raised}"
+        next(writer, None)
+    except Exception as error:  # noqa: BLE001 - each writer has an error of its own
+        return f"{type(error).__name__}: {error}"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
-    return error, [path.name for path in folder.rglob("*") if path.name.endswith(".part")]
+    return ""
+
+
+def outcome(write, folder: Path) -> tuple[str, list[str]]:
+    """Return the error, and the files that are not as they were before."""
+    folder.mkdir(parents=True)
+    writer = write(folder)
+    next(writer)
+    before = contents(folder)
+    error, after = error_on_full_disk(writer), contents(folder)
+    return error, sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    found = {name: on_full_disk(write, Path(sys.argv[1]) / name) for name, write in WRITERS.items()}
+    found = {write.__name__: outcome(write, Path(sys.argv[1]) / write.__name__) for write in WRITERS}
     sys.stdout.write(json.dumps(found))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_torchlens.records import replacing
 from pytest_torchlens.records import write_atomically
 
 ROOT = Path(__file__).parents[2]
@@ -23,12 +24,35 @@ def full_disk(tmp_path_factory):
 
 
 def test_every_writer_raises_on_a_full_disk(full_disk):
-    assert len(full_disk) == 10
+    assert len(full_disk) == 11
     assert {name: error for name, (error, _) in full_disk.items() if "too large" not in error} == {}
 
 
-def test_no_writer_leaves_a_partial_file(full_disk):
+def test_a_full_disk_changes_no_file_and_leaves_no_new_one(full_disk):
     assert {name: files for name, (_, files) in full_disk.items() if files} == {}
+
+
+@pytest.mark.parametrize("content", ["a\nb\udce9", b"a\nb\\udce9"], ids=["text", "bytes"])
+def test_text_and_bytes_arrive_in_new_folders(tmp_path, content):
+    path = tmp_path / "new" / "folder" / "file"
+    assert write_atomically(path, content) == path
+    assert path.read_bytes() == b"a\nb\\udce9"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_an_error_that_names_the_file(tmp_path):
+    path = tmp_path / "new" / "file"
+    with pytest.raises(FileNotFoundError) as caught:
+        write_atomically(path, "x", make_folders=False)
+    assert str(caught.value).endswith(repr(str(path)))
+
+
+def test_a_block_that_is_interrupted_leaves_the_old_file(tmp_path):
+    path = write_atomically(tmp_path / "file", "old")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as part:  # noqa: PT012 - it writes, then it is interrupted
+        part.write_text("new")
+        raise KeyboardInterrupt
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"file": "old"}
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

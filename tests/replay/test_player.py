@@ -136,8 +136,8 @@ def test_an_edge_to_an_overwritten_value_is_wrong():
 def test_an_argument_that_no_call_made_is_missing():
     recording = record(Function(lambda x: x.sin().cos()), (X,))
     with Player(recording) as player:
-        assert player.missing(recording.calls[0]) == []
-        assert player.missing(recording.calls[1]) == ["0"]
+        assert player.missing_arguments(recording.calls[0]) == []
+        assert player.missing_arguments(recording.calls[1]) == ["0"]
 
 
 # -- memory --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_torchlens.capture.patches import module_calls_seen
+from pytest_torchlens.capture.patches import module_calls_intercepted
 from pytest_torchlens.records import Status
 from pytest_torchlens.run.module_calls import Autotrace
 from pytest_torchlens.validate import PARTS
@@ -159,7 +159,7 @@ def test_nothing_stays_on_after_what_is_no_error(stop):
 
     autotrace = Autotrace()
     autotrace.begin("test", plan())
-    with module_calls_seen(), pytest.raises(stop), autotrace.on():
+    with module_calls_intercepted(), pytest.raises(stop), autotrace.on():
         Function(forward)(X)
     assert nn.Module.__call__ is CALL
     assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
@@ -173,7 +173,7 @@ def test_a_test_may_replace_module_calls_itself(monkeypatch):
         seen.append(type(module))
         return before(module, *args)
 
-    with module_calls_seen():
+    with module_calls_intercepted():
         before = nn.Module.__call__
         monkeypatch.setattr(nn.Module, "__call__", spy)
         autotrace = Autotrace()

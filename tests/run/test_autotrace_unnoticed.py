@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from pytest_torchlens import log_forward_pass
-from pytest_torchlens.capture.patches import module_calls_seen
+from pytest_torchlens.capture.patches import module_calls_intercepted
 from pytest_torchlens.records import Status
 from tests.models import Function
 from tests.run.traced import CALL
@@ -193,7 +193,7 @@ def test_the_module_call_that_is_heard_looks_like_that_of_torch():
         return *named, inspect.signature(call), inspect.getsource(call), inspect.unwrap(call)
 
     plain = facts()
-    with module_calls_seen():
+    with module_calls_intercepted():
         assert nn.Module.__call__ is not CALL
         assert facts() == plain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_torchlens.capture.patches import module_calls_seen
+from pytest_torchlens.capture.patches import module_calls_intercepted
 from pytest_torchlens.run.module_calls import Autotrace
 from pytest_torchlens.run.module_calls import Plan
 from pytest_torchlens.validate import PARTS
@@ -22,7 +22,7 @@ def traced(test, autotrace=None, name="test", **changes):
     """Return what a test returned or raised, and what was found in it."""
     autotrace = autotrace or Autotrace()
     autotrace.begin(name, plan(**changes))
-    with module_calls_seen(), autotrace.on():
+    with module_calls_intercepted(), autotrace.on():
         try:
             result = test()
         except Exception as error:  # noqa: BLE001 - compared with that of a plain run

@@ -242,8 +242,8 @@ def child_dropped_from_the_graph(scene):
 
 @kind
 def child_added_to_the_graph(scene):
-    strangers = [node for node in scene.history.nodes if node.number > scene.number and node.kind == "operation"]
-    for node in strangers if scene.nodes else ():
+    later_nodes = [node for node in scene.history.nodes if node.number > scene.number and node.kind == "operation"]
+    for node in later_nodes if scene.nodes else ():
         if not any(parent is scene.nodes[0] for parent, _, _ in node.parents):
             scene.nodes[0].children.append(node)
             return "invariants", {scene.label}

@@ -100,7 +100,7 @@ def random_state_of_another_draw(scene):
 
 @kind
 def autocast_made_up(scene):
-    if not scene.call.info.heeds_settings:
+    if not scene.call.info.depends_on_settings:
         return None
     grad, inference, _, *rest = scene.recording.ambient.rows[scene.call.ambient]
     scene.recording.ambient.rows.append((grad, inference, (("cpu", torch.bfloat16, True),), *rest))

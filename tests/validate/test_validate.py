@@ -16,6 +16,8 @@ import pytest_torchlens as tl
 from pytest_torchlens.capture import record
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
+from pytest_torchlens.validate.observer import RunDigests
+from pytest_torchlens.validate.observer import compare
 from tests.models import DemoNetwork
 from tests.models import Function
 from tests.models import SmallConvNet
@@ -118,6 +120,14 @@ def test_observer_sees_a_model_that_notices_being_recorded():
     verdict = validate(Function(forward), (torch.ones(2),)).verdict
     assert failures(verdict)[0] == ("observer", "", "output differs between the recorded and the plain run")
     assert verdict.part("replay").status is Status.PASSED
+
+
+def test_uninitialised_outputs_are_known_by_their_path():
+    verdict = validate(Function(lambda x: {"output a ": torch.empty(4), "b": x * 2}), (torch.ones(2),)).verdict
+    assert failures(verdict) == []
+    traced, plain = RunDigests("dict", {"output a ": "1"}, {}), RunDigests("dict", {"output a ": "2"}, {})
+    assert compare(traced, plain, {"output a "}).status is Status.PASSED
+    assert compare(traced, plain, {"a"}).num_failures == 1
 
 
 def test_observer_sees_state_left_otherwise():
@@ -368,14 +378,14 @@ class CallsForwardOfATracedChild(nn.Module):
         return self.child.forward(x) * 2
 
 
-UNSEEN = {
+UNTRACED = {
     "forward of a traced child": (CallsForwardOfATracedChild, (2, 4)),
     "set": (lambda: Function(lambda x: torch.empty(0).set_(x * 2) + 1), (4,)),
 }
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-@pytest.mark.parametrize(("build", "shape"), UNSEEN.values(), ids=UNSEEN)
+@pytest.mark.parametrize(("build", "shape"), UNTRACED.values(), ids=UNTRACED)
 def test_the_watch_adds_nothing_to_the_record_and_reports_what_it_lacks(build, shape):
     model, x = build(), torch.rand(shape)
     names = [[call.info.name for call in record(model, (x,), watch=watch).calls] for watch in (False, True)]

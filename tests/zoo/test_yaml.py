@@ -74,29 +74,29 @@ def test_a_day_is_text(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('seed: !!int "abc"', "'abc' is no int"),
-        ("kwargs: {a: 0x_}", "'0x_' is no int"),
-        ("skip: !!timestamp now", "'now' is no timestamp"),
-        ("skip: !!bool maybe", "'maybe' is no bool"),
-        ("kwargs: !!map text", "'text' is no map"),
-        ("kwargs: !!map [1]", "a list or mapping is no map"),
+        ('seed: !!int "abc"', "expected int, got 'abc'"),
+        ("kwargs: {a: 0x_}", "expected int, got '0x_'"),
+        ("skip: !!timestamp now", "expected timestamp, got 'now'"),
+        ("skip: !!bool maybe", "expected bool, got 'maybe'"),
+        ("kwargs: !!map text", "expected map, got 'text'"),
+        ("kwargs: !!map [1]", "expected map, got a list or mapping"),
         (
             "input: {shape: {{ n }}}",
-            r"a key is a word, not a mapping: if '\{\{ ... \}\}' is of a template, fill that in",
+            r"expected text as a key, got a mapping: if '\{\{ ... \}\}' belongs to a template, fill that in",
         ),
-        ("? [a, b]", r"a key is a word, not \['a', 'b'\]"),
-        ("kwargs: {<<: {1: 2}}", "a key is a word, not 1"),
-        ("kwargs: {<<: {[a]: 2}}", r"a key is a word, not \['a'\]"),
-        ("skip: a\x01b", r"'\\x01' is no character that YAML allows"),
+        ("? [a, b]", r"expected text as a key, got \['a', 'b'\]"),
+        ("kwargs: {<<: {1: 2}}", "expected text as a key, got 1"),
+        ("kwargs: {<<: {[a]: 2}}", r"expected text as a key, got \['a'\]"),
+        ("skip: a\x01b", r"YAML does not allow the character '\\x01': remove it"),
         ("kwargs: &a {b: *a}", "found unconstructable recursive node"),
         ("skip: a\n---\nskip: b", "expected a single document in the stream, but found another document"),
     ],
 )
-def test_yaml_that_cannot_be_read_is_told_with_its_line(tmp_path: Path, line: str, message: str):
+def test_an_error_in_yaml_names_its_line(tmp_path: Path, line: str, message: str):
     with pytest.raises(ZooError, match=rf"mine.yaml:[345]: {message}"):
         settings(tmp_path, line)
 
 
-def test_what_is_nested_too_deep_is_told(tmp_path: Path):
-    with pytest.raises(ZooError, match=r"mine.yaml: lists and mappings are nested too deep"):
+def test_too_deep_nesting_is_an_error(tmp_path: Path):
+    with pytest.raises(ZooError, match=r"mine.yaml: lists and mappings are nested too deeply"):
         settings(tmp_path, f"kwargs: {{a: {'[' * sys.getrecursionlimit()}")

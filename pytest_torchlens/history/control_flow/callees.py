@@ -1,4 +1,4 @@
-"""Which functions of the model's code called which, as far as the recording tells."""
+"""Which functions of the model's code called which, where the recording shows it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from pytest_torchlens.history.source import by_identity
 from pytest_torchlens.history.source import model_frames_of
 
 _Chain = tuple[ModuleCall | None, Frames]
-"""Code positions below a module call."""
+"""A module call, and the code positions below it."""
 
 
 class Callees:
-    """The functions that each call in the source ran, and those that were run by themselves.
+    """The functions that each call in the source ran, and the recursive functions.
 
     Parameters
     ----------
@@ -49,17 +49,17 @@ class Callees:
         self._recursive = set(self._find_recursive())
 
     def is_recursive(self, module: ModuleCall | None, code: CodeType) -> bool:
-        """Return whether a function was run by itself, as a part of one module."""
+        """Return whether a function called itself while it ran in one module."""
         return (module and module.address, id(code)) in self._recursive
 
     def parameters(self, argument: ast.expr) -> Iterator[tuple[Function, str]]:
-        """Yield the functions that were called with an expression, and their name for it."""
+        """Yield the functions that were called with an argument, and the name of the parameter that received it."""
         place: ast.AST = argument
         if isinstance(above := parent_of(place), ast.keyword):
             place, above = above, parent_of(above)
         if not isinstance(above, ast.Call):
             return
-        for code in self._called.get(above, ()):
+        for code in self._codes_by_call.get(above, ()):
             function = function_of(code)
             name = _parameter(above, place, function) if function is not None else None
             if function is not None and name is not None:
@@ -74,15 +74,15 @@ class Callees:
                 yield call.address, id(self._forward.get(id(call)))
 
     @functools.cached_property
-    def _called(self) -> dict[ast.AST, dict[CodeType, None]]:
-        found: dict[ast.AST, dict[CodeType, None]] = defaultdict(dict)
+    def _codes_by_call(self) -> dict[ast.AST, dict[CodeType, None]]:
+        codes: dict[ast.AST, dict[CodeType, None]] = defaultdict(dict)
         for caller, code in self._pairs():
             if (node := node_at(*caller)) is not None:
-                found[node][code] = None
-        return found
+                codes[node][code] = None
+        return codes
 
     def _pairs(self) -> Iterator[tuple[tuple[CodeType, int], CodeType]]:
-        """Yield code and instruction that called, and what it called."""
+        """Yield each pair of a caller, as code and instruction, and the code that it called."""
         for _, frames in self._chains.values():
             for inner, outer in itertools.pairwise(model_frames_of(frames)):
                 yield outer, inner[0]
@@ -94,12 +94,12 @@ class Callees:
 
 def _outermost(frames: Frames) -> CodeType:
     code = frames[-2]
-    assert isinstance(code, CodeType)  # noqa: S101 - codes and positions come in turn
+    assert isinstance(code, CodeType)  # noqa: S101 - codes and positions alternate
     return code
 
 
 def _parameter(call: ast.Call, argument: ast.AST, function: Function) -> str | None:
-    """Return the name of the parameter that takes an argument of a call; None where stars hide it."""
+    """Return the name of the parameter that takes an argument of a call; None if a starred argument hides it."""
     if isinstance(argument, ast.keyword):
         return argument.arg
     names = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)][_is_method(function) :]
@@ -110,7 +110,7 @@ def _parameter(call: ast.Call, argument: ast.AST, function: Function) -> str | N
 
 
 def _is_method(function: Function) -> bool:
-    """Return whether a function is given what it is called on before its arguments."""
+    """Return whether a function receives ``self`` or ``cls`` before its arguments."""
     static = any(getattr(part, "id", "") == "staticmethod" for part in getattr(function, "decorator_list", ()))
     return isinstance(parent_of(function), ast.ClassDef) and not static
 

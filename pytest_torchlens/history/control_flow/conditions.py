@@ -13,122 +13,65 @@ from typing import Any
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.history.control_flow.expressions import Unknown
-from pytest_torchlens.history.control_flow.expressions import asked
 from pytest_torchlens.history.control_flow.expressions import carry
+from pytest_torchlens.history.control_flow.expressions import expression_and_value
 from pytest_torchlens.history.control_flow.expressions import last_in_turn
 from pytest_torchlens.history.control_flow.syntax import ancestors
-from pytest_torchlens.history.control_flow.syntax import called
-from pytest_torchlens.history.control_flow.syntax import decided_by
+from pytest_torchlens.history.control_flow.syntax import called_name
 from pytest_torchlens.history.control_flow.syntax import lines_of
 from pytest_torchlens.history.control_flow.syntax import node_at
+from pytest_torchlens.history.control_flow.syntax import owner_of_condition
 from pytest_torchlens.history.control_flow.syntax import parent_of
 from pytest_torchlens.history.control_flow.syntax import reads_around
 from pytest_torchlens.history.control_flow.syntax import text_of
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.graph import by_value
 from pytest_torchlens.history.source import by_identity
-from pytest_torchlens.history.source import describe
 from pytest_torchlens.history.source import frames
 from pytest_torchlens.history.source import is_model_code
 from pytest_torchlens.history.source import model_frames
+from pytest_torchlens.history.source import place_of
 from pytest_torchlens.records import EscapeRecord
 
 
-def in_cycles(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return for each node that lies on a cycle the number of its strongly connected component.
-
-    Tarjan's algorithm (SIAM Journal on Computing 1, 1972), without recursion.
-    """
-    after: dict[int, dict[int, None]] = defaultdict(dict)
-    for tail, head in edges:
-        after[tail][head] = None
-    search = _Search(after)
-    for node in list(after):
-        if node not in search.index:
-            search.start(node)
-    return search.component
-
-
-class _Search:
-    def __init__(self, after: dict[int, dict[int, None]]) -> None:
-        self._after = after
-        self.index: dict[int, int] = {}
-        self.component: dict[int, int] = {}
-        self._low: dict[int, int] = {}
-        self._open: list[int] = []
-        self._is_open: set[int] = set()
-        self._path: list[tuple[int, Iterator[int]]] = []
-
-    def start(self, node: int) -> None:
-        self._enter(node)
-        while self._path:
-            tail, heads = self._path[-1]
-            head = next(heads, None)
-            if head is None:
-                self._leave(tail)
-            elif head not in self.index:
-                self._enter(head)
-            elif head in self._is_open:
-                self._low[tail] = min(self._low[tail], self.index[head])
-
-    def _enter(self, node: int) -> None:
-        self.index[node] = self._low[node] = len(self.index)
-        self._open.append(node)
-        self._is_open.add(node)
-        self._path.append((node, iter(self._after.get(node, ()))))
-
-    def _leave(self, node: int) -> None:
-        self._path.pop()
-        if self._path:
-            above = self._path[-1][0]
-            self._low[above] = min(self._low[above], self._low[node])
-        if self._low[node] == self.index[node]:
-            self._close(node)
-
-    def _close(self, first: int) -> None:
-        part = [self._open.pop()]
-        while part[-1] != first:
-            part.append(self._open.pop())
-        self._is_open.difference_update(part)
-        if len(part) > 1 or first in self._after.get(first, ()):
-            self.component.update(dict.fromkeys(part, self.index[first]))
-
-
 def escape_records(recording: Recording, nodes: list[Node]) -> tuple[EscapeRecord, ...]:
-    """Return each value handed over to Python, in order, with what was decided by it."""
-    read, decisions = by_value(nodes), _Decisions(recording)
-    return tuple(_record(escape, read.get(id(escape.value)), decisions) for escape in recording.escapes)
+    """Return a record of each value that Python read, in order, with what the value decided."""
+    node_by_value, decisions = by_value(nodes), _Decisions(recording)
+    return tuple(_record(escape, node_by_value.get(id(escape.value)), decisions) for escape in recording.escapes)
 
 
 class _Decisions:
-    """What each place in the code did with a value; a loop asks at one place again and again."""
+    """What each place in the code did with each value; a loop reads many values at one place."""
 
     def __init__(self, recording: Recording) -> None:
-        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._last = last_in_turn(recording.escapes, recording.calls)
+        self._cache: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._last_ids = last_in_turn(recording.escapes, recording.calls)
 
     def of(self, escape: Escape) -> dict[str, Any]:
         place = (escape.module and escape.module.address, by_identity(escape.frames), escape.name)
-        key = (*place, escape.result, id(escape) in self._last)
-        if key not in self._known:
-            self._known[key] = self._find(escape)
-        return self._known[key]
+        key = (*place, escape.result, id(escape) in self._last_ids)
+        if key not in self._cache:
+            self._cache[key] = self._find(escape)
+        return self._cache[key]
 
     def _find(self, escape: Escape) -> dict[str, Any]:
         frames = list(model_frames(escape))
         if not frames:
             return {}
-        where = {"source_line": describe(*frames[0])}
-        if _asked_without_source(escape):
+        where = {"source_place": place_of(*frames[0])}
+        if _is_read_by_generated_code(escape):
             return where
-        node, value = asked(*frames[0], escape.name, escape.result, id(escape) in self._last)
+        node, value = expression_and_value(*frames[0], escape.name, escape.result, id(escape) in self._last_ids)
         if node is None:
             return where
-        return {**where, **decision(_places(node, frames), value if _is_direct(escape) else Unknown.UNREAD)}
+        return {
+            **where,
+            **decision(_expressions_outward(node, frames), value if _is_read_by_model(escape) else Unknown.UNREAD),
+        }
 
 
-def _places(node: ast.expr, frames: list[tuple[CodeType, int]]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield file and expression of each frame, from that of `node` out, as far as there is source."""
+def _expressions_outward(node: ast.expr, frames: list[tuple[CodeType, int]]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield file and expression of each frame, from that of `node` outward, until a frame without source."""
     yield frames[0][0].co_filename, node
     for code, at in frames[1:]:
         around = node_at(code, at)
@@ -137,34 +80,34 @@ def _places(node: ast.expr, frames: list[tuple[CodeType, int]]) -> Iterator[tupl
         yield code.co_filename, around
 
 
-def _is_direct(escape: Escape) -> bool:
-    """Return whether the model's own code asked, and not a function of PyTorch that it called."""
+def _is_read_by_model(escape: Escape) -> bool:
+    """Return whether the model's own code read the value, and not a function of PyTorch that it called."""
     return is_model_code(next(frames(escape))[0])
 
 
-def _record(escape: Escape, asked: Node | None, decisions: _Decisions) -> EscapeRecord:
+def _record(escape: Escape, node: Node | None, decisions: _Decisions) -> EscapeRecord:
     return EscapeRecord(
         function=escape.name,
-        operation=asked.label if asked is not None else "",
+        operation=node.label if node is not None else "",
         value=None if isinstance(escape.result, complex) else escape.result,
         before_call=escape.call,
         **decisions.of(escape),
     )
 
 
-def _asked_without_source(escape: Escape) -> bool:
-    """Return whether the code that asked was made by ``exec`` or the like."""
-    asking = next((code for code, _ in frames(escape) if is_model_code(code) or code.co_filename.startswith("<")), None)
-    return asking is not None and not is_model_code(asking)
+def _is_read_by_generated_code(escape: Escape) -> bool:
+    """Return whether the code that read the value was made by ``exec`` or the like."""
+    reader = next((code for code, _ in frames(escape) if is_model_code(code) or code.co_filename.startswith("<")), None)
+    return reader is not None and not is_model_code(reader)
 
 
 def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[EscapeRecord]) -> None:
-    """Mark the operations whose values conditions asked for, and all that serve nothing else."""
-    asked = by_value(nodes)
+    """Mark the operations whose values conditions read, and their ancestors that serve only conditions."""
+    node_by_value = by_value(nodes)
     waiting = []
     for escape, record in zip(recording.escapes, records, strict=True):
         for value in (escape.value, *escape.others) if record.is_condition else ():
-            if (node := asked.get(id(value))) is not None:
+            if (node := node_by_value.get(id(value))) is not None:
                 node.is_condition = True
                 waiting.append(node)
     while waiting:
@@ -175,13 +118,13 @@ def mark_conditions(recording: Recording, nodes: list[Node], records: Iterable[E
 
 
 def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Return by file the lines that conditions led to, and those that none did.
+    """Return by file the lines in branches that were taken, and the lines in branches that never were.
 
-    The innermost branch that a line is in decides: one that was gone into at least once.
+    The innermost branch around a line decides; it counts as taken if it was taken at least once.
     """
     branches: dict[str, dict[tuple[int, ...], bool]] = defaultdict(dict)
     for record in records:
-        filename = record.source_line.rpartition(", in ")[0].rpartition(":")[0]
+        filename = record.source_place.file if record.source_place else ""
         for lines, is_taken in ((record.lines_taken, True), (record.lines_not_taken, False)):
             for piece in zip(lines[::2], lines[1::2], strict=True):
                 branches[filename][piece] = is_taken or branches[filename].get(piece, False)
@@ -192,7 +135,7 @@ def lines_by_branch(records: Iterable[EscapeRecord]) -> tuple[dict[str, list[int
 
 
 def _by_innermost(branches: dict[tuple[int, ...], bool]) -> dict[int, bool]:
-    """Return whether each line was gone into; the largest branches come first, the smaller ones overrule them."""
+    """Return whether each line was run; the largest branches come first, smaller ones overrule them."""
     lines: dict[int, bool] = {}
     for (first, last), is_taken in sorted(branches.items(), key=lambda item: (item[0][0] - item[0][1], item[1])):
         lines.update(dict.fromkeys(range(first, last + 1), is_taken))
@@ -207,7 +150,7 @@ _WORDS: dict[type, tuple[str, str, str]] = {
     ast.comprehension: ("comprehension filter", "keeps", "drops"),
     ast.match_case: ("case", "body", "goes on"),
 }
-_OPERATORS: dict[type, str] = {ast.And: "and", ast.Or: "or"}
+_BOOL_OPERATORS: dict[type, str] = {ast.And: "and", ast.Or: "or"}
 _Place = tuple[str, ast.expr]
 """File and expression."""
 
@@ -218,83 +161,90 @@ def decision(places: Iterable[_Place], value: Any) -> dict[str, Any]:
     Parameters
     ----------
     places
-        The expression whose value Python was given; then, in the functions around, those that called.  They are gone
-        through as long as each is what its function returns.
+        The expression whose value Python read; then, in each outer frame, the expression that called the inner one.
+        The next one is looked at only if the expression is what its function returns.
     value
-        What the expression is; `Unknown` where that is not known.
+        The value of the expression; an `Unknown` if it is not known.
     """
-    found: dict[str, Any] = {}
-    asked_in = ""
+    fields: dict[str, Any] = {}
+    first_file = ""
     for filename, node in places:
         top, value = carry(node, value)
-        asked_in = asked_in or filename
-        decided = _at(filename, top, value)
-        if decided["statement"] != "expression":
-            return decided if filename == asked_in else {**decided, "lines_taken": (), "lines_not_taken": ()}
-        found = found or decided
+        first_file = first_file or filename
+        fields_here = _fields_at(filename, top, value)
+        if fields_here["statement"] != "expression":
+            return fields_here if filename == first_file else {**fields_here, "lines_taken": (), "lines_not_taken": ()}
+        fields = fields or fields_here
         if not _is_returned(top):
             break
-    return found
+    return fields
 
 
-def _at(filename: str, top: ast.expr, value: Any) -> dict[str, Any]:
-    if (above := decided_by(top)) is not None:
-        return _of_statement(filename, top, above, value)
+def _fields_at(filename: str, top: ast.expr, value: Any) -> dict[str, Any]:
+    if (above := owner_of_condition(top)) is not None:
+        return _statement_fields(filename, top, above, value)
     condition = text_of(filename, top)
     if isinstance(top, ast.BoolOp):
         branch = "goes on" if isinstance(value, Unknown) else "ends"
-        return {"statement": _OPERATORS[type(top.op)], "condition": condition, "branch": branch}
+        return {"statement": _BOOL_OPERATORS[type(top.op)], "condition": condition, "branch": branch}
     if isinstance(top, ast.UnaryOp) and isinstance(top.op, ast.Not):
-        return {"statement": "not", "condition": condition, "branch": _said(value)}
-    if isinstance(top, ast.Call) and called(top) == "_assert" and top.args:  # torch._assert, for torch.fx
+        return {"statement": "not", "condition": condition, "branch": _branch_text(value)}
+    if isinstance(top, ast.Call) and called_name(top) == "_assert" and top.args:  # torch._assert, for torch.fx
         return {"statement": "assert", "condition": text_of(filename, top.args[0])}
-    return _later(filename, top) or {"statement": "expression", "condition": condition}
+    return _later_condition(filename, top) or {"statement": "expression", "condition": condition}
 
 
-def _said(value: Any) -> str:
+def _branch_text(value: Any) -> str:
     return str(value.value if isinstance(value, Unknown) else bool(value))
 
 
-def _of_statement(filename: str, condition: ast.expr, above: ast.AST, value: Any) -> dict[str, Any]:
+def _statement_fields(filename: str, condition: ast.expr, above: ast.AST, value: Any) -> dict[str, Any]:
     if isinstance(above, ast.Match):
-        return _of_match(filename, above, value)
+        return _match_fields(filename, above, value)
     word, yes, no = _WORDS[type(above)]
-    found = {"statement": word, "condition": text_of(filename, condition)}
+    fields = {"statement": word, "condition": text_of(filename, condition)}
     if isinstance(value, Unknown):
-        return {**found, "branch": value.value}
+        return {**fields, "branch": value.value}
     body = lines_of(getattr(above, "body", []))
     other = lines_of(getattr(above, "orelse", []))
-    taken, left = (body, other) if value else (other, body)
-    return {**found, "branch": yes if value else no, "lines_taken": taken, "lines_not_taken": left}
+    taken, skipped = (body, other) if value else (other, body)
+    return {**fields, "branch": yes if value else no, "lines_taken": taken, "lines_not_taken": skipped}
 
 
-def _of_match(filename: str, statement: ast.Match, value: Any) -> dict[str, Any]:
-    found = {"statement": "match", "condition": text_of(filename, statement.subject)}
+def _match_fields(filename: str, statement: ast.Match, value: Any) -> dict[str, Any]:
+    fields = {"statement": "match", "condition": text_of(filename, statement.subject)}
     for case in [] if isinstance(value, Unknown) else statement.cases:
         match case:
             case ast.match_case(pattern=ast.MatchValue(value=ast.Constant(value=other)), guard=None) if value != other:
                 continue
             case ast.match_case(pattern=ast.MatchValue(value=ast.Constant()) | ast.MatchAs(pattern=None), guard=None):
-                left = [lines_of(other.body) for other in statement.cases if other is not case]
-                return {**found, "branch": "body", "lines_taken": lines_of(case.body), "lines_not_taken": sum(left, ())}
+                skipped = [lines_of(other.body) for other in statement.cases if other is not case]
+                return {
+                    **fields,
+                    "branch": "body",
+                    "lines_taken": lines_of(case.body),
+                    "lines_not_taken": sum(skipped, ()),
+                }
         break
-    return {**found, "branch": ""}
+    return {**fields, "branch": ""}
 
 
-# -- where an expression alone does not say ---------------------------------------------------------------------
+# -- where the expression alone is no condition- -------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=256)
-def _later(filename: str, top: ast.expr) -> dict[str, Any] | None:
-    """Return the condition that a value is part of, or that asks for a name that it was given."""
-    condition = next((part for part in _expressions_around(top) if decided_by(part) is not None), None)
-    above = decided_by(condition) if condition is not None else None
+def _later_condition(filename: str, top: ast.expr) -> dict[str, Any] | None:
+    """Return the fields of the condition that a value is part of, or that reads a name assigned from it."""
+    condition = next((part for part in _expressions_around(top) if owner_of_condition(part) is not None), None)
+    above = owner_of_condition(condition) if condition is not None else None
     if condition is None or above is None:
         uses = _uses(top)
-        condition, above = next(((use, by) for use in uses if (by := decided_by(use)) is not None), (None, None))
+        condition, above = next(
+            ((use, by) for use in uses if (by := owner_of_condition(use)) is not None), (None, None)
+        )
     if condition is None or above is None:
         return None
-    return _of_statement(filename, condition, above, Unknown.UNREAD)
+    return _statement_fields(filename, condition, above, Unknown.UNREAD)
 
 
 def _expressions_around(node: ast.expr) -> Iterator[ast.expr]:
@@ -306,11 +256,11 @@ def _expressions_around(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _uses(value: ast.expr) -> Iterator[ast.expr]:
-    """Yield what is made, as far as `carry` goes, of the names that a value was given, and of those made from them."""
+    """Yield what `carry` makes of the names assigned from a value, and of the names assigned from those."""
     reads = reads_around(value)
     waiting, seen = [value], set[str]()
     while waiting:
-        new = _named(waiting.pop(0)) - seen
+        new = _names_assigned(waiting.pop(0)) - seen
         seen |= new
         for read in (read for name in sorted(new) for read in reads.get(name, ())):
             use, _ = carry(read, Unknown.UNREAD)
@@ -318,14 +268,14 @@ def _uses(value: ast.expr) -> Iterator[ast.expr]:
             waiting.append(use)
 
 
-def _named(value: ast.expr) -> set[str]:
-    """Return the names that a value is given, in it and by the assignment that it is the value of."""
+def _names_assigned(value: ast.expr) -> set[str]:
+    """Return the names that a value is assigned to, in it or by the statement around it."""
     statement = parent_of(value)
-    named = {part.target.id for part in ast.walk(value) if isinstance(part, ast.NamedExpr)}
+    names = {part.target.id for part in ast.walk(value) if isinstance(part, ast.NamedExpr)}
     if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is value:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        named |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return named
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
 
 
 def _is_returned(node: ast.expr) -> bool:

@@ -19,8 +19,8 @@ from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.history.control_flow.callees import Callees
 from pytest_torchlens.history.control_flow.syntax import ancestors
 from pytest_torchlens.history.control_flow.syntax import branches_of
-from pytest_torchlens.history.control_flow.syntax import called
-from pytest_torchlens.history.control_flow.syntax import dotted
+from pytest_torchlens.history.control_flow.syntax import called_name
+from pytest_torchlens.history.control_flow.syntax import dotted_name
 from pytest_torchlens.history.control_flow.syntax import is_condition
 from pytest_torchlens.history.control_flow.syntax import node_at
 from pytest_torchlens.history.control_flow.syntax import parent_of
@@ -33,15 +33,117 @@ from pytest_torchlens.history.source import positions
 
 
 class Unknown(Enum):
-    """Why the value of an expression is not known."""
+    """Why the value of an expression is unknown."""
 
     UNDECIDED = "undecided"
     """Another operand decides."""
     UNREAD = ""
-    """Something else goes into it."""
+    """It depends on other values as well."""
+
+
+_TRUTH_TEST = "__bool__"
+
+
+_TRUTH_OF_ARGUMENT = ("bool", "truth", _TRUTH_TEST)
+
+
+def expression_and_value(
+    code: CodeType, at: int, function: str, value: Any, is_last: bool
+) -> tuple[ast.expr | None, Any]:
+    """Return the expression that an instruction evaluates or tests, and its value if known.
+
+    Parameters
+    ----------
+    code, at
+        The instruction.
+    function, value
+        The method of the tensor that it called, as ``"__bool__"`` or ``"item"``; and what that returned.
+    ends
+        Whether this is the last tensor that the instruction read: ``any``, ``all`` and ``in`` read several in turn.
+    """
+    node = node_at(code, at)
+    if node is None:
+        return None, Unknown.UNREAD
+    if function == _TRUTH_TEST:
+        node = _without_not(node)
+    if positions(code) or (function == _TRUTH_TEST and not isinstance(node, ast.BoolOp)):
+        return node, _value_read(code, at, node, function, value, is_last)
+    return node, Unknown.UNREAD  # the value may be of another part of the condition on this line
+
+
+def _without_not(node: ast.expr) -> ast.expr:
+    return _without_not(node.operand) if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else node
+
+
+def _value_read(code: CodeType, at: int, node: ast.expr, function: str, value: Any, is_last: bool) -> Any:
+    if not isinstance(value, bool | int | float):
+        return Unknown.UNREAD
+    instruction = dis.opname[code.co_code[at]]
+    if function != _TRUTH_TEST:
+        return value
+    if "CALL" in instruction:
+        return _call_value(node, value, is_last)
+    if isinstance(node, ast.Compare):
+        return _comparison_value(code, at, node, bool(value), is_last)
+    return value
+
+
+def _call_value(node: ast.expr, value: Any, is_last: bool) -> Any:
+    """Return the value of a call that tests its argument, or the items of its argument, for truth."""
+    name = called_name(node)
+    if name in ("any", "all"):
+        return value if is_last or bool(value) is (name == "any") else Unknown.UNDECIDED
+    return value if name in _TRUTH_OF_ARGUMENT else Unknown.UNREAD
+
+
+def _comparison_value(code: CodeType, at: int, node: ast.Compare, value: bool, is_last: bool) -> Any:
+    """Return the value of a comparison of which one part was read: a link of a chain, or one item for ``in``."""
+    if isinstance(node.ops[-1], ast.In | ast.NotIn) and "JUMP" not in dis.opname[code.co_code[at]]:
+        return isinstance(node.ops[-1], ast.In) is value if value or is_last else Unknown.UNDECIDED
+    return Unknown.UNDECIDED if value and len(node.ops) > 1 and _has_later_comparison(code, at) else value
+
+
+def _has_later_comparison(code: CodeType, at: int) -> bool:
+    """Return whether the comparison that an instruction is part of has, or may have, another link after it."""
+    spans = positions(code)
+    if not spans:
+        return True
+    for later in range(at // 2 + 1, len(spans)):
+        if not _is_within(spans[later], spans[at // 2]):
+            return False
+        if dis.opname[code.co_code[2 * later]] == "COMPARE_OP":
+            return True
+    return False
+
+
+def _is_within(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
+    first, last, start, end = inner
+    outer_first, outer_last, outer_start, outer_end = outer
+    return (first, start) >= (outer_first, outer_start) and (last, end) <= (outer_last, outer_end)
+
+
+def last_in_turn(escapes: list[Escape], calls: list[Call]) -> set[int]:
+    """Return the ids of the escapes that are the last of several in a row from one place in the code."""
+    ids = set()
+    latest: dict[tuple[object, ...], Escape] = {}
+    for escape in escapes:
+        key = (id(escape.module), by_identity(escape.frames))
+        before = latest.get(key)
+        if before is not None and not all(_is_below(call, before) for call in calls[before.call : escape.call]):
+            ids.add(id(before))
+        latest[key] = escape
+    return ids | {id(escape) for escape in latest.values()}
+
+
+def _is_below(call: Call, escape: Escape) -> bool:
+    """Return whether a call was made below the code that read the value, as in a generator that it iterates over."""
+    place = next(frames(escape), None)
+    return any(code is place[0] and at == place[1] for code, at in frames(call)) if place is not None else False
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {"bool": bool, "int": int, "float": float, "abs": abs, "round": round}
+
+
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -62,51 +164,51 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 
 
 def carry(node: ast.expr, value: Any) -> tuple[ast.expr, Any]:
-    """Return the largest expression that is a number or truth made of a value alone, and what it is.
+    """Return the largest expression around `node` that depends on its value alone, and the value of that expression.
 
-    Literals may go into it, and other operands of comparisons, ``and`` and ``or``; it ends at a whole condition.
+    It may contain literals, and other operands of comparisons, ``and`` and ``or``.  It ends at a whole condition.
     """
     while not is_condition(node):
         above = parent_of(node)
-        if not isinstance(above, ast.expr) or not _goes_on(node, above):
+        if not isinstance(above, ast.expr) or not _is_carried_to(node, above):
             break
-        value = _value_of(above, node, value)
+        value = _parent_value(above, node, value)
         node = above
     return node, value
 
 
-def _goes_on(node: ast.expr, above: ast.expr) -> bool:
+def _is_carried_to(node: ast.expr, above: ast.expr) -> bool:
     if isinstance(above, ast.IfExp):
         return node is not above.test
     if isinstance(above, ast.BinOp):
-        return all(_literal(part) for part in (above.left, above.right) if part is not node)
+        return all(_is_literal(part) for part in (above.left, above.right) if part is not node)
     if isinstance(above, ast.Call):
         return _name_of(above) in _FUNCTIONS and node in above.args
     return isinstance(above, ast.NamedExpr | ast.BoolOp | ast.UnaryOp | ast.Compare)
 
 
-def _value_of(above: ast.expr, node: ast.expr, value: Any) -> Any:
-    """Return the value of the expression around one, given the value of that one."""
+def _parent_value(above: ast.expr, node: ast.expr, value: Any) -> Any:
+    """Return the value of the expression `above`, given the value of its part `node`."""
     if isinstance(above, ast.NamedExpr | ast.IfExp):
         return value
     if isinstance(above, ast.BoolOp):
-        return _of_several(above, node, value)
+        return _bool_op_value(above, node, value)
     if isinstance(value, Unknown):
         return value
     with contextlib.suppress(ArithmeticError, ValueError, TypeError, KeyError):
-        return _computed(above, node, value)
+        return _apply(above, node, value)
     return Unknown.UNREAD
 
 
-def _of_several(above: ast.BoolOp, node: ast.expr, value: Any) -> Any:
-    """Return the value of an ``and`` or ``or`` that came to this operand."""
+def _bool_op_value(above: ast.BoolOp, node: ast.expr, value: Any) -> Any:
+    """Return the value of an ``and`` or ``or`` that evaluated this operand."""
     if node is above.values[-1]:
         return value
     stops = not isinstance(value, Unknown) and bool(value) is isinstance(above.op, ast.Or)
     return value if stops else Unknown.UNDECIDED
 
 
-def _computed(above: ast.expr, node: ast.expr, value: Any) -> Any:
+def _apply(above: ast.expr, node: ast.expr, value: Any) -> Any:
     def of(part: ast.expr) -> Any:
         return value if part is node else ast.literal_eval(part)
 
@@ -122,7 +224,7 @@ def _computed(above: ast.expr, node: ast.expr, value: Any) -> Any:
     return Unknown.UNREAD
 
 
-def _literal(node: ast.expr) -> bool:
+def _is_literal(node: ast.expr) -> bool:
     with contextlib.suppress(ValueError):
         ast.literal_eval(node)
         return True
@@ -130,133 +232,39 @@ def _literal(node: ast.expr) -> bool:
 
 
 def _name_of(call: ast.expr) -> str:
-    """Return the name that a call calls; ``""`` for what has no plain one."""
+    """Return the plain name that a call calls; ``""`` for anything else."""
     return call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
 
 
-_ASKS = "__bool__"
-_OF_ARGUMENT = ("bool", "truth", _ASKS)
-
-
-def asked(code: CodeType, at: int, function: str, value: Any, ends: bool) -> tuple[ast.expr | None, Any]:
-    """Return the expression that an instruction evaluates or asks for, and its value where that is known.
-
-    Parameters
-    ----------
-    code, at
-        The instruction.
-    function, value
-        What it called of a tensor: ``"__bool__"``, ``"item"``; and what that returned.
-    ends
-        Whether it asked no further tensor, being one that asks many in turn: ``any``, ``all``, ``in``.
-    """
-    node = node_at(code, at)
-    if node is None:
-        return None, Unknown.UNREAD
-    if function == _ASKS:
-        node = _without_not(node)
-    if positions(code) or (function == _ASKS and not isinstance(node, ast.BoolOp)):
-        return node, _value(code, at, node, function, value, ends)
-    return node, Unknown.UNREAD  # it may be another part of the condition on this line
-
-
-def _without_not(node: ast.expr) -> ast.expr:
-    return _without_not(node.operand) if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else node
-
-
-def _value(code: CodeType, at: int, node: ast.expr, function: str, value: Any, ends: bool) -> Any:
-    if not isinstance(value, bool | int | float):
-        return Unknown.UNREAD
-    instruction = dis.opname[code.co_code[at]]
-    if function != _ASKS:
-        return value
-    if "CALL" in instruction:
-        return _of_call(node, value, ends)
-    if isinstance(node, ast.Compare):
-        return _of_comparison(code, at, node, bool(value), ends)
-    return value
-
-
-def _of_call(node: ast.expr, value: Any, ends: bool) -> Any:
-    """Return the value of a call that asked for its argument's truth, or for those of many things."""
-    name = called(node)
-    if name in ("any", "all"):
-        return value if ends or bool(value) is (name == "any") else Unknown.UNDECIDED
-    return value if name in _OF_ARGUMENT else Unknown.UNREAD
-
-
-def _of_comparison(code: CodeType, at: int, node: ast.Compare, value: bool, ends: bool) -> Any:
-    """Return the value of a comparison, part of which was asked: a link of a chain, or whether ``in`` found it."""
-    if isinstance(node.ops[-1], ast.In | ast.NotIn) and "JUMP" not in dis.opname[code.co_code[at]]:
-        return isinstance(node.ops[-1], ast.In) is value if value or ends else Unknown.UNDECIDED
-    return Unknown.UNDECIDED if value and len(node.ops) > 1 and _compares_again(code, at) else value
-
-
-def _compares_again(code: CodeType, at: int) -> bool:
-    """Return whether the comparison that an instruction is part of goes on after it, or may do."""
-    spans = positions(code)
-    if not spans:
-        return True
-    for later in range(at // 2 + 1, len(spans)):
-        if not _is_within(spans[later], spans[at // 2]):
-            return False
-        if dis.opname[code.co_code[2 * later]] == "COMPARE_OP":
-            return True
-    return False
-
-
-def _is_within(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
-    first, last, start, end = inner
-    outer_first, outer_last, outer_start, outer_end = outer
-    return (first, start) >= (outer_first, outer_start) and (last, end) <= (outer_last, outer_end)
-
-
-def last_in_turn(escapes: list[Escape], calls: list[Call]) -> set[int]:
-    """Return the ids of the values after which a place in the code asked no more, until other code had run."""
-    found = set()
-    latest: dict[tuple[object, ...], Escape] = {}
-    for escape in escapes:
-        key = (id(escape.module), by_identity(escape.frames))
-        before = latest.get(key)
-        if before is not None and not all(_is_below(call, before) for call in calls[before.call : escape.call]):
-            found.add(id(before))
-        latest[key] = escape
-    return found | {id(escape) for escape in latest.values()}
-
-
-def _is_below(call: Call, asking: Escape) -> bool:
-    """Return whether a call was made by what the asking code goes through, a generator that it reads."""
-    place = next(frames(asking), None)
-    return any(code is place[0] and at == place[1] for code, at in frames(call)) if place is not None else False
-
-
 _CHOICES = (ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.BoolOp, ast.Compare)
+
+
 _PLAIN = (*_CHOICES, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
-"""What a branch chooses; not what it computes, which is a tensor more often than not."""
+"""Nodes of a plain choice; what a branch computes is usually a tensor, so it does not count as chosen."""
 
 
-def reached(node: ast.expr, callees: Callees) -> list[ast.expr]:
-    """Return an expression and all that read what its value went into."""
-    found, waiting = {node: None}, [node]
+def uses_of_value(node: ast.expr, callees: Callees) -> list[ast.expr]:
+    """Return an expression, and all expressions that read what its value was stored in or passed to."""
+    uses, waiting = {node: None}, [node]
     while waiting:
         for use in _uses(waiting.pop(), callees):
-            if use not in found:
-                found[use] = None
+            if use not in uses:
+                uses[use] = None
                 waiting.append(use)
-    return list(found)
+    return list(uses)
 
 
 def _uses(node: ast.expr, callees: Callees) -> Iterator[ast.expr]:
-    for part in _around(node):
+    for part in _enclosing_nodes(node):
         if isinstance(part, ast.expr):
             for function, name in callees.parameters(part):
                 yield from reads_in(function).get(name, ())
-    for name in _given(node):
+    for name in _target_names(node):
         yield from reads_around(node, of_class="." in name).get(name, ())
 
 
-def _around(node: ast.expr) -> Iterator[ast.AST]:
-    """Yield an expression, those that it goes into, and their statement."""
+def _enclosing_nodes(node: ast.expr) -> Iterator[ast.AST]:
+    """Yield an expression, the expressions around it, and their statement."""
     yield node
     below: ast.AST = node
     for above in ancestors(node):
@@ -268,31 +276,31 @@ def _around(node: ast.expr) -> Iterator[ast.AST]:
         below = above
 
 
-def _given(node: ast.expr) -> Iterator[str]:
-    """Yield the names that a value goes into: by assignment, or because a branch that it decides assigns to them."""
-    for below, above in itertools.pairwise(_around(node)):
+def _target_names(node: ast.expr) -> Iterator[str]:
+    """Yield the names that get a value: by assignment, or because a branch that it decides assigns to them."""
+    for below, above in itertools.pairwise(_enclosing_nodes(node)):
         if isinstance(above, ast.NamedExpr):
             yield above.target.id
         elif isinstance(above, ast.If | ast.While) and below is above.test:
-            yield from _chosen(within(branches_of(above)))
+            yield from _names_chosen(within(branches_of(above)))
         elif isinstance(above, ast.stmt) and below is getattr(above, "value", None):
-            yield from _assigned(above)
+            yield from _assigned_names(above)
 
 
-def _chosen(statements: Iterable[ast.AST]) -> Iterator[str]:
+def _names_chosen(statements: Iterable[ast.AST]) -> Iterator[str]:
     for statement in statements:
         value = getattr(statement, "value", None)
-        counts = isinstance(statement, ast.AugAssign) and isinstance(value, ast.Constant)
-        if counts or (isinstance(statement, ast.Assign | ast.AnnAssign) and value is not None and _is_plain(value)):
-            yield from _assigned(statement)
+        is_counter = isinstance(statement, ast.AugAssign) and isinstance(value, ast.Constant)
+        if is_counter or (isinstance(statement, ast.Assign | ast.AnnAssign) and value is not None and _is_plain(value)):
+            yield from _assigned_names(statement)
 
 
 def _is_plain(value: ast.AST) -> bool:
     return all(isinstance(part, _PLAIN) for part in ast.walk(value))
 
 
-def _assigned(statement: ast.AST) -> Iterator[str]:
-    """Yield the names and attributes that a statement gives its value, whole or as a part of them."""
+def _assigned_names(statement: ast.AST) -> Iterator[str]:
+    """Yield the names and attributes that a statement assigns to, whole or in part."""
     waiting = _targets(statement)
     while waiting:
         target = waiting.pop()
@@ -300,7 +308,7 @@ def _assigned(statement: ast.AST) -> Iterator[str]:
             waiting += target.elts
         elif isinstance(target, ast.Subscript | ast.Starred):
             waiting.append(target.value)
-        elif (name := dotted(target)) not in ("", "self"):
+        elif (name := dotted_name(target)) not in ("", "self"):
             yield name
 
 
@@ -310,6 +318,6 @@ def _targets(statement: ast.AST) -> list[ast.expr]:
             return [*targets]
         case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
             return [target]
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=changed), args=[_, *_])):
-            return [changed]
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=container), args=[_, *_])):
+            return [container]
     return []

@@ -19,16 +19,16 @@ Span = tuple[int, ...]
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 Loop = ast.For | ast.AsyncFor | ast.While | Comprehension
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-Repeated = Loop | Function
+LoopOrFunction = Loop | Function
 """A loop, or a function that calls itself."""
 
 
 @functools.lru_cache(maxsize=1024)
 def node_at(code: CodeType, at: int) -> ast.expr | None:
-    """Return the expression that the instruction at byte offset `at` evaluates, or asks whether it is true.
+    """Return the expression that the instruction at byte offset `at` evaluates or tests for truth.
 
-    None where there is no source.  Where Python keeps lines alone (3.10) it is the condition on that line, if there is
-    just one.
+    None if the source cannot be read.  If Python keeps only lines (3.10), the condition on that line if there is just
+    one.
     """
     by_span = _expressions(code.co_filename)
     spans = positions(code)
@@ -36,34 +36,34 @@ def node_at(code: CodeType, at: int) -> ast.expr | None:
         return _only_condition(by_span.values(), line_of(code, at))
     node = by_span.get(spans[at // 2])
     if isinstance(node, ast.If | ast.While | ast.Assert | ast.IfExp | ast.BoolOp | Comprehension):
-        before = [by_span.get(span) for span in spans[max(0, at // 2 - _BACK) : at // 2]]
+        before = [by_span.get(span) for span in spans[max(0, at // 2 - _LOOK_BACK) : at // 2]]
         return _operand(node, before) or _expression_of(node)
     return _expression_of(node)
 
 
-_BACK = 32
-"""Instructions to look back for the operand that a jump asks for, cache entries included."""
+_LOOK_BACK = 32
+"""How many instructions to look back for the operand that a jump tests, cache entries included."""
 
 
 def _expression_of(node: ast.AST | None) -> ast.expr | None:
-    """Return an expression itself, and a statement's condition."""
+    """Return an expression itself, or the condition of a statement."""
     if isinstance(node, ast.If | ast.While | ast.Assert):
         return node.test
     return node if isinstance(node, ast.expr) else None
 
 
-def _operand(around: ast.AST, before: Sequence[ast.AST | None]) -> ast.expr | None:
-    """Return what was evaluated last before a jump that has the place of the whole (Python 3.11)."""
-    last = next((node for node in reversed(before) if node is not around), None)
+def _operand(whole: ast.AST, before: Sequence[ast.AST | None]) -> ast.expr | None:
+    """Return the expression evaluated last before a jump; in Python 3.11 the jump has the position of the whole."""
+    last = next((node for node in reversed(before) if node is not whole), None)
     if not isinstance(last, ast.expr):
         return None
-    parts = itertools.takewhile(lambda part: part is not around, (last, *ancestors(last)))
-    return last if isinstance(around, ast.BoolOp) or any(map(is_condition, parts)) else None
+    parts = itertools.takewhile(lambda part: part is not whole, (last, *ancestors(last)))
+    return last if isinstance(whole, ast.BoolOp) or any(map(is_condition, parts)) else None
 
 
 def _only_condition(nodes: Iterable[ast.AST], line: int) -> ast.expr | None:
-    asked = [node for node in nodes if isinstance(node, ast.expr) and is_condition(node)]
-    tests = [node for node in asked if node.lineno <= line <= _end(node)]
+    conditions = [node for node in nodes if isinstance(node, ast.expr) and is_condition(node)]
+    tests = [node for node in conditions if node.lineno <= line <= _end(node)]
     return tests[0] if len(tests) == 1 else None
 
 
@@ -71,11 +71,11 @@ def _only_condition(nodes: Iterable[ast.AST], line: int) -> ast.expr | None:
 def _expressions(filename: str) -> dict[Span, ast.expr | ast.stmt]:
     """Return the outermost expression of each span, or the statement with a condition."""
     tree = Source.for_filename(filename).tree
-    found: dict[Span, ast.expr | ast.stmt] = {}
+    by_span: dict[Span, ast.expr | ast.stmt] = {}
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.expr | ast.If | ast.While | ast.Assert):
-            found.setdefault((node.lineno, _end(node), node.col_offset, node.end_col_offset or 0), node)
-    return found
+            by_span.setdefault((node.lineno, _end(node), node.col_offset, node.end_col_offset or 0), node)
+    return by_span
 
 
 def _end(node: ast.AST) -> int:
@@ -99,16 +99,16 @@ def ancestors(node: ast.AST) -> Iterator[ast.AST]:
 
 @functools.lru_cache(maxsize=64)
 def reads_in(scope: Function | ast.ClassDef) -> dict[str, list[ast.expr]]:
-    """Return by name, or dotted name, where a function or class reads it."""
-    found: dict[str, list[ast.expr]] = {}
+    """Return the reads in a function or class, by name or dotted name."""
+    reads: dict[str, list[ast.expr]] = {}
     for part in ast.walk(scope):
         if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load):
-            found.setdefault(dotted(part), []).append(part)
-    return found
+            reads.setdefault(dotted_name(part), []).append(part)
+    return reads
 
 
 def reads_around(node: ast.AST, of_class: bool = False) -> dict[str, list[ast.expr]]:
-    """Return by name where the function, or class, around a node reads it; nothing outside any."""
+    """Return the reads in the function, or class, around a node, by name; ``{}`` outside any function."""
     scope = next((above for above in ancestors(node) if isinstance(above, ast.FunctionDef)), None)
     above = parent_of(scope) if scope is not None and of_class else None
     if isinstance(above, ast.ClassDef):
@@ -116,23 +116,23 @@ def reads_around(node: ast.AST, of_class: bool = False) -> dict[str, list[ast.ex
     return reads_in(scope) if scope is not None else {}
 
 
-def dotted(node: ast.AST) -> str:
-    """Return a name, or a name and attributes of it with dots between; ``""`` for anything else."""
+def dotted_name(node: ast.AST) -> str:
+    """Return a name, or a name with its attributes, as ``"self.step"``; ``""`` for anything else."""
     if isinstance(node, ast.Attribute):
-        base = dotted(node.value)
+        base = dotted_name(node.value)
         return f"{base}.{node.attr}" if base else ""
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def branches_of(condition: ast.If | ast.While | ast.IfExp) -> list[ast.AST]:
-    """Return what a condition decides about."""
+    """Return the nodes of both branches of a condition."""
     if isinstance(condition, ast.IfExp):
         return [condition.body, condition.orelse]
     return [*condition.body, *condition.orelse]
 
 
 def within(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes of some pieces of code, without those of functions and classes defined there."""
+    """Yield all nodes below `parts`, without those inside functions and classes defined there."""
     waiting = list(parts)
     while waiting:
         node = waiting.pop()
@@ -141,7 +141,7 @@ def within(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
-def decided_by(node: ast.AST) -> ast.AST | None:
+def owner_of_condition(node: ast.AST) -> ast.AST | None:
     """Return the statement, expression or case that a node is the whole condition of."""
     above = parent_of(node)
     if isinstance(above, ast.If | ast.While | ast.IfExp | ast.Assert):
@@ -158,34 +158,34 @@ def decided_by(node: ast.AST) -> ast.AST | None:
 
 def is_condition(node: ast.AST) -> bool:
     """Return whether a node is the whole condition of a statement, an expression or a case."""
-    return decided_by(node) is not None
+    return owner_of_condition(node) is not None
 
 
-def called(node: ast.AST) -> str:
-    """Return the last name of what a call calls; ``""`` for no call."""
+def called_name(node: ast.AST) -> str:
+    """Return the name of the function or method that a call calls; ``""`` for other nodes."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
 def function_of(code: CodeType) -> Function | None:
-    """Return the function that code was made of."""
+    """Return the function that a code object was compiled from."""
     return _functions(code.co_filename).get((code.co_name, code.co_firstlineno))
 
 
 @functools.lru_cache(maxsize=64)
 def _functions(filename: str) -> dict[tuple[str, int], Function]:
-    """Return functions by name and first line, that of a decorator if there is one."""
+    """Return functions by name and first line, which is a decorator's if there is one."""
     tree = Source.for_filename(filename).tree
-    found: dict[tuple[str, int], Function] = {}
+    functions: dict[tuple[str, int], Function] = {}
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, Function):
             lines = [node.lineno, *(part.lineno for part in getattr(node, "decorator_list", ()))]
-            found[getattr(node, "name", "<lambda>"), min(lines)] = node
-    return found
+            functions[getattr(node, "name", "<lambda>"), min(lines)] = node
+    return functions
 
 
 def loops_at(code: CodeType, at: int) -> list[Loop]:
-    """Return the loops that run an instruction again and again, innermost first; by its line if need be."""
+    """Return the loops that run an instruction in each pass, innermost first."""
     node: ast.AST | None = node_at(code, at)
     if node is None and not positions(code):
         line = line_of(code, at)
@@ -196,30 +196,30 @@ def loops_at(code: CodeType, at: int) -> list[Loop]:
 
 @functools.lru_cache(maxsize=64)
 def _statements(filename: str) -> list[ast.stmt]:
-    """Return the statements that no other is part of, in functions."""
+    """Return all statements of a file."""
     tree = Source.for_filename(filename).tree
     return [node for node in ast.walk(tree) if isinstance(node, ast.stmt)] if tree is not None else []
 
 
 def loops_around(node: ast.AST) -> list[Loop]:
-    """Return the loops that run a node again and again, innermost first; not one whose iterable it makes once."""
-    found: list[Loop] = []
+    """Return the loops that run a node in each pass, innermost first; a loop computes its iterable only once."""
+    loops: list[Loop] = []
     below = node
     for above in ancestors(node):
-        if isinstance(above, Loop) and not _made_once(above, below):
-            found.append(above)
+        if isinstance(above, Loop) and not _runs_once(above, below):
+            loops.append(above)
         below = above
-    return found
+    return loops
 
 
-def _made_once(loop: Loop, part: ast.AST) -> bool:
+def _runs_once(loop: Loop, part: ast.AST) -> bool:
     if isinstance(loop, ast.For | ast.AsyncFor):
         return part is loop.iter or part in loop.orelse
     return isinstance(loop, ast.While) and part in loop.orelse
 
 
 def lines_of(statements: list[ast.stmt] | ast.expr) -> tuple[int, ...]:
-    """Return first and last line; nothing for no statements."""
+    """Return first and last line; ``()`` without statements."""
     if isinstance(statements, ast.expr):
         return statements.lineno, _end(statements)
     return (statements[0].lineno, _end(statements[-1])) if statements else ()

@@ -1,6 +1,6 @@
-"""Operations that only some passes of a loop run: a branch that is not taken each time, a step that is left out.
+"""Operations that only some passes of a loop run: a branch that is not always taken, a step that is sometimes skipped.
 
-What such a detour connects is beside each other without it, so the passes with it and those without are one loop.
+What lies on both sides of such a detour is treated as adjacent.  So passes with it and passes without it are one loop.
 """
 
 from __future__ import annotations
@@ -12,26 +12,30 @@ from heapq import heappush
 from pytest_torchlens.history.layers.signatures import Link
 from pytest_torchlens.history.layers.signatures import Operations
 
-_AT_MOST = 4
-"""What a detour may lead back to."""
+_MOST_SOURCES = 4
+"""How many operations before a detour are kept."""
 
 
 class Detours:
-    """The detours, and what is beside each other but for them.
+    """The detours, and which operations are adjacent across them.
 
-    An operation is a detour if its place in the code runs no other function, it stands between two operations that
-    were run from one place, which was visited more often than its own, and all that it reads was made before, or is
-    made more often, or by detours.  Places are told by the positions from the model's forward down: only a loop, or a
-    function that calls itself, comes back to one.
+    An operation is a detour if all of this holds:
+
+    * its place in the code runs no other function;
+    * it runs between two visits of another place, which is visited more often than its own;
+    * all that it reads comes from before the loop, from places visited more often, or from detours.
+
+    A place is the chain of code positions from the model's forward down; only a loop or a recursive function visits
+    one twice.
 
     Attributes
     ----------
-    taken
+    is_detour
         Whether an operation is a detour, by its number.
     always_new
-        Whether it works on parameters, and its place on them alone but once, or on others as well.
+        Whether an operation has parameters, and its place is visited once or runs other functions or modules as well.
     parents, children
-        Argument place and number of what is beside each operation across detours.
+        Argument place and number of each neighbour across detours.
     any
         Whether there is any detour.
     """
@@ -42,8 +46,8 @@ class Detours:
             weights and (visits[place] == 1 or place in ops.shared_places)
             for weights, place in zip(ops.weights, ops.place, strict=True)
         ]
-        self.taken = self._find(ops)
-        self.any = any(self.taken)
+        self.is_detour = self._find(ops)
+        self.any = any(self.is_detour)
         self.parents: list[list[Link] | tuple[()]] = [()] * len(ops)
         self.children: list[list[Link] | tuple[()]] = [()] * len(ops)
         if self.any:
@@ -52,52 +56,52 @@ class Detours:
     def _find(self, ops: Operations) -> list[bool]:
         visits, places, shared = self._visits, ops.place, ops.shared_places
         inside = self._inside(places)
-        taken: list[bool] = []
+        flags: list[bool] = []
         for number, place in enumerate(places):
-            often = visits[place]
-            taken.append(
+            own_visits = visits[place]
+            flags.append(
                 inside[number]
                 and place not in shared
                 and not self.always_new[number]
                 and all(
-                    taken[parent]
+                    flags[parent]
                     or not inside[parent]
-                    or (visits[places[parent]] > often and places[parent] not in shared)
+                    or (visits[places[parent]] > own_visits and places[parent] not in shared)
                     for _, parent in ops.parents[number]
                 )
             )
-        return taken
+        return flags
 
     def _inside(self, places: list[int]) -> list[bool]:
-        """Return for each operation whether it stands between visits of a place that was visited more often."""
+        """Return for each operation whether it runs between two visits of a place that is visited more often."""
         visits = self._visits
         first: dict[int, int] = {}
         last = {place: number for number, place in enumerate(places) if visits[place] > 1}
-        around: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         inside = []
         for number, place in enumerate(places):
             if place in last and first.setdefault(place, number) == number:
-                heappush(around, (-visits[place], last[place]))
-            while around and around[0][1] <= number:
-                heappop(around)
-            inside.append(bool(around) and -around[0][0] > visits[place])
+                heappush(spans, (-visits[place], last[place]))
+            while spans and spans[0][1] <= number:
+                heappop(spans)
+            inside.append(bool(spans) and -spans[0][0] > visits[place])
         return inside
 
     def _connect(self, ops: Operations) -> None:
         visits, places = self._visits, ops.place
-        behind: dict[int, list[int]] = {}
+        sources: dict[int, list[int]] = {}
         for number, links in enumerate(ops.parents):
-            mine = visits[places[number]]
-            if mine > 1:
-                self._link(number, [(place, far) for place, parent in links for far in behind.get(parent, ())])
-            if self.taken[number]:
-                found = {
+            own_visits = visits[places[number]]
+            if own_visits > 1:
+                self._link(number, [(place, far) for place, parent in links for far in sources.get(parent, ())])
+            if self.is_detour[number]:
+                far_ends = {
                     far
                     for _, parent in links
-                    for far in (parent, *behind.get(parent, ()))
-                    if visits[places[far]] > mine
+                    for far in (parent, *sources.get(parent, ()))
+                    if visits[places[far]] > own_visits
                 }
-                behind[number] = sorted(found)[-_AT_MOST:]
+                sources[number] = sorted(far_ends)[-_MOST_SOURCES:]
 
     def _link(self, number: int, links: list[Link]) -> None:
         if links:

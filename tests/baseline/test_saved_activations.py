@@ -8,12 +8,12 @@ from torch import nn
 from pytest_torchlens import log_forward_pass
 from pytest_torchlens.baseline.judge import Suspects
 from pytest_torchlens.baseline.rerun_operations import Repeater
-from pytest_torchlens.baseline.saved_activations import Kept
-from pytest_torchlens.baseline.saved_activations import keep
+from pytest_torchlens.baseline.saved_activations import SavedActivations
+from pytest_torchlens.baseline.saved_activations import save_activations
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.records import Alone
+from pytest_torchlens.records import IsolatedResult
 from pytest_torchlens.run import find_environment
 from tests.baseline.samples import an_input
 from tests.baseline.samples import filled
@@ -40,11 +40,11 @@ class Views(nn.Module):
 def kept_pass(folder: Path, model: nn.Module, x: torch.Tensor) -> tuple[ModelHistory, Snapshot]:
     history = log_forward_pass(model, x, layers_to_save="all", random_seed=0)
     snapshot = take(history, find_environment())
-    keep(folder, history, snapshot)
+    save_activations(folder, history, snapshot)
     return history, snapshot
 
 
-def run_alone(folder: Path, history: ModelHistory, snapshot: Snapshot) -> dict[str, Alone]:
+def run_alone(folder: Path, history: ModelHistory, snapshot: Snapshot) -> dict[str, IsolatedResult]:
     """Run every operation by itself on what was kept of the same pass."""
     (block,) = snapshot.measured.values()
     steps = [step.id for step in snapshot.steps if step.function not in ("input", "output", "constant")]
@@ -55,7 +55,7 @@ def run_alone(folder: Path, history: ModelHistory, snapshot: Snapshot) -> dict[s
 def test_activations_are_had_again_as_they_lay_in_memory(tmp_path: Path):
     history, snapshot = kept_pass(tmp_path, filled(Views()), an_input(8, 8))
     (folder,) = tmp_path.iterdir()
-    kept = Kept(folder)
+    kept = SavedActivations(folder)
     operations = [op for op in history.operations if op.layer_type not in ("buffer", "output")]
     for step, operation in zip(snapshot.steps, operations, strict=False):
         tensor = kept.tensor(step.id, torch.device("cpu"))

@@ -176,9 +176,9 @@ def test_the_ini_key_does_the_same_for_lens_check(project: pytest.Pytester):
     [
         (
             ["--lens-validate", "--lens-keep=activation"],
-            "*--lens-keep: there is no 'activation' to keep*'activations'*",
+            "*--lens-keep: expected activations, got 'activation' (did you mean 'activations'?)",
         ),
-        (["--lens-keep=activations"], "*--lens-keep is about the comparison with a baseline: add --lens-validate"),
+        (["--lens-keep=activations"], "*--lens-keep needs --lens-validate, which compares models with baselines"),
     ],
 )
 def test_wrong_options_are_usage_errors(arguments: list[str], said: str, project: pytest.Pytester):

@@ -59,7 +59,7 @@ def test_kernels_of_another_environment_are_told_apart_with_nothing_stored(proje
     assert [finding["alone"]["exactness"] for finding in found["findings"]] == ["less exact", "less exact"]
     assert found["against"].startswith(f"{sys.executable} (torch ")
     result.assert_outcomes(passed=1)
-    untimed = "times were not compared: of another interpreter's run none is taken"
+    untimed = "times not compared: the other interpreter's run is not timed"
     result.stdout.fnmatch_lines([f"against {sys.executable} (torch *): 1 local-change", untimed])
     assert "accept" not in result.stdout.str()
     assert not (project.path / ".lens").exists()
@@ -91,7 +91,7 @@ def test_activations_that_could_not_be_kept_are_told(project: pytest.Pytester, m
     monkeypatch.setattr("pytest_torchlens.run.Against", Hindered)
     found, _ = compared(project, f"--lens-against={sys.executable}", gelu=ROUGH, silu=ROUGH)
     assert accused(found) == {"/gelu": "local-change"}
-    assert any("activations were not kept: " in note and "Not a directory" in note for note in found["notes"])
+    assert any("activations not saved: " in note and "Not a directory" in note for note in found["notes"])
 
 
 def test_the_other_gets_modules_of_the_users_and_none_of_this_python(monkeypatch: pytest.MonkeyPatch):
@@ -161,11 +161,11 @@ def test_what_is_no_interpreter_is_a_usage_error(name: str, said: str, project: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["zoo/net.yaml"], "--lens-against is about the comparison with a baseline: add --lens-validate"),
-        (["--lens-validate"], "--lens-against is about models of a zoo: name some (--lens-zoo ZOO:NAME)"),
+        (["zoo/net.yaml"], "--lens-against needs --lens-validate, which compares models with baselines"),
+        (["--lens-validate"], "--lens-against needs models of a zoo: add --lens-zoo ZOO:NAME"),
         (
             ["zoo/net.yaml", "--lens-validate", "--lens-update=new"],
-            "--lens-update is about stored baselines, and --lens-against leaves these alone: drop one",
+            "--lens-update needs stored baselines, which --lens-against does not use: remove one",
         ),
     ],
 )

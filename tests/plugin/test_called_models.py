@@ -77,6 +77,19 @@ def test_it(lens_trace, lens_report):
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
 
 
+def test_a_name_may_contain_colons(pytester: pytest.Pytester):
+    pytester.makepyfile(
+        test_it=TESTS
+        + """
+def test_it(lens_report):
+    lens_report(nn.Linear(4, 3), X, name="encoder::first")
+"""
+    )
+    pytester.runpytest_inprocess("--lens-report=out").assert_outcomes(passed=1)
+    (model,) = read(pytester).models
+    assert (model.name, model.nodeid) == ("test_it.py::test_it::encoder::first", "test_it.py::test_it")
+
+
 def test_what_lens_trace_recorded_is_proved(pytester: pytest.Pytester):
     pytester.makepyfile(
         test_mine=TESTS
