@@ -16,6 +16,8 @@ from pytest_torchlens.records import close
 LIMITS = ("own", "graph", "output")
 COSTS = ("peak", "flops", "operations", "parameters", "time")
 """Costs of a model: sizes are always compared, exactly; time only where a condition names it."""
+VERDICTS = ("unproven", "unvalidated", "high")
+"""What fails a model or test beside a difference: a verdict, calls that no verdict covers, a severe audit finding."""
 DEFAULT = (Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
 """Classes of change that fail a model unless conditions name others."""
 _FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED, Change.SLOWER))
@@ -33,7 +35,7 @@ class Condition:
     Attributes
     ----------
     name
-        A class of change, a limit (``own``, ``graph``, ``output``), a cost, or ``none``.
+        A class of change, a limit (``own``, ``graph``, ``output``), a cost, one of `VERDICTS`, or ``none``.
     value
         The limit, relative; NaN for a class.
     glob
@@ -76,6 +78,10 @@ class Conditions:
             return change in DEFAULT
         return any(condition.name == change.value and condition.fits(step) for condition in words)
 
+    def has(self, name: str) -> bool:
+        """Return whether one of them is ``unproven``, ``unvalidated`` or ``high``."""
+        return any(condition.name == name for condition in self.items)
+
     def limit(self, name: str, step: Step) -> float | None:
         """Return the limit ``own``, ``graph`` or ``output`` of an operation; None if no condition sets it."""
         found = [condition.value for condition in self.items if condition.name == name and condition.fits(step)]
@@ -93,7 +99,7 @@ def _is_class(name: str) -> bool:
 
 def _condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
-    names = (*(change.value for change in _FAILING), *LIMITS, *COSTS, "none")
+    names = (*(change.value for change in _FAILING), *LIMITS, *COSTS, *VERDICTS, "none")
     if found is not None and found["name"] == Change.SLOWER.value:
         raise ConditionError(f"expected by how much a pass may be slower, as in time:+20%, got {text!r}")
     if found is None or found["name"] not in names:
@@ -102,7 +108,7 @@ def _condition(text: str) -> Condition:
             f"expected a condition, got {text!r}; {close(word, names) or 'there are ' + ', '.join(names)}"
         )
     name, value, glob = found["name"], found["value"], found["glob"] or "*"
-    if name in COSTS and found["glob"]:
+    if name in COSTS + VERDICTS and found["glob"]:
         raise ConditionError(f"expected {name!r} without {'@' + glob!r}, as it is the whole model's, got {text!r}")
     if name in LIMITS + COSTS:
         return Condition(name, _number(text, name, value or ""), glob)

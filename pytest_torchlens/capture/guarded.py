@@ -7,7 +7,7 @@ import functools
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
+from time import thread_time
 from types import TracebackType
 from typing import Any
 
@@ -38,7 +38,7 @@ class Limits:
     calls
         Largest number of recorded calls.
     until
-        Deadline on the clock of `time.perf_counter`, in seconds.
+        Deadline on the clock of `time.thread_time`, in seconds.
     """
 
     calls: int
@@ -48,7 +48,7 @@ class Limits:
         """Return why to stop now, in words; ``""`` if no limit is exceeded."""
         if calls >= self.calls:
             return f"it makes more than {self.calls:,} calls"
-        return "the time for this test was up" if perf_counter() > self.until else ""
+        return "the time for this test was up" if thread_time() > self.until else ""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 
+from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.failure import part_text
 from pytest_torchlens.plugin.marker import MARKER_OPTIONS
+from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.plugin.marker import marker_options
+from pytest_torchlens.plugin.settings import fail_on_of
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
@@ -30,6 +33,7 @@ from pytest_torchlens.records import to_json
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Generator
+    from collections.abc import Iterable
     from collections.abc import Iterator
 
     from pytest_torchlens.history import ModelHistory
@@ -58,6 +62,8 @@ class AutotraceSettings:
     seconds: float
     memory: float
     parts: tuple[str, ...] | list[str] | str | None = None
+    fail_on: tuple[str, ...] = ()
+    """What fails a test: of the conditions of ``--lens-fail-on`` those about verdicts."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> AutotraceSettings:
@@ -75,7 +81,7 @@ class AutotraceSettings:
                 MARKER_OPTIONS[name].check(f"--lens-autotrace{ending.replace('_', '-')}", values[name])
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
-        return cls(**values)
+        return cls(**values, fail_on=fail_on_of(config))
 
 
 def _value(config: pytest.Config, key: str) -> Any:
@@ -98,6 +104,8 @@ class AutotracePlugin:
         self._config = config
         self._settings = settings
         self._autotrace: Autotrace | None = None
+        self._in_test = False
+        """Whether a test runs: a report that is made meanwhile is a subtest's."""
         self._settings_by_test: dict[str, AutotraceSettings] = {}
 
     @pytest.hookimpl(trylast=True)
@@ -109,7 +117,9 @@ class AutotracePlugin:
 
     def _marker_settings(self, item: pytest.Item) -> dict[str, Any]:
         try:
-            return {name: value for name, value in marker_options(item).items() if name != "fail_on"}
+            options = marker_options(item)
+            fail_on = conditions("fail_on", options.pop("fail_on", ()))
+            return {**options, "fail_on": (*self._settings.fail_on, *fail_on)}
         except pytest.UsageError:
             if hasattr(self._config, "workerinput"):  # a worker cannot show it; the test fails in its setup
                 return {}
@@ -135,7 +145,7 @@ class AutotracePlugin:
             return (yield)
         self._autotrace.begin(item.nodeid, self._plan(settings))
         remove_deadline(item)
-        with self._autotrace.on():
+        with self._recorded(self._autotrace):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -144,8 +154,27 @@ class AutotracePlugin:
         settings = self._settings_by_test.get(item.nodeid)
         if self._autotrace is None or settings is None or settings.autotrace == "off":
             return (yield)
-        with self._autotrace.on():
+        with self._recorded(self._autotrace):
             return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Record the calls in the teardown of fixtures."""
+        settings = self._settings_by_test.get(item.nodeid)
+        if self._autotrace is None or settings is None or settings.autotrace == "off":
+            return (yield)
+        self._autotrace.begin(item.nodeid, self._plan(settings))
+        with self._recorded(self._autotrace):
+            return (yield)
+
+    @contextlib.contextmanager
+    def _recorded(self, autotrace: Autotrace) -> Iterator[None]:
+        self._in_test = True
+        try:
+            with autotrace.on():
+                yield
+        finally:
+            self._in_test = False
 
     def _plan(self, settings: AutotraceSettings) -> Plan:
         from pytest_torchlens.plugin.marker import validation_parts
@@ -167,7 +196,8 @@ class AutotracePlugin:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the result to the test's report; a passing test fails if a recorded graph is wrong."""
         report: Any = yield
-        if self._autotrace is not None and (call.when == "call" or (call.when == "setup" and not report.passed)):
+        is_last = call.when != "setup" or not report.passed
+        if self._autotrace is not None and is_last and not self._in_test:
             result = self._autotrace.result()
             if result.calls:
                 report.lens_traced_test = to_json(result)  # xdist sends text to the controller
@@ -196,7 +226,7 @@ class AutotracePlugin:
         text = report_section(result)
         if text:
             report.sections.append((SECTION, text))
-        failure = failure_of(result)
+        failure = failure_of(result, Conditions.of(self._settings_by_test[item.nodeid].fail_on))
         if not failure or not report.passed or hasattr(report, "wasxfail"):
             return
         if self._settings_by_test[item.nodeid].mode == "fail":
@@ -256,7 +286,8 @@ class AutotraceSummary:
         self._config = config
         self._which = which
         self._mode = mode
-        self._tests: dict[str, TracedTest] = {}
+        self._tests: dict[tuple[str, str], TracedTest] = {}
+        """Result of each test and phase; the last of a test that was run again."""
         self._seconds = 0.0
 
     def pytest_report_header(self) -> str:
@@ -271,36 +302,48 @@ class AutotraceSummary:
         """Store the result that a test's report carries."""
         self._seconds += report.duration
         if (text := getattr(report, "lens_traced_test", "")) != "":
-            self._tests[report.nodeid] = from_json(text, TracedTest)
+            self._tests[report.nodeid, str(report.when)] = from_json(text, TracedTest)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the summary."""
-        quiet = self._config.get_verbosity() < 0 and not any(has_failed(call) for _, call in self._calls())
-        if quiet or self._config.option.collectonly:
+        """Print the summary; with ``-q``, and without a failed verdict, one line."""
+        if self._config.option.collectonly:
+            return
+        if self._config.get_verbosity() < 0 and not any(has_failed(call) for _, call in self._calls()):
+            if self._tests:
+                terminalreporter.write_line(f"lens: {self._counts()}")
             return
         terminalreporter.section("lens: models called in tests")
         for line in self._lines():
             terminalreporter.write_line(line)
 
     def _calls(self) -> Iterator[tuple[str, TracedCall]]:
-        return ((nodeid, call) for nodeid, test in self._tests.items() for call in test.found)
+        return ((nodeid, call) for (nodeid, _), test in self._tests.items() for call in test.found)
+
+    def _counts(self) -> str:
+        """Return in one line how many calls there were, and what is known of them; the numbers add up."""
+        tests = self._tests.values()
+        counts = Counter(call.verdict.status for _, call in self._calls() if call.verdict is not None)
+        known, left_out = sum(test.known for test in tests), sum(sum(test.left_out.values()) for test in tests)
+        parts = {
+            Status.FAILED.value: counts[Status.FAILED],
+            "proven": counts[Status.PASSED] + counts[Status.PASSED_WITH_TOLERANCE],
+            "like one before": known,
+            Status.UNPROVEN.value: counts[Status.UNPROVEN],
+            "left out": left_out,
+        }
+        total = _many(sum(test.calls for test in tests), "outermost module call")
+        words = ", ".join(f"{count:,} {word}" for word, count in parts.items() if count)
+        return f"{total} in {_many(len({nodeid for nodeid, _ in self._tests}), 'test')}: {words}"
 
     def _lines(self) -> Iterator[str]:
         tests = self._tests.values()
-        calls = sum(test.calls for test in tests)
-        if not calls:
+        if not tests:
             yield "no test called a model in its own thread and process"
             return
-        known = sum(test.known for test in tests)
-        yield f"{_many(calls, 'outermost module call')} in {_many(len(tests), 'test')}" + (
-            f"; {known:,} like one validated before" if known else ""
-        )
-        statuses = Counter(call.verdict.status.value for _, call in self._calls() if call.verdict is not None)
-        if statuses:
-            yield "validated: " + ", ".join(f"{count:,} {word}" for word, count in statuses.most_common())
+        yield self._counts()
         yield from self._failed_calls()
-        yield from self._unreplayed_calls()
-        yield from self._unrecorded_calls()
+        yield from self._unproven_calls()
+        yield from self._left_out_calls()
         yield f"it took {sum(test.seconds for test in tests):.1f} s of the {self._seconds:.1f} s that the tests took"
 
     def _failed_calls(self) -> Iterator[str]:
@@ -310,33 +353,39 @@ class AutotraceSummary:
         if len(failed) > MOST_SHOWN:
             yield f"... and {_many(len(failed) - MOST_SHOWN, 'failed verdict')} more"
 
-    def _unreplayed_calls(self) -> Iterator[str]:
-        reasons = Counter(
-            part.reason
-            for _, call in self._calls()
-            if call.verdict is not None and not call.verdict and not has_failed(call)
-            for part in call.verdict.parts
-            if part.name == "replay"
+    def _unproven_calls(self) -> Iterator[str]:
+        calls = [(nodeid, call.verdict) for nodeid, call in self._calls() if call.verdict and not has_failed(call)]
+        unproven = ((one.message, nodeid) for nodeid, verdict in calls for one in verdict.unproven)
+        yield from _by_reason("unproven", unproven)
+        yield from _by_reason(
+            "not checked", ((what, nodeid) for nodeid, verdict in calls for what in _unchecked(verdict))
         )
-        for reason, count in reasons.most_common(MOST_SHOWN):
-            yield f"not replayed: {count:,}, for {reason}"
-        notes = Counter(note for _, call in self._calls() if call.verdict for note in _unchecked_notes(call.verdict))
-        for note, count in notes.most_common(MOST_SHOWN):
-            yield f"{note} ({_many(count, 'call')})"
 
-    def _unrecorded_calls(self) -> Iterator[str]:
-        reasons: Counter[str] = Counter()
-        for test in self._tests.values():
-            reasons.update(test.passed_over)
-            reasons.update(call.left_off for call in test.found if call.left_off)
-        for reason, count in reasons.most_common(MOST_SHOWN):
-            yield f"not recorded: {count:,}, for {reason}"
-        trouble = [(nodeid, call) for nodeid, call in self._calls() if call.trouble]
-        if trouble:
-            nodeid, call = trouble[0]
-            error = call.trouble.strip().splitlines()[-1]
-            yield f"not recorded: {len(trouble):,}, by errors of pytest-torchlens's; please report the first"
-            yield f"  {nodeid}: {call.model}: {error}"
+    def _left_out_calls(self) -> Iterator[str]:
+        left_out = (
+            (reason, nodeid)
+            for (nodeid, _), test in self._tests.items()
+            for reason, count in test.left_out.items()
+            for _ in range(count)
+        )
+        yield from _by_reason("left out", left_out)
+        trouble = next(((nodeid, call) for nodeid, call in self._calls() if call.trouble), None)
+        if trouble is not None:
+            nodeid, call = trouble
+            yield "please report this error of pytest-torchlens:"
+            yield f"  {nodeid}: {call.model}: {call.trouble.strip().splitlines()[-1]}"
+
+
+def _by_reason(word: str, reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield one line for each of the commonest reasons: how many calls, and the first test."""
+    tests: dict[str, list[str]] = {}
+    for reason, nodeid in reasons:
+        tests.setdefault(reason, []).append(nodeid)
+    ordered = sorted(tests.items(), key=lambda item: -len(item[1]))
+    for reason, nodeids in ordered[:MOST_SHOWN]:
+        yield f"{word}: {_many(len(nodeids), 'call')}: {reason} (first in {nodeids[0]})"
+    if len(ordered) > MOST_SHOWN:
+        yield f"{word}: {_many(sum(len(nodeids) for _, nodeids in ordered[MOST_SHOWN:]), 'call')} for other reasons"
 
 
 def _many(count: int, what: str) -> str:
@@ -348,11 +397,14 @@ def has_failed(call: TracedCall) -> bool:
     return call.verdict is not None and call.verdict.status is Status.FAILED
 
 
-def failure_of(test: TracedTest) -> str:
-    """Return one line for each failed verdict; ``""`` if none failed."""
-    failed = [call for call in test.found if has_failed(call)]
-    words = [f"lens: {call.model}: validation {call.verdict.words}" for call in failed if call.verdict is not None]
-    return "\n".join(words)
+def failure_of(test: TracedTest, fail_on: Conditions) -> str:
+    """Return one line for each failed verdict, and for what `fail_on` fails; ``""`` if there is none."""
+    failing = {Status.FAILED, Status.UNPROVEN} if fail_on.has("unproven") else {Status.FAILED}
+    calls = [(call.model, call.verdict) for call in test.found if call.verdict is not None]
+    lines = [f"lens: {model}: validation {verdict.words}" for model, verdict in calls if verdict.status in failing]
+    if fail_on.has("unvalidated"):
+        lines += [f"lens: {_many(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()]
+    return "\n".join(lines)
 
 
 def report_section(test: TracedTest) -> str:
@@ -372,15 +424,13 @@ def report_section(test: TracedTest) -> str:
 
 
 def _open_questions(verdict: Verdict) -> Iterator[str]:
-    """Yield what a verdict that did not fail leaves unchecked."""
-    replay = next((part for part in verdict.parts if part.name == "replay"), None)
-    if replay is not None and not verdict:
-        yield f"recorded, but not replayed: {replay.reason}"
-    yield from _unchecked_notes(verdict)
+    """Yield what a verdict that did not fail leaves unproven or unchecked."""
+    yield from (f"unproven: {one.words}" for one in verdict.unproven)
+    yield from (f"not checked: {what}" for what in _unchecked(verdict))
 
 
-def _unchecked_notes(verdict: Verdict) -> Iterator[str]:
-    return (f"not checked: {what}" for part in verdict.parts for what in part.unchecked)
+def _unchecked(verdict: Verdict) -> Iterator[str]:
+    return (what for part in verdict.parts for what in part.unchecked)
 
 
 def _failed_parts(call: TracedCall) -> Iterator[str]:

@@ -12,6 +12,7 @@ import pluggy
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.plugin.settings import command_options
+from pytest_torchlens.records import Outcome
 
 if TYPE_CHECKING:
     import pytest
@@ -37,12 +38,12 @@ def failure_text(report: ModelReport, config: pytest.Config) -> str:
     if report.comparison is not None and report.comparison.fails:
         name, key = f"{report.zoo}:{report.name}", key_of(report.zoo, report.name)
         return comparison_text(report.comparison, name, key, command_options(config))
-    if report.verdict is None or report.verdict:
+    if report.verdict is None or report.outcome is not Outcome.FAILED:
         return ""
     failed = [part for part in report.verdict.parts if not part.status.ok]
     if not failed:
-        reasons = "; ".join(dict.fromkeys(part.reason for part in report.verdict.parts if part.reason))
-        return f"{report.zoo}:{report.name}: nothing was validated: {reasons or 'no part was run'}"
+        reasons = (f"  {one.words}" for one in report.verdict.unproven)
+        return "\n".join([f"{report.zoo}:{report.name}: validation unproven, which --lens-fail-on fails", *reasons])
     names = " and ".join(part.name for part in failed)
     lines = [f"{report.zoo}:{report.name}: validation failed in {names}"]
     for part in failed:
@@ -79,7 +80,7 @@ def junit_properties(report: ModelReport) -> list[tuple[str, str]]:
     found: dict[str, object] = {"status": report.stage.value if report.error else "recorded"}
     if history := report.history:
         found.update(ops=history.num_operations, layers=history.num_layers, params=history.total_params)
-    if verdict := report.verdict:
+    if (verdict := report.verdict) is not None:
         found.update(
             status=verdict.status.value,
             ops_checked=verdict.operations_checked,

@@ -193,11 +193,7 @@ def policy_of(config: pytest.Config) -> Policy:
     folder = config.getini("lens_baseline_dir")
     name = _baseline_name(option.lens_baseline)
     store = Store.of(config.rootpath, config.rootpath / folder if folder else None, name)
-    fail_on = (*config.getini("lens_fail_on"), *option.lens_fail_on)
-    try:
-        Conditions.of(fail_on)
-    except ConditionError as error:
-        raise pytest.UsageError(f"--lens-fail-on: {error}") from None
+    fail_on = fail_on_of(config)
     in_ci = bool(os.environ.get("CI"))
     return Policy(
         folder=str(store.folder),
@@ -210,6 +206,24 @@ def policy_of(config: pytest.Config) -> Policy:
         fail_on=fail_on,
         keep=_keep(option.lens_keep or config.getini("lens_keep")),
     )
+
+
+def fail_on_of(config: pytest.Config) -> tuple[str, ...]:
+    """Read and check ``--lens-fail-on`` and its ini key; ``--lens-strict`` adds ``unproven``.
+
+    Raises
+    ------
+    pytest.UsageError
+        If there is no such condition.
+    """
+    option: Any = config.option
+    strict = option.lens_strict or config.getini("lens_strict")
+    fail_on = (*config.getini("lens_fail_on"), *option.lens_fail_on, *(("unproven",) if strict else ()))
+    try:
+        Conditions.of(fail_on)
+    except ConditionError as error:
+        raise pytest.UsageError(f"--lens-fail-on: {error}") from None
+    return fail_on
 
 
 def command_options(config: pytest.Config) -> str:

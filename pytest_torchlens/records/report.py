@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections import Counter
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import fields
@@ -236,3 +237,10 @@ class TracedTest:
     found: tuple[TracedCall, ...] = ()
     seconds: float = 0.0
     """Time of recording and validating, and of finding which calls are known."""
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Number of calls that have no verdict and are like none that has, by reason."""
+        reasons = Counter(self.passed_over)
+        reasons.update(call.left_off or "an error of pytest-torchlens" for call in self.found if call.verdict is None)
+        return dict(reasons)

@@ -322,14 +322,20 @@ class _Job:
         with tolerance(settings.tolerance):
             validation = validate(model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=settings.seed)
         self.fields["verdict"] = validation.verdict
-        unjudged = [part for part in validation.verdict.parts if part.status is Status.NOT_APPLICABLE]
-        self.fields["notes"] = tuple(f"{part.name} not judged: {part.reason}" for part in unjudged)
-        if not validation.verdict:
+        self.fields["notes"] = tuple(f"not proven: {one.words}" for one in validation.verdict.unproven)
+        if self.fails(validation.verdict):
             self.fields.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)
         elif self.options.baseline is not None:
             self.enter(Stage.COMPARE)
             self.compare(self.options.baseline, validation)
         return validation.history.record()
+
+    def fails(self, verdict: Verdict) -> bool:
+        """Return whether a verdict fails the model: ``failed`` always, ``unproven`` by ``--lens-fail-on``."""
+        if verdict.status is not Status.UNPROVEN:
+            return verdict.status is Status.FAILED
+        policy = self.options.baseline
+        return policy is not None and policy.conditions(self.case.settings.fail_on).has("unproven")
 
     def compare(self, baseline: Policy, validation: Validation) -> None:
         environment = replace(find_environment(), device=self.device.type)

@@ -7,7 +7,6 @@ calls with the signature of one that was validated before (`call_signature`).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import sys
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
 from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ from pytest_torchlens.capture.guarded import GuardedResult
 from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
 from pytest_torchlens.capture.leaves import is_lazy
-from pytest_torchlens.capture.leaves import walk_all
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.history import ModelHistory
@@ -37,62 +36,9 @@ from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
 from pytest_torchlens.records import Verdict
+from pytest_torchlens.run.call_signature import call_signature
 from pytest_torchlens.validate.single import Bounds
 from pytest_torchlens.validate.single import validate_once
-
-_MOST = 10_000
-"""Parts of the inputs that are looked at."""
-_BY_VALUE = (bool, str, type(None))
-_PLAIN = (*_BY_VALUE, int, float, tuple)
-
-
-def call_signature(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a digest that module calls have in common if one is much like the other.
-
-    It is one of the classes, addresses, modes and constants of all modules, the code of their forwards, the shapes,
-    types and devices of parameters, buffers and input tensors, the truth values and texts among the inputs, and whether
-    autograd is on.  Numbers among the inputs are not in it: they change from step to step.
-    """
-    lines = itertools.chain(
-        (repr((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled())),),
-        *(_of_module(address, part) for address, part in module.named_modules()),
-        _of_inputs((args, kwargs)),
-    )
-    return hashlib.blake2b("\n".join(lines).encode(errors="replace"), digest_size=16).hexdigest()
-
-
-def _of_module(address: str, module: torch.nn.Module) -> Iterator[str]:
-    kind = type(module)
-    yield f"{address} {kind.__module__}.{kind.__qualname__} {getattr(module, 'training', None)} {_code_of(module)}"
-    for name in getattr(kind, "__constants__", ()):
-        if isinstance(value := module.__dict__.get(name), _PLAIN):
-            yield f"{name} {value}"
-    for members in (module._parameters, module._buffers):
-        for name, tensor in members.items():
-            yield f"{name} {_of_tensor(tensor)}"
-
-
-def _code_of(module: torch.nn.Module) -> str:
-    if isinstance(module, torch.jit.ScriptModule):
-        return str(module._c._type().qualified_name())  # one name, one code
-    forward = vars(module).get("forward", type(module).forward)  # tests replace it
-    code = getattr(forward, "__code__", None)
-    return str(code and hash(code))
-
-
-def _of_inputs(inputs: Any) -> Iterator[str]:
-    for path, thing in itertools.islice(walk_all(inputs), _MOST):
-        if isinstance(thing, torch.Tensor):
-            yield f"{path} {_of_tensor(thing)}"
-        else:
-            yield f"{path} {type(thing).__qualname__} {thing if isinstance(thing, _BY_VALUE) else ''}"
-
-
-def _of_tensor(tensor: torch.Tensor | None) -> str:
-    if tensor is None or is_lazy(tensor):
-        return str(type(tensor))
-    shape = "nested" if tensor.is_nested else tuple(tensor.shape)
-    return f"{type(tensor).__qualname__} {shape} {tensor.dtype} {tensor.device} {tensor.layout} {tensor.requires_grad}"
 
 
 def why_not_traced(module: torch.nn.Module) -> str:
@@ -187,7 +133,8 @@ class Plan:
     parts
         Parts of the validation.
     seconds
-        Time that may be spent in the test, in seconds; a module call that was begun is made to its end.
+        CPU time of this thread that our own work may take in the test, in seconds; a module call that has begun is
+        made to its end.
     nbytes
         Memory that the replay of one call may hold, in bytes.
     keep
@@ -237,7 +184,7 @@ class Autotrace:
         self._passed_over: Counter[str] = Counter()
         self._digests: set[str] = set()
         self._found: list[TracedCall] = []
-        self._seconds = 0.0
+        self._seconds = self._cpu_seconds = 0.0
         self.histories: list[tuple[str, HistoryRecord, Verdict]] = []
         """Class name, record and verdict of each call that was validated, where they are kept."""
 
@@ -267,27 +214,38 @@ class Autotrace:
         one = OutermostCall(call, module, args, kwargs)
         if os.getpid() != self._process:  # a child of the test's, whose findings nobody would hear of
             return one.make()
-        start = perf_counter()
         self._calls += 1
-        with torch._C.DisableTorchFunction():
+        with self._timed(), torch._C.DisableTorchFunction():
             digest = self._digest_if_new(one)
-        self._seconds += perf_counter() - start
         return one.make() if digest is None else self._trace(one, digest)
 
-    def _digest_if_new(self, one: OutermostCall) -> str | None:
-        """Return what calls like this one have in common; None if this one is not to be traced."""
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        start, cpu_start = perf_counter(), thread_time()
         try:
-            if reason := NO_TIME if self._seconds >= self._plan.seconds else why_not_traced(one.module):
+            yield
+        finally:
+            self._seconds += perf_counter() - start
+            self._cpu_seconds += thread_time() - cpu_start
+
+    def _deadline(self) -> float:
+        """Return the moment of `time.thread_time` at which the budget of the test is used up."""
+        return thread_time() + self._plan.seconds - self._cpu_seconds
+
+    def _digest_if_new(self, one: OutermostCall) -> str | None:
+        """Return the signature of a call, ``""`` for a call without one; None if the call is not to be traced."""
+        try:
+            if reason := NO_TIME if self._cpu_seconds >= self._plan.seconds else why_not_traced(one.module):
                 self._passed_over[reason] += 1
                 return None
             digest = call_signature(one.module, one.args, one.kwargs)
         except Exception as error:  # noqa: BLE001 - a module may be in any state, and is the test's affair
             self._passed_over[f"it could not be looked at: {type(error).__name__}: {error}"] += 1
             return None
-        if not self._plan.every and self._is_known(digest):
+        if digest is not None and not self._plan.every and self._is_known(digest):
             self._alike += 1
             return None
-        return digest
+        return digest or ""
 
     def _is_known(self, digest: str) -> bool:
         """Return whether a call like this was traced before, but for the last time that the same test was run."""
@@ -297,13 +255,13 @@ class Autotrace:
 
     def _trace(self, one: OutermostCall, digest: str) -> Any:
         start = perf_counter()
-        limits = Limits(MOST_CALLS, start + self._plan.seconds - self._seconds)
+        limits = Limits(MOST_CALLS, self._deadline())
         guarded: GuardedResult | None = None
         try:
-            guarded = record_guarded(one.call, one.module, one.args, one.kwargs, limits)
-            self._note(type(one.module).__name__, self._judge(guarded, limits.until), start)
+            with self._timed():
+                guarded = record_guarded(one.call, one.module, one.args, one.kwargs, limits)
+                self._note(type(one.module).__name__, self._judge(guarded, limits.until), start)
         finally:
-            self._seconds += perf_counter() - start
             if guarded is None:
                 self._passed_over[CALL_RAISED] += 1
             if guarded is None or guarded.stop_reason:  # there may be a better chance
@@ -314,9 +272,8 @@ class Autotrace:
         """Validate a history that the test itself made, of a call right before."""
         start = perf_counter()
         self._calls += 1
-        found = self._validated(history, start + self._plan.seconds - self._seconds)
-        self._note(history.model_name, found, start)
-        self._seconds += perf_counter() - start
+        with self._timed():
+            self._note(history.model_name, self._validated(history, self._deadline()), start)
 
     def _note(self, model: str, found: TracedCall, start: float) -> None:
         self._found.append(replace(found, model=model, seconds=perf_counter() - start))

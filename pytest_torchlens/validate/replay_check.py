@@ -56,7 +56,7 @@ class Replay:
         Names of functions whose values differed in an earlier replay.  If they differ again, the call is repeated, and
         its saved values replace replayed ones that are within tolerance.
     until
-        Deadline on the clock of `time.perf_counter`, in seconds.
+        Deadline on the clock of `time.thread_time`, in seconds of CPU time.
     """
 
     out_of_time = False
@@ -111,7 +111,7 @@ class Replay:
 
     def _step(self, player: Player, number: int, call: Call) -> bool:
         """Replay one call; False if nothing after it can be replayed."""
-        if time.perf_counter() > self._until:
+        if time.thread_time() > self._until:
             self.out_of_time = True
             return False
         if not self._check.edges(number, call, player):

@@ -38,7 +38,7 @@ class Bounds:
     Attributes
     ----------
     until
-        Deadline on the clock of `time.perf_counter`, in seconds.
+        Deadline on the clock of `time.thread_time`, in seconds of CPU time.
     nbytes
         Limit on the estimated memory of the replay, in bytes.
     """

@@ -9,6 +9,7 @@ import logging
 import operator
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -73,7 +74,8 @@ VALUES = {
     "other softmax": nn.Softmax(1), "list": [1, 2], "other list": [2, 1], "longer list": [1, 2, 3], "tuple": (1, 2),
     "dict": {"a": 1}, "other dict": {"a": 2}, "other key": {"b": 1}, "set": {1, 2}, "other set": {1, 3},
     "namespace": SimpleNamespace(a=1), "other namespace": SimpleNamespace(a=2), "dataclass": Config(),
-    "other dataclass": Config(5), "nested": {"a": [{"b": (1, {2: "x"})}]}, "other nested": {"a": [{"b": (1, {2: "y"})}]},
+    "other dataclass": Config(5),
+    "nested": {"a": [{"b": (1, {2: "x"})}]}, "other nested": {"a": [{"b": (1, {2: "y"})}]},
     "array": np.arange(3), "other array": np.arange(3) + 1, "array type": np.arange(3.0), "tensor": torch.ones(3),
     "tensor shape": torch.ones(4), "tensor type": torch.ones(3).int(), "modules in a list": [nn.ReLU()],
     "other modules in a list": [nn.Tanh()], "bound method": Config().__init__, "slice": slice(1), "range": range(3),
@@ -167,7 +169,7 @@ def test_what_tests_replace_makes_a_difference():
     before = signature(Net())
     with mock.patch.object(Net, "forward", lambda self, x: x):
         assert signature(Net()) != before
-    with mock.patch.object(Net, "other", lambda self: 2):
+    with mock.patch.object(Net, "other", lambda self: self):
         assert signature(Net()) != before
     with mock.patch.object(Net, "STEPS", 4):
         assert signature(Net()) != before
@@ -202,7 +204,7 @@ def test_classes_of_one_name_are_not_one():
 
 UNTELLABLE = {
     "iterator of a list": lambda: iter([1]),
-    "open file": lambda: open(__file__, encoding="utf-8"),  # noqa: SIM115
+    "open file": Path(__file__).open
     "array of objects": lambda: np.array([object()]),
     "set of objects": lambda: {object()},
 }

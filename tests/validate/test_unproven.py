@@ -63,7 +63,7 @@ PROVEN = {
     "a constant made before": lambda x: (x + torch.tensor(0.25)) * (1 if x.sum().item() > 0 else 2),
     "a constant without part in the output": lambda x: (x.tolist(), torch.tensor(0.25) * 2, x + 1)[2],
     "a common number": lambda x: x * float((x > 0).all()),
-    "shape only": lambda x: torch.zeros_like(x),
+    "shape only": torch.zeros_like,
     "a list of the outputs": lambda x: [x + 1, x[0]],
 }
 
