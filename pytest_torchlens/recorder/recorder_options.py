@@ -16,7 +16,7 @@ from typing import Any
 from pytest_torchlens.records.names import nearest
 
 SMALLEST, LARGEST = 160, 8192
-"""Pixels of a frame's sides: its text is to be read, and its file to be played."""
+"""Pixels of a frame's sides: in a smaller frame its text is unreadable, and players refuse larger ones."""
 
 CHOICES = {
     "policy": ("drop", "coalesce", "block"),
@@ -35,7 +35,7 @@ WHOLE = {
     "workers": (1, 64),
     "keep": (1, sys.maxsize),
 }
-"""Least and most of whole numbers."""
+"""Minimum and maximum of each whole number; None is no maximum."""
 
 FLAGS = ("no_grad", "videos", "tensorboard", "page")
 
@@ -49,7 +49,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class RecorderOptions:
-    """What a `Recorder` is made with; its docstring says what each means."""
+    """The options of a `Recorder`; its docstring explains each."""
 
     folder: Path | None = None
     title: str = ""
@@ -76,7 +76,7 @@ class RecorderOptions:
     on_error: str = "raise"
 
     @classmethod
-    def of(cls, **given: Any) -> RecorderOptions:
+    def of(cls, **arguments: Any) -> RecorderOptions:
         """Check the options and return them.
 
         Raises
@@ -88,13 +88,13 @@ class RecorderOptions:
         ImportError
             If an option needs a package that is not installed.
         """
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise TypeError(f"a recorder has no option {name!r}; {nearest(name, known)}")
-        if given.get("folder") is not None:
-            given["folder"] = _folder(given["folder"])
-        options = cls(**given)
+        names = [field.name for field in fields(cls)]
+        for name in arguments:
+            if name not in names:
+                raise TypeError(f"a recorder has no option {name!r}; {nearest(name, names)}")
+        if arguments.get("folder") is not None:
+            arguments["folder"] = _folder(arguments["folder"])
+        options = cls(**arguments)
         options._check()
         return options
 
@@ -120,8 +120,8 @@ class RecorderOptions:
         check_positive("timeout", self.timeout)
 
     def _check_size(self) -> None:
-        given: Any = self.size
-        if not isinstance(given, tuple | list) or len(given) != len(("width", "height")) or not all(map(_fits, given)):
+        size: Any = self.size
+        if not isinstance(size, tuple | list) or len(size) != len(("width", "height")) or not all(map(_fits, size)):
             raise ValueError(
                 f"size: expected width and height, even numbers from {SMALLEST} to {LARGEST:,}, got {self.size!r}"
             )
@@ -129,9 +129,9 @@ class RecorderOptions:
     def _check_packages(self) -> None:
         if self.folder is None:
             return
-        wanted = {"videos": self.videos, "parquet": self.series == "parquet", "tensorboard": self.tensorboard}
+        features = {"videos": self.videos, "parquet": self.series == "parquet", "tensorboard": self.tensorboard}
         for what, (module, extra) in NEEDED.items():
-            if wanted[what] and importlib.util.find_spec(module) is None:
+            if features[what] and importlib.util.find_spec(module) is None:
                 off = "" if what == "parquet" else f", or pass {what}=False"
                 raise ImportError(
                     f"{what} needs the package {module!r}, which is not installed: "
@@ -143,10 +143,10 @@ def _fits(side: Any) -> bool:
     return isinstance(side, int) and SMALLEST <= side <= LARGEST and side % 2 == 0
 
 
-def _folder(given: Any) -> Path:
-    if not isinstance(given, str | os.PathLike) or not str(given):
-        raise TypeError(f"folder: expected a path, or None for no files, got {given!r}")
-    folder = Path(given).absolute()
+def _folder(value: Any) -> Path:
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise TypeError(f"folder: expected a path, or None for no files, got {value!r}")
+    folder = Path(value).absolute()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder: expected a folder, got the file {str(folder)!r}")
     return folder
@@ -166,9 +166,9 @@ class Range:
     Attributes
     ----------
     text : str
-        As it was written.
+        The range as the user wrote it.
     bounds : tuple of (str, float)
-        Comparisons that all have to hold.
+        Comparisons that must all hold.
     """
 
     text: str
@@ -181,7 +181,7 @@ class Range:
         Raises
         ------
         ValueError
-            If it is none.
+            If the text is not a range.
         """
         bounds = _bounds(text) if isinstance(text, str) else None
         if not bounds or any(math.isnan(bound) for _, bound in bounds):
@@ -201,10 +201,10 @@ class Range:
 
 def _bounds(text: str) -> tuple[tuple[str, float], ...] | None:
     try:
-        if found := _ONE.fullmatch(text):
-            return ((found[1], _number(found[2])),)
-        if found := _TWO.fullmatch(text):
-            return ((">=", _number(found[1])), ("<=", _number(found[2])))
+        if match := _ONE.fullmatch(text):
+            return ((match[1], _number(match[2])),)
+        if match := _TWO.fullmatch(text):
+            return ((">=", _number(match[1])), ("<=", _number(match[2])))
     except ValueError:
         pass
     return None
@@ -215,7 +215,7 @@ def _number(text: str) -> float:
 
 
 def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Check that it is a whole number, and neither too small nor too large.
+    """Check that it is a whole number between two limits.
 
     Raises
     ------
@@ -255,7 +255,7 @@ def check_flags(**flags: Any) -> None:
 
 
 def check_some(**flags: Any) -> None:
-    """Check that each is True or False, and one of them True.
+    """Check that each is True or False, and at least one is True.
 
     Raises
     ------
