@@ -154,7 +154,7 @@ def test_a_decrease_is_from_the_first_to_the_last_quarter(expected: object, fail
     if not fails:
         recorder.close()
         return
-    with pytest.raises(ExpectationError, match=r"expected loss_decreases=>90%, found 50\.00%"):
+    with pytest.raises(ExpectationError, match=r"expected loss_decreases=>90%, got 50\.00%"):
         recorder.close()
 
 
