@@ -40,6 +40,21 @@ def flops_of(recording: Recording) -> tuple[int, ...]:
     return tuple(counts)
 
 
+class CountOnce:
+    """Counts by `flops_of`, but only once for passes that make the same calls with outputs of the same shapes."""
+
+    def __init__(self) -> None:
+        self._calls: list[Any] | None = None
+        self._counts: tuple[int, ...] = ()
+
+    def __call__(self, recording: Recording) -> tuple[int, ...]:
+        """Return the floating-point operations of each call; raises as `flops_of` does."""
+        calls = [(call.info.name, *(output.shape for output in call.outputs)) for call in recording.calls]
+        if calls != self._calls:
+            self._counts, self._calls = flops_of(recording), calls
+        return self._counts
+
+
 def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[ReplayedCall]:
     """Run the calls of a recording again and yield each; call `begin` just before each runs.
 

@@ -87,6 +87,18 @@ def measure_forward_pass(
     >>> tl.measure_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2)).flops
     12
     """
+    return measure(model, input_args, input_kwargs, history, passes, flops_of)
+
+
+def measure(
+    model: torch.nn.Module,
+    input_args: Any,
+    input_kwargs: dict[str, Any] | None,
+    history: ModelHistory | None,
+    passes: int,
+    count: Callable[[Recording], tuple[int, ...]],
+) -> Measurements:
+    """Measure as `measure_forward_pass` does; `count` returns the floating-point operations of each call."""
     if passes < 1:
         raise ValueError(f"passes: expected at least 1, got {passes}")
     args, kwargs = arguments_of(model, input_args, input_kwargs)
@@ -94,7 +106,7 @@ def measure_forward_pass(
     with _preserve_state(model, inputs):
         model(*args, **kwargs)  # what the model creates in its first pass exists from now on
         history = history or ModelHistory.of(model, (args, kwargs), TraceOptions(None))
-        history.measurements = _Pass(model, args, kwargs, history).measure(passes)
+        history.measurements = _Pass(model, args, kwargs, history).measure(passes, count)
     return history.measurements
 
 
@@ -112,8 +124,8 @@ class _Pass:
         candidates = itertools.chain(model.parameters(), tensors((args, kwargs)))
         self._device = next((tensor.device for tensor in candidates), torch.device("cpu"))
 
-    def measure(self, passes: int) -> Measurements:
-        flops = self._if_replayable("operation_flops", _FLOPS, partial(flops_of, self._recording)) or ()
+    def measure(self, passes: int, count: Callable[[Recording], tuple[int, ...]]) -> Measurements:
+        flops = self._if_replayable("operation_flops", _FLOPS, partial(count, self._recording)) or ()
         measure_bytes = partial(needed_and_moved, self._recording)
         needed, moved = self._if_replayable("needed_peak_bytes", _NEEDED, measure_bytes) or ((), ())
         self._methods["operation_bytes_moved"] = _MOVED if moved else self._methods["needed_peak_bytes"]

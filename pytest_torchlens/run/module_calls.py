@@ -1,7 +1,7 @@
 """Records and validates the outermost module calls that a test makes.
 
-`Autotrace` makes each call once, for the test.  It skips calls that recording would change (`why_not_traced`), and
-calls with the signature of one that was validated before (`call_signature`).
+`Autotrace` makes each call once, for the test.  It does not record calls that recording would change
+(`why_not_traced`), nor calls with the same signature as one validated before (`call_signature`).
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from pytest_torchlens.validate.single import Bounds
 from pytest_torchlens.validate.single import validate_once
 
 _MOST = 10_000
-"""Parts of the inputs that are looked at."""
+"""Parts of the inputs that a signature takes in."""
 _BY_VALUE = (bool, str, type(None))
 _PLAIN = (*_BY_VALUE, int, float, tuple)
 
 
 def call_signature(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a digest that module calls have in common if one is much like the other.
+    """Return a digest that is equal for module calls that a validation need not tell apart.
 
-    It is one of the classes, addresses, modes and constants of all modules, the code of their forwards, the shapes,
-    types and devices of parameters, buffers and input tensors, the truth values and texts among the inputs, and whether
-    autograd is on.  Numbers among the inputs are not in it: they change from step to step.
+    It takes in the classes, addresses, modes and constants of all modules, the code of their forwards, the shapes,
+    types and devices of parameters, buffers and input tensors, the truth values and strings among the inputs, and
+    whether autograd is on.  It leaves out numbers among the inputs, which change from step to step.
     """
     lines = itertools.chain(
         (repr((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled())),),
@@ -96,7 +96,7 @@ def _of_tensor(tensor: torch.Tensor | None) -> str:
 
 
 def why_not_traced(module: torch.nn.Module) -> str:
-    """Return why a module call that is about to be made is not recorded; ``""`` if it is."""
+    """Return why the next call of a module is not recorded; ``""`` if it is recorded."""
     return next((reason for reason, holds in _REASONS if holds(module)), "")
 
 
@@ -130,7 +130,7 @@ def _is_lazy(module: torch.nn.Module) -> bool:
 
 
 def _has_hooks_that_stay(_: torch.nn.Module) -> bool:
-    """Whether hooks on saved tensors are set, by a PyTorch that does not say which: they cannot be taken aside."""
+    """Whether hooks on saved tensors are set that this PyTorch cannot list, and so cannot disable for a while."""
     hooks: Any = torch._C._autograd
     if hasattr(hooks, "_top_saved_tensors_default_hooks") or not hooks._saved_tensors_hooks_is_enabled():
         return False
@@ -171,27 +171,27 @@ _REASONS: tuple[tuple[str, Callable[[torch.nn.Module], bool]], ...] = (
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 MOST_CALLS = 100_000
-"""Calls of torch functions in one module call, above which recording leaves off: some 150 MiB."""
+"""Torch function calls in one module call above which recording stops; they take some 150 MiB."""
 NO_TIME = "the time for this test was up"
 CALL_RAISED = "it raised"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is traced in one test.
+    """How much to trace in one test.
 
     Attributes
     ----------
     every
-        Whether calls that are like one validated before are validated too.
+        Whether to validate calls with the same signature as one validated before, too.
     parts
         Parts of the validation.
     seconds
-        Time that may be spent in the test, in seconds; a module call that was begun is made to its end.
+        Time to spend in the test, in seconds; a module call that has begun runs to its end.
     nbytes
         Memory that the replay of one call may hold, in bytes.
     keep
-        Whether the records of the calls are kept, for a report.
+        Whether to keep the records of the calls, for a report.
     """
 
     every: bool
@@ -209,20 +209,20 @@ class OutermostCall:
     """An outermost call of a module, to be made once."""
 
     call: Callable[..., Any]
-    """What stands for ``nn.Module.__call__``."""
+    """The original ``nn.Module.__call__``."""
     module: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def make(self) -> Any:
-        """Make it, with nothing recorded."""
+        """Make the call without recording it."""
         return self.call(self.module, *self.args, **self.kwargs)
 
 
 class Autotrace:
-    """Hears of the outermost module calls of tests, one test at a time, and makes them.
+    """Intercepts the outermost module calls of tests, one test at a time, and makes them.
 
-    What the test gets is what it would get without: see `record_guarded` and `validate_once`.
+    The test gets the same results as without it: see `record_guarded` and `validate_once`.
     """
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class Autotrace:
         self.begin("", NOTHING)
 
     def begin(self, test: str, plan: Plan) -> None:
-        """Begin with a test, or anew with one that is run again."""
+        """Begin a test, which may be a rerun of the same one."""
         self._test, self._plan = test, plan
         self._calls = self._alike = 0
         self._passed_over: Counter[str] = Counter()
@@ -239,10 +239,10 @@ class Autotrace:
         self._found: list[TracedCall] = []
         self._seconds = 0.0
         self.histories: list[tuple[str, HistoryRecord, Verdict]] = []
-        """Class name, record and verdict of each call that was validated, where they are kept."""
+        """Class name, record and verdict of each validated call, if the plan keeps them."""
 
     def result(self) -> TracedTest:
-        """Return what was found in the test."""
+        """Return the result of the test."""
         return TracedTest(
             calls=self._calls,
             known=self._alike,
@@ -252,12 +252,12 @@ class Autotrace:
         )
 
     def forget(self) -> None:
-        """Be done with the test."""
+        """End the test and free what was kept of it."""
         self.begin("", NOTHING)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Listen for as long as this lasts, in this thread."""
+        """Intercept module calls in this thread inside the block."""
         with module_call_listener(self._hear):
             yield
 
@@ -265,7 +265,7 @@ class Autotrace:
         self, call: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         one = OutermostCall(call, module, args, kwargs)
-        if os.getpid() != self._process:  # a child of the test's, whose findings nobody would hear of
+        if os.getpid() != self._process:  # a process that the test forked: its findings would be lost
             return one.make()
         start = perf_counter()
         self._calls += 1
@@ -275,13 +275,13 @@ class Autotrace:
         return one.make() if digest is None else self._trace(one, digest)
 
     def _digest_if_new(self, one: OutermostCall) -> str | None:
-        """Return what calls like this one have in common; None if this one is not to be traced."""
+        """Return the call's signature; None if the call is not to be traced."""
         try:
             if reason := NO_TIME if self._seconds >= self._plan.seconds else why_not_traced(one.module):
                 self._passed_over[reason] += 1
                 return None
             digest = call_signature(one.module, one.args, one.kwargs)
-        except Exception as error:  # noqa: BLE001 - a module may be in any state, and is the test's affair
+        except Exception as error:  # noqa: BLE001 - a module may be in any state
             self._passed_over[f"it could not be looked at: {type(error).__name__}: {error}"] += 1
             return None
         if not self._plan.every and self._is_known(digest):
@@ -290,7 +290,7 @@ class Autotrace:
         return digest
 
     def _is_known(self, digest: str) -> bool:
-        """Return whether a call like this was traced before, but for the last time that the same test was run."""
+        """Return whether a call with this signature was traced before, except in an earlier run of the same test."""
         known = digest in self._digests or self._known.setdefault(digest, self._test) != self._test
         self._digests.add(digest)
         return known
@@ -306,12 +306,12 @@ class Autotrace:
             self._seconds += perf_counter() - start
             if guarded is None:
                 self._passed_over[CALL_RAISED] += 1
-            if guarded is None or guarded.stop_reason:  # there may be a better chance
+            if guarded is None or guarded.stop_reason:  # a later call may be recorded
                 self._known.pop(digest, None)
         return guarded.result
 
     def prove(self, history: ModelHistory) -> None:
-        """Validate a history that the test itself made, of a call right before."""
+        """Validate a history that the test itself has just made."""
         start = perf_counter()
         self._calls += 1
         found = self._validated(history, start + self._plan.seconds - self._seconds)
@@ -327,7 +327,7 @@ class Autotrace:
         history = ModelHistory(guarded.recording, TraceOptions(layers_to_save=None))
         try:
             return self._validated(history, until)
-        finally:  # a test may ask whether what it let go of is freed
+        finally:  # a test may check that its objects are freed
             unlink(vars(history).get("nodes", []))
 
     def _validated(self, history: ModelHistory, until: float) -> TracedCall:
@@ -336,6 +336,6 @@ class Autotrace:
             verdict = validate_once(history, Bounds(until, self._plan.nbytes), self._plan.parts).verdict
             if self._plan.keep:
                 self.histories.append((history.model_name, history.record(), verdict))
-        except Exception:  # noqa: BLE001 - an error of ours is to be told, not raised
+        except Exception:  # noqa: BLE001 - report our own error, do not raise it
             return TracedCall(model="", trouble=traceback.format_exc(), operations=operations)
         return TracedCall(model="", verdict=verdict, operations=operations)
