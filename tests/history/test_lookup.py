@@ -1,4 +1,4 @@
-"""Keys that several things go by: labels, short labels, modules, modules with several outputs, odd addresses."""
+"""Keys that match several operations: labels, short labels, modules, modules with several outputs, odd addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest_torchlens as tl
 
 
 class Named(nn.Module):
-    """Modules under the names given; `forward` gets them by name."""
+    """Modules under given names; `forward` finds them by name."""
 
     def __init__(self, forward, **modules):
         super().__init__()
@@ -40,9 +40,7 @@ def test_a_label_stays_a_key_where_a_module_has_that_name(tmp_path):
         assert asked["relu_1_1:1"].label == "relu_1_1"
         assert asked.ancestors("relu_1_1") == ("input_1_0",)
         assert all(asked[key] is op for op in asked.operations for key in op.lookup_keys)
-        with pytest.raises(
-            tl.LookupKeyError, match="'linear_1' matches several layers; name one of linear_1_2, lin"
-        ):
+        with pytest.raises(tl.LookupKeyError, match="'linear_1' matches several layers; name one of linear_1_2, lin"):
             asked["linear_1"]
         assert "linear_1" not in asked
 
