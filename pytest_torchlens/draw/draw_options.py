@@ -55,7 +55,7 @@ class DrawOptions:
     """``"unrolled"`` (default) draws every operation, ``"rolled"`` all passes of a layer as one node; ``"none"`` draws
     nothing and only records the model."""
     vis_nesting_depth: NestingDepth = None
-    """Levels of modules that are opened; modules below are drawn as one node each: 1 draws the model's direct submodules.
+    """Levels of modules that are opened; modules below are drawn as one node: 1 draws the model's direct submodules.
     A mapping sets levels by address, with wildcards, and counts from the module named: ``{"layer*": 0}`` draws
     each of these as one node, ``{"layer4": 1}`` its direct submodules.  None (default) draws every operation."""
     direction: Direction = "up"

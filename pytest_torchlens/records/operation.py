@@ -250,8 +250,8 @@ class EscapeRecord(WithSourcePlace):
         Source text of the whole condition; ``""`` if the source cannot be read.
     branch
         The branch taken: ``"body"`` or ``"else"``, ``"goes on"`` or ``"ends"``, ``"holds"`` or ``"fails"``,
-        ``"keeps"`` or ``"drops"``; ``"undecided"`` if another operand decides, ``""`` if the condition depends on more than this
-        value and literals, or reads it through a variable.
+        ``"keeps"`` or ``"drops"``; ``"undecided"`` if another operand decides, ``""`` if the condition depends on
+        more than this value and literals, or reads it through a variable.
     lines_taken, lines_not_taken
         First and last line of the code that ran, and of the code that did not; empty if there is none.  After a
         ``match`` the latter has a pair of lines for each other case: first, last, first, last.
