@@ -1,1 +1,1 @@
-"""What recording and validating cost, as ratios to a plain forward pass."""
+"""Measures what recording and validating cost, as ratios to a plain forward pass."""

@@ -1,9 +1,9 @@
 """Measure what recording and validating cost: `python -m benchmarks.capture`.
 
 One thread, batch 1, 224 x 224 pixels, eval mode, no gradients, random weights. Times are medians of
-interleaved runs, memory is the rise of the resident set in a fresh process. Where the package torchlens is
-installed in the same environment it is measured beside us, in a process of its own, since it leaves torch
-wrapped: that would slow every later mode.
+interleaved runs, memory is the rise of the resident set in a new process. The package torchlens is measured
+too, if it is installed. It runs in its own process, because it leaves torch wrapped, which would slow every
+later mode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.workloads import WORKLOADS
 
 
 def main() -> None:
-    """Measure the workloads asked for and print the tables."""
+    """Measure the selected workloads and print the tables."""
     options = _parser().parse_args()
     others = [] if options.no_peers else peers()
     modes = [name for name in [*OURS, *WITHOUT, *others] if name == "plain" or name not in options.without]
@@ -62,10 +62,10 @@ def _measure(workload: str, modes: list[str], options: argparse.Namespace) -> di
 
 
 def run_child(**request: Any) -> dict[str, Any]:
-    """Return what one measurement in a fresh process found."""
+    """Return the result of one measurement in a new process."""
     command = [sys.executable, "-m", "benchmarks.child", json.dumps(request)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return result
 
 
@@ -74,18 +74,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.capture", description=__doc__.partition("\n")[0].partition(":")[0] + "."
     )
     parser.add_argument(
-        "--workload", action="append", choices=list(WORKLOADS), help="Measure this one only; repeatable"
+        "--workload", action="append", choices=list(WORKLOADS), help="Measure only this workload; repeatable"
     )
     parser.add_argument(
         "--without", action="append", default=[], metavar="MODE", help="Leave this mode out; repeatable"
     )
-    parser.add_argument("--rounds", type=int, default=15, help="Turns each mode takes (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="Runs of each mode (default: %(default)s)")
     parser.add_argument(
         "--budget",
         type=float,
         default=20.0,
         metavar="SECONDS",
-        help="A mode that has used this much time takes no further turn (default: %(default)s)",
+        help="A mode that has used this much time is not run again (default: %(default)s)",
     )
     parser.add_argument("--no-memory", action="store_true", help="Measure time only (memory needs Linux)")
     parser.add_argument("--no-peers", action="store_true", help="Leave the package torchlens out")

@@ -1,7 +1,7 @@
-"""One measurement in a fresh process: `python -m benchmarks.child '{...}'` prints one line of JSON.
+"""Makes one measurement in a new process: `python -m benchmarks.child '{...}'` prints one line of JSON.
 
 Time: the modes take turns (A, B, C, A, B, C, …), so that a machine that slows down slows all of them.
-Memory: a pass that is the first on this model in its process, since a later one finds the heap already grown.
+Memory: the first pass on this model in its process, because a later one finds the heap already grown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIB = 2**20
 
 
 def measure_time(workload: str, modes: list[str], rounds: int, budget: float) -> dict[str, Any]:
-    """Return each mode's median time in milliseconds, wall and CPU; a mode past its budget misses turns."""
+    """Return each mode's median time in milliseconds, wall and CPU; a mode that exceeds its budget is not run again."""
     model, x = build(workload)
     runs: dict[str, list[tuple[float, float]]] = {}
     errors: dict[str, str] = {}
@@ -39,20 +39,20 @@ def measure_time(workload: str, modes: list[str], rounds: int, budget: float) ->
         except Exception as error:  # noqa: BLE001 - a mode that fails is a result of the benchmark
             errors[name] = f"{type(error).__name__}: {error}"
     for _ in range(rounds):
-        for name, taken in runs.items():
-            if sum(wall for wall, _ in taken) < budget:
-                taken.append(_timed(MODES[name], model, x))
+        for name, times in runs.items():
+            if sum(wall for wall, _ in times) < budget:
+                times.append(_timed(MODES[name], model, x))
     return {
-        "wall_ms": {name: 1e3 * median(wall for wall, _ in taken) for name, taken in runs.items()},
-        "cpu_ms": {name: 1e3 * median(cpu for _, cpu in taken) for name, taken in runs.items()},
-        "runs": {name: len(taken) for name, taken in runs.items()},
+        "wall_ms": {name: 1e3 * median(wall for wall, _ in times) for name, times in runs.items()},
+        "cpu_ms": {name: 1e3 * median(cpu for _, cpu in times) for name, times in runs.items()},
+        "runs": {name: len(times) for name, times in runs.items()},
         "errors": errors,
         **(_sizes(model, x) if "fingerprints" in runs else {"operations": None}),
     }
 
 
 def measure_memory(workload: str, mode: str) -> dict[str, Any]:
-    """Return by how many MiB the resident memory rose, at its highest, in a first pass."""
+    """Return by how many MiB the resident memory rose at its peak in a first pass."""
     MODES[mode](*tiny())
     model, x = build(workload)
     gc.collect()
@@ -75,27 +75,27 @@ def _timed(run: Callable[..., object], model: torch.nn.Module, x: torch.Tensor) 
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
     result = run(model, x)
-    taken = time.perf_counter() - wall, time.process_time() - cpu
+    seconds = time.perf_counter() - wall, time.process_time() - cpu
     del result
-    return taken
+    return seconds
 
 
 def _sizes(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    """Return the number of operations and the MiB of memory under all activations, shared memory once."""
+    """Return the number of operations, and the MiB of all activations; shared memory counts once."""
     from pytest_torchlens.capture import record
 
     recording = record(model, (x,), {}, keep="all")
-    kept = [value.tensor for call in recording.calls for value in call.outputs if value.tensor is not None]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    saved = [value.tensor for call in recording.calls for value in call.outputs if value.tensor is not None]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in saved}
     return {"operations": len(recording.calls), "activations_mib": sum(storages.values()) / MIB}
 
 
 def _status(field: str) -> int:
     text = Path("/proc/self/status").read_text(encoding="ascii")
-    found = re.search(rf"{field}:\s+(\d+) kB", text)
-    if found is None:
+    match = re.search(rf"{field}:\s+(\d+) kB", text)
+    if match is None:
         raise RuntimeError(f"/proc/self/status has no {field}")
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024
 
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
@@ -106,7 +106,7 @@ MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Do what the JSON argument asks for."""
+    """Make the measurement that the JSON argument describes."""
     request = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     measure = MEASURES[request.pop("measure")]

@@ -1,4 +1,4 @@
-"""How long it takes to find which operations are passes of one layer: ``python -m benchmarks.grouping``."""
+"""Measures how long it takes to find which operations are passes of one layer: `python -m benchmarks.grouping`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FUNCTIONS = (torch.cos, torch.sin, torch.tanh, torch.sigmoid, torch.relu)
 
 
 class Loop(nn.Module):
-    """Ten operations, again and again."""
+    """Ten operations in a loop."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -39,24 +39,25 @@ class Loop(nn.Module):
 
 
 class Graph(nn.Module):
-    """Operations at random, each on one or two of the last fifty results."""
+    """Random operations, each on one or two of the last fifty results."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         rng = random.Random(0)  # noqa: S311 - the same graph each time
-        near = [range(max(0, made - 50), made) for made in range(1, size + 1)]
+        near = [range(max(0, number - 50), number) for number in range(1, size + 1)]
         self.steps = [(rng.randrange(6), rng.choice(of), rng.choice(of)) for of in near]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the steps."""
-        made = [x]
+        values = [x]
         for kind, first, second in self.steps:
-            made.append(made[first] + made[second] if kind == len(_FUNCTIONS) else _FUNCTIONS[kind](made[first]))
-        return made[-1]
+            is_sum = kind == len(_FUNCTIONS)
+            values.append(values[first] + values[second] if is_sum else _FUNCTIONS[kind](values[first]))
+        return values[-1]
 
 
 class WrittenOut(nn.Module):
-    """The same kind of graph, each operation in a place of its own in the code."""
+    """The same kind of graph, with a separate line of code for each operation."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What pytest's start gains by loading the plugin, as seconds of CPU: `python -m benchmarks.load`."""
+"""Measures how much CPU time the plugin adds to pytest's start: `python -m benchmarks.load`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RUNS = 15
 
 
 def main() -> None:
-    """Import both in fresh processes; print the medians and their ratio."""
+    """Import both in new processes; print the medians and their ratio."""
     runs = [_seconds() for _ in range(_RUNS)]
     theirs, ours = (statistics.median(column) for column in zip(*runs, strict=True))
     print(f"pytest {theirs * 1e3:.1f} ms, the plugin {ours * 1e3:.1f} ms, ratio {ours / theirs:.3f}")

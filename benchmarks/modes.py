@@ -1,4 +1,4 @@
-"""The ways to run a forward pass that are compared."""
+"""The modes of a forward pass that are compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class EmptyMode(TorchFunctionMode):
-    """Does nothing but exist: what any tool built on PyTorch's function modes must pay."""
+    """A mode that does nothing: the cost of any tool that uses PyTorch's function modes."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function."""
@@ -23,12 +23,12 @@ class EmptyMode(TorchFunctionMode):
 
 
 def plain(model: nn.Module, x: torch.Tensor) -> object:
-    """Run the model, and nothing else."""
+    """Run only the model."""
     return model(x)
 
 
 def empty_mode(model: nn.Module, x: torch.Tensor) -> object:
-    """Run under an empty function mode: the floor."""
+    """Run under an empty function mode: the minimum cost."""
     with EmptyMode():
         return model(x)
 
@@ -48,19 +48,19 @@ def all_kept(model: nn.Module, x: torch.Tensor) -> object:
 
 
 class UnusedError(RuntimeError):
-    """A mode left out something that the recording never asks for: it measured nothing."""
+    """A mode left out something that the recording does not use: it measured nothing."""
 
 
 @contextmanager
 def left_out(owner: Any, name: str, instead: Callable[..., Any]) -> Iterator[None]:
-    """Replace what a module or class holds under a name, and check that it was called.
+    """Replace an attribute of a module or class, and check that it was called.
 
     Parameters
     ----------
     owner, name
-        Where it is held, and as what.
+        The module or class, and the name of the attribute.
     instead
-        What is called in its place.
+        The replacement.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def left_out(owner: Any, name: str, instead: Callable[..., Any]) -> Iterator[Non
 
 
 def without_stacks(model: nn.Module, x: torch.Tensor) -> object:
-    """Record fingerprints, but no call stacks: beside `fingerprints`, what the stacks cost."""
+    """Record fingerprints but no call stacks: the difference to `fingerprints` is the cost of stacks."""
     from pytest_torchlens.capture.tracer import Tracer
 
     with left_out(Tracer, "_frames", lambda *_: ()):
@@ -89,7 +89,7 @@ def without_stacks(model: nn.Module, x: torch.Tensor) -> object:
 
 
 def without_random_states(model: nn.Module, x: torch.Tensor) -> object:
-    """Record fingerprints, but no states of generators: beside `fingerprints`, what the states cost."""
+    """Record fingerprints but no generator states: the difference to `fingerprints` is their cost."""
     from pytest_torchlens.capture import function_tracer
 
     with left_out(function_tracer, "state_before", lambda *_: None):
@@ -97,7 +97,7 @@ def without_random_states(model: nn.Module, x: torch.Tensor) -> object:
 
 
 def without_fingerprints(model: nn.Module, x: torch.Tensor) -> object:
-    """Record without fingerprints: beside `fingerprints`, what they cost."""
+    """Record without fingerprints: the difference to `fingerprints` is their cost."""
     from pytest_torchlens.capture import tensor_table
     from pytest_torchlens.capture.storage import storage_key
 
@@ -106,7 +106,7 @@ def without_fingerprints(model: nn.Module, x: torch.Tensor) -> object:
 
 
 def without_settings(model: nn.Module, x: torch.Tensor) -> object:
-    """Record fingerprints, but not the settings each call ran under: beside `fingerprints`, what they cost."""
+    """Record fingerprints but not the settings of each call: the difference to `fingerprints` is their cost."""
     from pytest_torchlens.capture.ambient import AmbientTable
 
     with left_out(AmbientTable, "number", lambda *_: 0):
@@ -114,7 +114,7 @@ def without_settings(model: nn.Module, x: torch.Tensor) -> object:
 
 
 def without_modules(model: nn.Module, x: torch.Tensor) -> object:
-    """Record fingerprints, but no module calls: beside `fingerprints`, what they cost."""
+    """Record fingerprints but no module calls: the difference to `fingerprints` is their cost."""
     from pytest_torchlens.capture.tracer import Tracer
 
     def call(_: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -125,7 +125,7 @@ def without_modules(model: nn.Module, x: torch.Tensor) -> object:
 
 
 def validated(model: nn.Module, x: torch.Tensor) -> object:
-    """Record, replay and perturb; a verdict that is not passed is an error."""
+    """Validate; a verdict other than passed is an error."""
     from pytest_torchlens.validate import validate
 
     validation = validate(model, (x,), {})
@@ -164,7 +164,7 @@ WITHOUT: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "no module calls": without_modules,
     "no random states": without_random_states,
 }
-"""Recording with one thing left out: what it costs is the difference."""
+"""Recording with one thing left out; the difference is its cost."""
 PEERS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "torchlens trace": torchlens_trace,
     "torchlens validate": torchlens_validate,
@@ -173,5 +173,5 @@ MODES = {**OURS, **WITHOUT, **PEERS}
 
 
 def peers() -> list[str]:
-    """Return the peers' modes, where the peer is installed."""
+    """Return the modes of the installed peers."""
     return list(PEERS) if find_spec("torchlens") else []

@@ -1,7 +1,7 @@
-"""How large a model's page is, and how soon it can be used: `python -m benchmarks.page PAGE.html`.
+"""Measures the size of a model's page, and how soon it can be used: `python -m benchmarks.page PAGE.html`.
 
 Needs Debian's Chromium and playwright.  Times are those of Chromium's renderer process: seconds of CPU, which other
-programs on the machine do not change, and seconds that passed, which they do.
+programs on the machine do not change, and seconds on the clock, which they do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 from tabulate import tabulate
 
 USABLE = 2.0
-"""Seconds in which a page of 1,500 operations is to be usable."""
+"""Seconds of CPU within which a page of 1,500 operations must be usable."""
 
 
 def main(path: Path) -> None:
@@ -27,14 +27,14 @@ def main(path: Path) -> None:
         clock = _Clock(browser, page)
         page.goto(path.resolve().as_uri())
         page.wait_for_selector(".drawing[data-shown]")
-        clock.note("the page is there, and its graph drawn")
+        clock.note("the page loaded, its graph drawn")
         rows = page.locator("#layer-table tbody tr").count()
         label = page.locator("#layer-table tbody th a").nth(rows // 2).text_content() or ""
         clock.note("")
         page.fill("#find", label)
         page.keyboard.press("Enter")
         page.wait_for_selector("#panel h3")
-        clock.note(f"{label} found, and told of")
+        clock.note(f"{label} found, its panel shown")
         page.locator("#layers").scroll_into_view_if_needed()
         page.locator("#layer-table thead button").nth(4).click()
         clock.note("the table sorted by size")
@@ -48,7 +48,7 @@ def main(path: Path) -> None:
 
 
 class _Clock:
-    """Notes what the steps between its calls took."""
+    """Measures the steps between its calls."""
 
     def __init__(self, browser: Any, page: Any) -> None:
         self._session = browser.new_browser_cdp_session()
@@ -57,7 +57,7 @@ class _Clock:
         self.steps: list[tuple[str, float, float]] = []
 
     def note(self, step: str) -> None:
-        """Note a step; one without a name is left out."""
+        """End a step; one without a name is not listed."""
         now = self._now()
         took = (now[0] - self._begun[0], now[1] - self._begun[1])
         self._begun = now

@@ -1,8 +1,8 @@
-"""What recording costs a training step: ``python -m benchmarks.recorder [MODEL...]``.
+"""Measures what recording costs a training step: ``python -m benchmarks.recorder [MODEL...]``.
 
-Two equal models are trained in one process, a step of the one after a step of the other; only one of them is
-recorded.  Compared is the time of the training process on the CPU, which other programs on the machine disturb
-least, and the time on the clock; the time of the process beside stands for itself.
+Two equal models are trained in one process, with alternating steps; only one of them is recorded.  The table compares
+the CPU time of the training process, which other programs on the machine disturb least, and the time on the clock.  The
+CPU time of the recorder process is a column of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CASES: dict[str, tuple[dict[str, Any], bool, Track]] = {
 
 
 def trainer(name: str, batch: int) -> tuple[nn.Module, Callable[[], None]]:
-    """Return a model of torchvision, and a function that does one step of its training."""
+    """Return a model of torchvision, and a function that runs one step of its training."""
     import torchvision
 
     torch.manual_seed(0)
@@ -64,7 +64,7 @@ def trainer(name: str, batch: int) -> tuple[nn.Module, Callable[[], None]]:
 
 
 def timed(step: Callable[[], None]) -> tuple[float, float]:
-    """Return the seconds that a step takes: of this process on the CPU, and on the clock."""
+    """Return the seconds that a step takes: CPU time of this process, and time on the clock."""
     cpu, wall = time.process_time(), time.perf_counter()
     step()
     return time.process_time() - cpu, time.perf_counter() - wall
@@ -74,21 +74,25 @@ def measure(name: str, case: str, steps: int, batch: int) -> str:
     """Return a row of the table."""
     options, has_files, track = CASES[case]
     (_, plain), (model, recorded) = trainer(name, batch), trainer(name, batch)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = _seconds_of_children()
     with tempfile.TemporaryDirectory() as folder, Recorder(folder if has_files else None, **options) as recorder:
         track(recorder, model)
         for step in (plain, recorded):
             timed(step)
         pairs = [(timed(plain), timed(recorded)) for _ in range(steps)]
-    beside = resource.getrusage(resource.RUSAGE_CHILDREN)
+    worker_seconds = _seconds_of_children() - before
     cpu, wall = (sum(pair[1][kind] for pair in pairs) / sum(pair[0][kind] for pair in pairs) for kind in (0, 1))
-    alone = sum(pair[0][0] for pair in pairs) / steps
-    other = beside.ru_utime + beside.ru_stime - children.ru_utime - children.ru_stime
+    plain_seconds = sum(pair[0][0] for pair in pairs) / steps
     seen, dropped = (sum(getattr(one, what) for one in recorder.report.values()) for what in ("seen", "dropped"))
     return (
-        f"| {name} | {case} | {alone * 1e3:.0f} ms | {cpu:.3f} | {wall:.2f} | "
-        f"{max(other, 0.0) / steps / alone:.2f} | {seen:,} | {dropped:,} |"
+        f"| {name} | {case} | {plain_seconds * 1e3:.0f} ms | {cpu:.3f} | {wall:.2f} | "
+        f"{max(worker_seconds, 0.0) / steps / plain_seconds:.2f} | {seen:,} | {dropped:,} |"
     )
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:

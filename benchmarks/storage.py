@@ -1,4 +1,4 @@
-"""The bytes of all tensors that live at one time, counted by what the dispatcher returns: the same on any machine."""
+"""Counts the bytes of all tensors alive at one time, from what the dispatcher returns: the same on any machine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the memory that operations make, until it is freed; what a kernel takes and gives back is not seen.
+    """Counts the memory that operations return, until it is freed; memory that a kernel uses inside is not counted.
 
     Parameters
     ----------
-    known
-        Tensors that were there before, and are not counted.
+    existing
+        Tensors that existed before, and are not counted.
     """
 
-    def __init__(self, known: list[torch.Tensor]) -> None:
+    def __init__(self, existing: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = 0
         self.peak = 0
-        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in known}
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count its results."""
@@ -48,7 +48,7 @@ class LiveStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def peak_of(run: Callable[[nn.Module, torch.Tensor], object], model: nn.Module, x: torch.Tensor) -> int:
-    """Return how many bytes lived at once, beside the model and its input."""
+    """Return how many bytes were alive at once, without the model and its input."""
     with LiveStorage([x, *model.parameters(), *model.buffers()]) as counter:
         result = run(model, x)
     del result
@@ -56,7 +56,7 @@ def peak_of(run: Callable[[nn.Module, torch.Tensor], object], model: nn.Module, 
 
 
 def largest_operation(model: nn.Module, x: torch.Tensor) -> int:
-    """Return the bytes of inputs and outputs of the operation that has most."""
+    """Return the bytes of inputs and outputs of the largest operation."""
     from pytest_torchlens.capture import edges_in
     from pytest_torchlens.capture import record
     from pytest_torchlens.capture.values import value_of

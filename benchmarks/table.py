@@ -24,7 +24,7 @@ def environment() -> str:
 
 
 def time_table(results: Results, modes: list[str]) -> str:
-    """Return one row a workload: the plain time, then each mode as a multiple of it."""
+    """Return one row for each workload: the plain time, then each mode as a multiple of it."""
     others = [mode for mode in modes if mode != "plain"]
     head = ["model", "operations", "plain", *others, "µs an operation"]
     rows = [
@@ -41,14 +41,14 @@ def time_table(results: Results, modes: list[str]) -> str:
 
 
 def field_table(results: Results, without: list[str]) -> str:
-    """Return one row a workload: the µs an operation that each thing recorded costs, CPU time, by leaving it out."""
+    """Return one row for each workload: the CPU time in µs an operation that each thing left out costs."""
     head = ["µs an operation for", *(mode.removeprefix("no ") for mode in without)]
     rows = [[workload, *(_cost(result, mode) for mode in without)] for workload, result in results.items()]
     return markdown(head, rows)
 
 
 def memory_table(results: Results, modes: list[str]) -> str:
-    """Return one row a workload: the rise in resident memory, plain, then what each mode adds to it."""
+    """Return one row for each workload: the rise in resident memory, plain, then what each mode adds to it."""
     others = [mode for mode in modes if mode != "plain"]
     rows = [
         [
@@ -63,7 +63,7 @@ def memory_table(results: Results, modes: list[str]) -> str:
 
 
 def note(results: Results) -> str:
-    """Return what the numbers mean, how quiet the machine was, and which modes failed."""
+    """Return what the numbers mean, how busy the machine was, and which modes failed."""
     busy = max(
         result["wall_ms"][mode] / result["cpu_ms"][mode] for result in results.values() for mode in result["runs"]
     )
@@ -83,8 +83,8 @@ def ratio(times: dict[str, float], mode: str) -> str:
     """Return a mode's time as a multiple of the plain time."""
     if mode not in times:
         return MISSING
-    found = times[mode] / times["plain"]
-    return f"{found:.2f}" if found < 10 else f"{found:.0f}"  # noqa: PLR2004
+    multiple = times[mode] / times["plain"]
+    return f"{multiple:.2f}" if multiple < 10 else f"{multiple:.0f}"  # noqa: PLR2004
 
 
 def _cost(result: dict[str, Any], mode: str) -> str:
@@ -120,5 +120,5 @@ def _version(package: str) -> str | None:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", info.read_text(encoding="utf-8")) if info.exists() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    match = re.search(r"model name\s*:\s*(.+)", info.read_text(encoding="utf-8")) if info.exists() else None
+    return match[1] if match else platform.processor() or platform.machine()

@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Chain(nn.Module):
-    """Two thousand operations on 16 x 16 floats: all overhead, next to no work."""
+    """Two thousand operations on 16 x 16 floats: nearly all of the time is overhead."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run four operations five hundred times."""
@@ -74,5 +74,5 @@ def build(name: str) -> tuple[nn.Module, torch.Tensor]:
 
 
 def tiny() -> tuple[nn.Module, torch.Tensor]:
-    """Return what warms a mode up without touching a workload's memory."""
+    """Return a model and an input that warm a mode up without touching a workload's memory."""
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(), torch.randn(1, 3, 8, 8)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
 
 from pytest_torchlens.capture import SaveOptions
-from pytest_torchlens.draw import DrawingUnavailable
-from pytest_torchlens.draw import DrawOptions
-from pytest_torchlens.draw import NestingDepth
-from pytest_torchlens.draw import VisOpt
-from pytest_torchlens.draw import check_path
-from pytest_torchlens.draw import draw
 from pytest_torchlens.history import LayersToSave
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
@@ -22,6 +17,10 @@ from pytest_torchlens.history.history_options import arguments_of
 from pytest_torchlens.history.history_options import with_gradients
 from pytest_torchlens.validate import Validation
 from pytest_torchlens.validate import validate
+
+if TYPE_CHECKING:
+    from pytest_torchlens.draw import NestingDepth
+    from pytest_torchlens.draw import VisOpt
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -97,8 +96,12 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
     >>> history.layer_list
     ['input_1_0', 'linear_1_1', 'output_1_2']
     """
-    drawing = DrawOptions(vis_opt=vis_opt, vis_nesting_depth=vis_nesting_depth)
-    path = check_path(vis_outpath, "vis_outpath") if vis_opt != "none" else None
+    draws = vis_opt != "none"
+    if draws or vis_nesting_depth is not None:
+        from pytest_torchlens import draw  # most passes are not drawn
+
+        drawing = draw.DrawOptions(vis_opt=vis_opt, vis_nesting_depth=vis_nesting_depth)
+    path = draw.check_path(vis_outpath, "vis_outpath") if draws else None
     saving = with_gradients(save_options, save_gradients or getattr(save_options, "gradients", False))
     options = TraceOptions(layers_to_save, saving, random_seed, exhaust)
     history = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
@@ -110,8 +113,8 @@ def log_forward_pass(  # noqa: PLR0913 - the paper's signature, and options by n
         )
     if path is not None:
         try:
-            draw(history, path, drawing)
-        except DrawingUnavailable as error:
+            draw.draw(history, path, drawing)
+        except draw.DrawingUnavailable as error:
             warnings.warn(str(error), stacklevel=2)
     return history
 
@@ -165,11 +168,13 @@ def show_model_graph(  # noqa: PLR0913 - the paper's signature
     --------
     >>> show_model_graph(model, x, direction="right", focus="layer3.0", color_by="time")  # doctest: +SKIP
     """
-    drawing = DrawOptions.of(vis_opt=vis_opt, vis_nesting_depth=vis_nesting_depth, **options)
-    path = check_path(vis_outpath, "vis_outpath")
+    from pytest_torchlens import draw  # most passes are not drawn
+
+    drawing = draw.DrawOptions.of(vis_opt=vis_opt, vis_nesting_depth=vis_nesting_depth, **options)
+    path = draw.check_path(vis_outpath, "vis_outpath")
     history = log_forward_pass(model, input_args, input_kwargs, None, random_seed)
     if vis_opt != "none":
-        draw(history, path, drawing)
+        draw.draw(history, path, drawing)
 
 
 def validate_model_activations(

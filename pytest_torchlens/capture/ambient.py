@@ -117,7 +117,7 @@ class AmbientTable:
 
 
 @contextlib.contextmanager
-def restored(key: Key) -> Iterator[None]:
+def in_force(key: Key) -> Iterator[None]:
     """Set recorded settings, and restore the current ones at the end."""
     grad, inference, autocast, device, *rest = key
     before = current()

@@ -286,14 +286,14 @@ def mode_disabled(mode: TorchFunctionMode) -> Iterator[None]:
     if place is None:
         yield
         return
-    above = _take_down_to(place + 1)
+    above = _pop_modes_above(place + 1)
     _pop_mode()  # type: ignore[no-untyped-call]
-    _put_back(above)
+    _push_modes(above)
     try:
         yield
     finally:
-        above = _take_down_to(place)
-        _put_back([mode, *above])
+        above = _pop_modes_above(place)
+        _push_modes([mode, *above])
 
 
 def dispatch_enabled(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -307,12 +307,12 @@ def dispatch_enabled(func: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _take_down_to(height: int) -> list[TorchFunctionMode]:
+def _pop_modes_above(height: int) -> list[TorchFunctionMode]:
     """Pop all modes above `height`; return them, the lowest first."""
     return [_pop_mode() for _ in range(_len_torch_function_stack() - height)][::-1]  # type: ignore[no-untyped-call]
 
 
-def _put_back(modes: list[TorchFunctionMode]) -> None:
+def _push_modes(modes: list[TorchFunctionMode]) -> None:
     for mode in modes:
         _push_mode(mode)  # type: ignore[no-untyped-call]
 

@@ -82,7 +82,7 @@ class Gradients:
     def keep_only(self, selection: set[Key]) -> None:
         """Keep only the gradients of these values, now and later."""
         self._selection = selection
-        self._by_value = {key: found for key, found in self._by_value.items() if key in selection}
+        self._by_value = {key: by_pass for key, by_pass in self._by_value.items() if key in selection}
 
     def of(self, value: Value) -> dict[int, torch.Tensor]:
         """Return a value's gradients by the number of the backward pass."""
@@ -96,10 +96,10 @@ class Gradients:
         number = self._passes.setdefault(torch._C._current_graph_task_id(), len(self._passes) + 1)
         self._values_by_pass.setdefault(number, {})[key] = None
         if self._selection is None or key in self._selection:
-            found = self._by_value.setdefault(key, {})
+            by_pass = self._by_value.setdefault(key, {})
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 # a copy: autograd may use the same tensor as a parameter's gradient, and later add to it
-                found[number] = found[number] + gradient if number in found else gradient.detach().clone()
+                by_pass[number] = by_pass[number] + gradient if number in by_pass else gradient.detach().clone()
 
 
 def _is_written_view(tensor: torch.Tensor) -> bool:

@@ -136,8 +136,8 @@ def _has_an_end_in(one: Extent, dense: Extent) -> bool:
 
 
 def _mask(extent: Extent, start: int, length: int) -> torch.Tensor:
-    covered = torch.zeros(length, dtype=torch.bool, device="cpu")
+    covers = torch.zeros(length, dtype=torch.bool, device="cpu")
     steps = [step * extent.itemsize for step in extent.stride]
-    window = covered.as_strided((*extent.shape, extent.itemsize), (*steps, 1), extent.start - start)
+    window = covers.as_strided((*extent.shape, extent.itemsize), (*steps, 1), extent.start - start)
     window.fill_(True)
-    return covered
+    return covers

@@ -158,9 +158,9 @@ class TensorReader:
                 check_plain_file(file)
                 for name in _keys(file):
                     plain = name.removesuffix(_COMPLEX)
-                    for known in (plain, plain + _COMPLEX):
-                        if known in self._files:
-                            here, there = self._files[known].name, file.name
+                    for other in (plain, plain + _COMPLEX):
+                        if other in self._files:
+                            here, there = self._files[other].name, file.name
                             raise TensorFileError(f"{here} and {there} both have a tensor {plain!r} in {folder}")
                     self._files[name] = file
 

@@ -349,8 +349,8 @@ class TensorTable:
             return None
         if owner is None or type(owner) is not type(tensor):
             whole = last.shape == tensor.shape and last.stride == tensor.stride()
-            same = info_of(torch.Tensor.as_subclass), (read, type(tensor))
-            return same if whole and (owner is None or owner.data_ptr() == tensor.data_ptr()) else None
+            as_subclass = info_of(torch.Tensor.as_subclass), (read, type(tensor))
+            return as_subclass if whole and (owner is None or owner.data_ptr() == tensor.data_ptr()) else None
         offset = (tensor.data_ptr() - owner.data_ptr()) // tensor.itemsize + owner.storage_offset()
         return info_of(torch.as_strided), (read, tuple(tensor.shape), tensor.stride(), offset)
 

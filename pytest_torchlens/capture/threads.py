@@ -77,8 +77,8 @@ class SharedTracer(Tracer):
             self.table.set_callbacks(self._record_view, self._record_write)
             try:
                 return super()._leaf(info, args, kwargs)
-            except PassOverError as late:
-                return late.result
+            except PassOverError as error:
+                return error.result
 
     def _call_unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lock = self.lock
@@ -111,9 +111,9 @@ class SharedTracer(Tracer):
         self.module, self.over = None, True
 
     def _note_late_call(self) -> None:
-        late = f"thread {self._thread!r} went on after the pass: what it did then was not recorded"
-        if late not in self._untraced:
-            self._untraced.append(late)
+        message = f"thread {self._thread!r} went on after the pass: what it did then was not recorded"
+        if message not in self._untraced:
+            self._untraced.append(message)
 
 
 def tracer_for_thread(tracer: Tracer, name: str) -> SharedTracer:

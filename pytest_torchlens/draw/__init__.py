@@ -1,4 +1,4 @@
-"""The picture of a model, from its record alone."""
+"""Draws a model from its record."""
 
 from __future__ import annotations
 

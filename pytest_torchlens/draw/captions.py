@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 _MANY = 6
-"""Of shapes, answers and the like in one line."""
+"""Shapes, answers and the like that one line lists."""
 MARKS = {"added": "+", "removed": "−", "changed": "~"}
-# Under these names the order of two tensors does not matter; an `alpha` makes it matter again.
+# Functions whose two tensors may be swapped, unless they have an `alpha`.
 _COMMUTATIVE = frozenset(
     {"add", "mul", "eq", "ne", "equal", "maximum", "minimum", "fmax", "fmin", "hypot", "dot", "inner"}
     | {"and", "or", "xor", "bitwiseand", "bitwiseor", "bitwisexor", "logicaland", "logicalor", "logicalxor"}
@@ -40,7 +40,7 @@ _COMMUTATIVE = frozenset(
 
 
 class Words:
-    """The text of a picture's parts, each as plain lines."""
+    """Writes the text of a picture's parts as plain lines."""
 
     def __init__(self, scene: Scene, options: DrawOptions) -> None:
         self._scene = scene
@@ -60,12 +60,12 @@ class Words:
         return [*lines, *(line for line in remarks.get(node.representative.label, ()) if not node.module)]
 
     def mark(self, node: DrawnNode) -> str:
-        """Return in what a node differs between two passes; a module with any difference in it is changed."""
+        """Return how a node differs between two passes; a module with any difference inside is changed."""
         marks = {self._scene.marks.get(op.label, "") for op in node.operations}
         return marks.pop() if len(marks) == 1 else "changed" if marks else ""
 
     def _own_text(self, node: DrawnNode) -> list[str]:
-        """Return what the user's function says of an operation."""
+        """Return the lines of the user's function for an operation."""
         function = self._options.node_text
         if function is None or node.module:
             return []
@@ -91,7 +91,7 @@ class Words:
         return [*lines, *self._answer_lines(node.operations), *self._address(op)]
 
     def _answer_lines(self, operations: tuple[Operation, ...]) -> Iterator[str]:
-        """Yield what Python was told of a value and what it did; of two passes both, where they differ."""
+        """Yield the values that Python read and the branches it took; those of both passes if they differ."""
         earlier = self._scene.earlier
         now = _by_question(answer for op in operations for answer in self._answers[op.label])
         was = _by_question(
@@ -103,7 +103,7 @@ class Words:
             yield f"{question}: {after if before == after else both}".rstrip(": ")
 
     def _address(self, op: Operation) -> list[str]:
-        """Return where the model's object has it; nothing for a free function."""
+        """Return the address of the buffer or module; nothing for a free function."""
         if op.is_buffer_layer:
             return [f"@{op.buffer_address}"]
         if not op.is_bottom_level_submodule_output:
@@ -123,7 +123,7 @@ class Words:
         return [line for line in lines if line]
 
     def of_box(self, call: str, run: tuple[str, ...]) -> list[str]:
-        """Return a module box's lines: address, class and passes, and what it stands for."""
+        """Return a module box's lines: address, class and passes, and the equal modules that it represents."""
         module = self._module(call)
         times = f" × {len(run)}, to @{run[-1]}" if len(run) > 1 else ""
         return [f"@{call}{times}", with_passes(module.module_type, module.num_passes)]
@@ -133,14 +133,14 @@ class Words:
         return self._modules.get(address) or ModuleRecord(address=address, module_type="")
 
     def of_arrow(self, arrow: Arrow) -> str:
-        """Return where the values go in, if the order of the tensors matters to the operation."""
+        """Return the arguments that an arrow leads into, if the order of tensors matters to the operation."""
         if arrow.head.module or not _order_matters(arrow.head.representative):
             return ""
         said = ", ".join(map(_argument, dict.fromkeys(arrow.arguments)))
         return f"{said}, written" if arrow.through_write else said
 
     def hint(self, node: DrawnNode) -> list[str]:
-        """Return all that is known of a node, for when the pointer rests on it."""
+        """Return the lines of a node's tooltip."""
         if node.module is not None:
             operations = node.operations
             size, seconds = sum(op.tensor_fsize for op in operations), sum(op.func_time_elapsed for op in operations)
@@ -169,15 +169,15 @@ class Words:
         yield op.source_line
 
     def _shown_layer(self, label: str) -> str:
-        """Return a layer's label; in the rolled view without its pass, as the view is of all."""
+        """Return a layer's label; in the rolled view, which shows all passes, without its pass."""
         return self._layers.get(label, label) if self._options.is_rolled else label
 
     def _shown_call(self, call: str) -> str:
-        """Return a module call's name; in the rolled view that of the module."""
+        """Return a module call's name; in the rolled view the module's address."""
         return address_of(call, self._modules) if self._options.is_rolled else call
 
     def title(self, picture: Picture) -> list[str]:
-        """Return the title's lines: model, tensors, parameters, what is shown and what is not."""
+        """Return the title's lines: model, tensors, parameters, what the picture shows and leaves out."""
         history, options = self._scene.history, self._options
         total = "total" if options.focus is None else "in the whole model"
         lines = [
@@ -193,7 +193,7 @@ class Words:
 
 
 def with_passes(name: str, passes: int) -> str:
-    """Return a name with the number of passes, where there are several: ``linear_1_1 (x3)``."""
+    """Return a name with the number of passes if there are several: ``linear_1_1 (x3)``."""
     return f"{name} (x{passes})" if passes > 1 else name
 
 
@@ -210,7 +210,7 @@ def _frozen_text(node: DrawnNode) -> str:
 
 
 def _frozen_count(total: int, trainable: int) -> str:
-    """Return how many parameters are frozen, where some are."""
+    """Return how many parameters are frozen; ``""`` for none."""
     if trainable == total:
         return ""
     return f", {total - trainable:,} frozen" if trainable else ", all frozen"
@@ -223,7 +223,7 @@ def _list_text(things: Iterable[str]) -> str:
 
 
 def _by_question(answers: Iterable[EscapeRecord]) -> dict[str, str]:
-    """Return what Python was told, and what it did, by what asked."""
+    """Return the values that Python read and the branches it took, by the statement or function that read them."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for answer in answers:
         asked = answer.statement if answer.is_truth_test or answer.statement != "expression" else f"{answer.function}()"
@@ -235,7 +235,7 @@ def _by_question(answers: Iterable[EscapeRecord]) -> dict[str, str]:
 
 
 def _limits(picture: Picture) -> Iterable[str]:
-    """Say what the picture does not show."""
+    """Yield what the picture does not show."""
     in_full = f"({count_text(picture.num_in_full, 'node')} in full)"
     if picture.rolled_to_fit:
         yield f"all passes of a layer are drawn as one node {in_full}"
@@ -267,9 +267,9 @@ def legend(theme: Theme, picture: Picture, *, compares: bool) -> str:
     theme
         The picture's colours.
     picture
-        What is explained: signs that it has not are left out, but for those of every picture.
+        Signs that it does not use are left out, except those of every picture.
     compares
-        Whether it shows in what two passes differ.
+        Whether it compares two passes.
     """
     rows = "".join(
         [*_of_all_pictures(theme), *_of_some_pictures(theme, picture), *(_of_marks(theme) if compares else ())]
@@ -291,7 +291,7 @@ def _of_all_pictures(theme: Theme) -> Iterator[str]:
 
 
 def _of_some_pictures(theme: Theme, picture: Picture) -> Iterator[str]:
-    """Yield rows for what only some pictures have."""
+    """Yield rows for signs that only some pictures have."""
     if any(node.is_stub for node in picture.nodes):
         yield _row(theme, theme.plain, "dotted outline: beside what is drawn", style="dotted")
     if any(len(run) > 1 for run in picture.runs.values()):

@@ -20,11 +20,11 @@ from pytest_torchlens.records import Pair
 from pytest_torchlens.records import align
 
 _Answers = dict[str, tuple[EscapeRecord, ...]]
-"""By label: what Python was told of a value."""
+"""By label: the reads of a value by Python."""
 
 
 def difference(before: HistoryRecord, after: HistoryRecord) -> Scene:
-    """Return a scene of both passes: what only one has, and what differs, is marked."""
+    """Return a scene of both passes, with marks on what differs or only one has."""
     alignment = align(before.operations, after.operations)
     pairs, was, now = alignment.pairs, _answers(before), _answers(after)
     operations = tuple(_rename(pair.operation) if pair.second is None else pair.second for pair in pairs)
@@ -58,21 +58,21 @@ def _answers(history: HistoryRecord) -> _Answers:
 
 
 def _of_removed(pairs: dict[str, Pair], was: _Answers) -> Iterator[EscapeRecord]:
-    """Yield what Python was told of operations that are gone, under the labels that they are drawn with."""
+    """Yield the reads of removed operations by Python, under the labels in the drawing."""
     for label, pair in pairs.items():
         if pair.first is not None and pair.second is None:
             yield from (dataclasses.replace(escape, operation=label) for escape in was.get(pair.first.label, ()))
 
 
 def _rename(op: Operation) -> Operation:
-    """Return an operation that is gone under labels that no other has."""
+    """Return a removed operation under unique labels."""
     return dataclasses.replace(
         op, layer_label=f"old {op.layer_label}", layer_label_w_pass=f"old {op.layer_label_w_pass}"
     )
 
 
 def _modules(before: HistoryRecord, after: HistoryRecord) -> tuple[ModuleRecord, ...]:
-    """Return the modules of both, each with the calls of the pass that made more."""
+    """Return the modules of both passes, each with the larger number of calls."""
     known = {module.address for module in after.modules}
     calls = {module.address: module.num_passes for module in before.modules}
     most = (
@@ -92,7 +92,7 @@ def _mark(pair: Pair, was: _Answers, now: _Answers) -> Mark:
 
 
 def _truth_answers(answers: tuple[EscapeRecord, ...]) -> list[tuple[str, object, str]]:
-    """Return how truth tests came out; a number that Python was told is a value, and values are not compared."""
+    """Return the results of truth tests; numbers that Python read are values, which are not compared."""
     return [(answer.statement, answer.value, answer.branch) for answer in answers if answer.is_truth_test]
 
 

@@ -46,11 +46,11 @@ _SMALL = 10
 _LONGEST_LABEL = 80
 _RANKDIR = {"up": "BT", "down": "TB", "right": "LR", "left": "RL"}
 _STEPS = 24
-"""Of a colour bar."""
+"""Cells of a colour bar."""
 Link = Callable[[Operation], str]
 _LONGEST_HINT = 200
 _CALLER = 4
-"""Frames from here to the code that asked a history for a drawing."""
+"""Frames from here to the code that called the history's draw method."""
 
 
 def dot_source(
@@ -68,13 +68,13 @@ def dot_source(
     history
         The forward pass.
     options
-        What is shown, and how.
+        What the drawing shows, and how.
     link
-        Gives the URL that an operation's node leads to.
+        Returns the URL that an operation's node links to.
     gradients
         Labels of the operations whose tensors a backward pass reached, drawn if the options ask for gradients.
     measurements
-        What the pass cost, which ``color_by="flops"`` shows.
+        The costs of the pass, for ``color_by="flops"``.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def scene_source(
 ) -> str:
     """Return the drawing of a scene as DOT.
 
-    Parameters are those of `dot_source`; `warns` is whether operations that are left out are a warning.
+    Parameters are those of `dot_source`; if `warns`, operations that are left out cause a warning.
     """
     check_draws(options)
     picture = compose(scene, options, gradients if options.gradients else frozenset())
@@ -168,14 +168,14 @@ def _box_tree(nodes: tuple[DrawnNode, ...]) -> _Box:
 
 
 def _attribute(*lines: str) -> str:
-    """Escape for attributes in which Graphviz resolves backslashes twice and entities once."""
+    """Escape lines for attributes in which Graphviz resolves backslashes twice and entities once."""
     escaped = (escape(printable(line).replace("&", "&amp;").replace("\\", r"\\")) for line in lines)
     text: str = nohtml(r"\n".join(escaped))
     return text
 
 
 class Look:
-    """Attributes of a picture's parts."""
+    """Chooses the attributes of a picture's parts."""
 
     def __init__(self, options: DrawOptions, words: Words, picture: Picture, metric: Metric | None = None) -> None:
         self.options = options
@@ -187,7 +187,7 @@ class Look:
         self.scale = Scale.over(self.values.values())
 
     def graph(self) -> Attributes:
-        """Return what holds for the whole."""
+        """Return the attributes of the whole graph."""
         return {
             "rankdir": _RANKDIR[self.options.direction],
             "labelloc": "t",
@@ -200,7 +200,7 @@ class Look:
         }
 
     def nodes(self) -> Attributes:
-        """Return what nodes have in common."""
+        """Return the attributes that all nodes share."""
         return {
             "fontname": self.theme.font,
             "fontsize": "12",
@@ -210,7 +210,7 @@ class Look:
         }
 
     def arrows(self) -> Attributes:
-        """Return what arrows have in common."""
+        """Return the attributes that all arrows share."""
         small = {"fontname": self.theme.font, "fontsize": str(_SMALL), "fontcolor": self.theme.text}
         return {**small, "color": self.theme.line, "arrowsize": "0.7"}
 
@@ -249,7 +249,7 @@ class Look:
         return mix(self.theme.scale, share) if share == share else self.theme.background  # noqa: PLR0124 - no number
 
     def arrow(self, arrow: Arrow) -> Attributes:
-        """Return the attributes of an arrow; what it says reads in the direction of the data."""
+        """Return the attributes of an arrow; its lines are in the direction of the data."""
         said = [html(self.words.of_arrow(arrow)), "<B>IF</B>" if arrow.starts_condition else "", html(arrow.in_label)]
         lines = [line for line in (html(arrow.out_label), *said) if line]
         if self.options.direction == "up":
@@ -270,7 +270,7 @@ class Look:
         """Return the attributes of a module's box."""
         # With data flowing upward Graphviz turns a box's label location around: "b" is its upper edge.
         upper = "b" if self.options.direction == "up" else "t"
-        # Said of each, as Graphviz hands it down to the boxes inside.
+        # Set on every box, as boxes inside inherit it.
         width = {"penwidth": "3" if len(run) > 1 else "1"}
         head, *rest = map(html, self.words.of_box(call, run))
         left = '<BR ALIGN="LEFT"/>'
@@ -279,7 +279,7 @@ class Look:
         return {**look, **width, "label": f"<<B>{head}</B>{left}{small}>"}
 
     def title(self, picture: Picture) -> str:
-        """Return the title, with the colour bar where there is one."""
+        """Return the title, with the colour bar if there is a metric."""
         head, *rest = map(html, self.words.title(picture))
         left = '<BR ALIGN="LEFT"/>'
         text = f'<FONT POINT-SIZE="18"><B>{head}</B></FONT>{left}' + "".join(f"{line}{left}" for line in rest)
@@ -302,7 +302,7 @@ class Look:
 
 
 def kind(node: DrawnNode) -> str:
-    """Return which of the theme's fills a node has; the first rule that holds wins."""
+    """Return the name of a node's fill in the theme: that of the first rule that holds."""
     first = node.representative
     if node.module is None:
         rules = {
@@ -317,7 +317,7 @@ def kind(node: DrawnNode) -> str:
 
 
 def is_boxed(node: DrawnNode) -> bool:
-    """Whether a module is what a node stands for."""
+    """Whether a node represents a module."""
     return node.module is not None or node.representative.is_bottom_level_submodule_output
 
 
@@ -335,5 +335,5 @@ def stacked_label(lines: list[str]) -> str:
 
 
 def html(text: str) -> str:
-    r"""Escape for a label: Graphviz takes ``\N`` in it, even in HTML, for the name of the node."""
+    r"""Escape a text for a label: Graphviz replaces ``\N``, even in HTML, by the node's name."""
     return escape_html(shorten(printable(text), _LONGEST_LABEL)).replace("\\", r"\\")

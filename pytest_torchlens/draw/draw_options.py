@@ -44,38 +44,38 @@ class DrawOptions:
 
     vis_opt: VisOpt = "unrolled"
     """``"unrolled"`` (default) draws every operation, ``"rolled"`` all passes of a layer as one node; ``"none"`` draws
-    nothing, where the model is to be recorded alone."""
+    nothing and only records the model."""
     vis_nesting_depth: NestingDepth = None
-    """Levels of modules that are opened before one is drawn as one node: 1 draws the model's direct submodules.  A
-    mapping says it by address, which may have wildcards, and counts from the module named: ``{"layer*": 0}`` draws
+    """Levels of modules that are opened; modules below are drawn as one node: 1 draws the model's direct submodules.
+    A mapping sets levels by address, with wildcards, and counts from the module named: ``{"layer*": 0}`` draws
     each of these as one node, ``{"layer4": 1}`` its direct submodules.  None (default) draws every operation."""
     direction: Direction = "up"
-    """Where data flow to: ``"up"`` (default, as in the paper), ``"down"``, ``"right"``, ``"left"``."""
+    """Direction in which data flow: ``"up"`` (default, as in the paper), ``"down"``, ``"right"``, ``"left"``."""
     focus: str | None = None
-    """Address of one module (``"layer3.0"``), or one call of it (``"cell:2"``), to be drawn alone, with what it reads
-    and what reads it as stubs."""
+    """Address of one module (``"layer3.0"``), or one call of it (``"cell:2"``), to draw alone; the operations that it
+    reads, and those that read it, are stubs."""
     color_by: ColorBy = None
-    """What fills show: ``"time"``, ``"memory"``, ``"params"``, ``"gradient_norm"``, ``"flops"`` (once they are
-    measured: ``measure_forward_pass(model, x, history=history)``), any other number in an operation's
+    """What fill colours show: ``"time"``, ``"memory"``, ``"params"``, ``"gradient_norm"``, ``"flops"`` (after
+    ``measure_forward_pass(model, x, history=history)``), any other number in an operation's
     fields, a mapping of labels to numbers, or a function of an operation."""
     node_text: NodeText | None = None
-    """Gives the text of an operation's node, as a line or several; None from it keeps the usual text."""
+    """Returns the text of an operation's node, as one line or several; None keeps the usual text."""
     theme: str | Theme = "light"
     """``"light"``, ``"dark"``, ``"print"``, or a theme of your own."""
     legend: bool = False
-    """Whether the picture explains itself."""
+    """Whether the picture has a legend."""
     gradients: bool = False
-    """Whether to draw where gradients flowed, in blue; needs ``save_gradients=True`` and a backward pass."""
+    """Whether to draw the flow of gradients, in blue; needs ``save_gradients=True`` and a backward pass."""
     repeats: bool | None = None
-    """Whether equal modules in a row (``layer.0`` … ``layer.11``) are drawn once, with ``× 12``.  None (default) does
-    it where there would be more than `max_nodes` nodes."""
+    """Whether equal modules in a row (``layer.0`` … ``layer.11``) are drawn once, with ``× 12``.  None (default)
+    does so only above `max_nodes` nodes."""
     max_nodes: int | None = 600
     """Above this number of nodes equal modules in a row are drawn once, then modules as one node each, the innermost
     first, then all passes of a layer as one, until the rest fits; the title says so.  Where that is not enough, the
     last operations are left out, with a warning.  None sets no limit."""
 
     def __post_init__(self) -> None:
-        """Check all that can be checked without a model."""
+        """Check everything that needs no model."""
         check_options(_OPTIONS, vars(self))
         if isinstance(self.vis_nesting_depth, Mapping):
             for pattern, depth in self.vis_nesting_depth.items():
@@ -141,6 +141,6 @@ _THEME_FIELDS = {
 
 
 def check_draws(options: DrawOptions) -> None:
-    """Raise `OptionError` if the options ask for no drawing where one is made."""
+    """Raise `OptionError` if the options ask for no drawing."""
     if options.vis_opt == "none":
         raise OptionError("vis_opt: expected 'unrolled' or 'rolled' to draw a picture, got 'none'")

@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("svg", "pdf", "png", "dot")
-"""Endings of drawings' files."""
+"""File name endings of drawings."""
 _VARIABLE = "PYTEST_LENS_DOT"
 _WHEEL = "graphviz-pure"
 _INSTALL_DOT = "install Graphviz (https://graphviz.org/download)"
 _INSTALL = f"{_INSTALL_DOT} or run: pip install 'pytest-torchlens[dot]'; {_VARIABLE} may name the program instead"
 
 
-class DrawingUnavailable(RuntimeError):  # noqa: N818 - it says a state, not a mistake
-    """There is no drawing, and the message says why and what to do; all else goes on."""
+class DrawingUnavailable(RuntimeError):  # noqa: N818 - a state, not a mistake
+    """A drawing cannot be made; the message says why and what to do.  Everything else continues."""
 
 
 class LayoutStopped(DrawingUnavailable):
-    """The layout took longer than it may; one of fewer nodes may not."""
+    """The layout took too long; one of fewer nodes may not."""
 
 
 def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: Link | None = None) -> Path:
@@ -54,14 +54,14 @@ def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: 
     path
         Its ending is the format: ``.svg`` (also without one), ``.pdf``, ``.png`` or ``.dot``.
     options
-        What is shown, and how.
+        What the drawing shows, and how.
     link
-        Gives the URL that an operation's node leads to.
+        Returns the URL that an operation's node links to.
 
     Raises
     ------
     OptionError
-        If the options do not fit this model, or ask for no drawing, or the ending is no format.
+        If the options do not fit this model, or ask for no drawing, or the ending is not a format.
     DrawingUnavailable
         If Graphviz cannot make it on this machine.
     """
@@ -88,8 +88,8 @@ def draw_difference(
     path
         As in `draw`.
     options
-        What is shown, and how.  Modules that are the same, or new or gone as a whole, are drawn as one node
-        each, if no depth is asked for.
+        What the drawing shows, and how.  Without a nesting depth, modules that are unchanged, added or removed as a
+        whole are drawn as one node each.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def draw_difference(
 
 
 def live_record(history: HistoryView | HistoryRecord, name: str = "history") -> HistoryRecord:
-    """Return a history's record whose operations are the live ones, with their tensors; `name` is the argument's."""
+    """Return a history's record with the live operations and their tensors; `name` is the argument's name."""
     if isinstance(history, HistoryRecord):
         return history
     if not hasattr(history, "record_without_operations"):
@@ -119,14 +119,14 @@ def live_record(history: HistoryView | HistoryRecord, name: str = "history") -> 
 
 
 def check_path(path: Path | str, name: str = "path") -> Path:
-    """Return where a drawing goes; `name` is the argument's.
+    """Return the path of a drawing's file; `name` is the argument's name.
 
     Raises
     ------
     OptionError
-        If there can be no file, or the ending is no format.
+        If the file cannot be written there, or the ending is not a format.
     TypeError
-        If it is no path.
+        If it is not a path.
     """
     if not isinstance(path, str | Path):
         raise TypeError(f"{name}: expected the path of a file, as in 'graph.svg', got {path!r:.80}")
@@ -170,7 +170,7 @@ def write_drawing(dot: str, path: Path) -> None:
 
 
 _PATIENCE = 600.0
-"""Seconds for a drawing that someone asked for; a report is less patient."""
+"""Seconds for the layout of one requested drawing; a report allows less."""
 
 
 def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  # noqa: A002 - Graphviz's word
@@ -186,7 +186,7 @@ def render(dot: str, format: str = "svg", *, timeout: float = 60.0) -> bytes:  #
     format
         Any that the program knows: ``"svg"``, ``"png"``, ``"pdf"`` (not with graphviz-pure).
     timeout
-        Seconds that the layout may take.
+        Seconds allowed for the layout.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def _program() -> str:
 
 
 def _from_wheel() -> str | None:
-    """Find the wheel's program also where the environment's folder of scripts is not on the PATH."""
+    """Find the wheel's program even if the environment's folder of scripts is not on the PATH."""
     try:
         scripts = [file for file in files(_WHEEL) or () if file.stem == _WHEEL]
     except PackageNotFoundError:

@@ -22,18 +22,18 @@ from pytest_torchlens.records.options import OptionError
 
 _FIELDS = {"time": "func_time_elapsed", "memory": "tensor_fsize", "params": "num_params_total"}
 MEASURED_METRICS = ("flops",)
-"""What has to be measured first."""
+"""Metrics that need a measurement."""
 METRICS = (
     *_FIELDS,
     *MEASURED_METRICS,
     *(field.name for field in fields(Operation) if field.type in ("int", "float", "int | None")),
 )
-"""What a plain record can have numbers for."""
+"""Metrics of a plain record."""
 _WORDS = {value: key for key, value in _FIELDS.items()}
 _OF_CALLS = {"time", *MEASURED_METRICS}
-"""What is known of a call, and stands in each operation that the call made."""
+"""Metrics of a call, repeated in each operation that the call made."""
 _OF_PARAMETERS = {"params", "num_params_trainable", "num_param_tensors"}
-"""What operations with the same parameters share."""
+"""Metrics that operations with the same parameters share."""
 _NO_CALLS = {"input", "output", "buffer", "constant"}
 _WIDE = 100.0
 """Positive numbers further apart than this are shown on a logarithmic scale, with 0 at its low end."""
@@ -41,12 +41,12 @@ _WIDE = 100.0
 
 @dataclass(frozen=True)
 class Metric:
-    """A number for each operation, and how it is written.
+    """A number for each operation, and its text.
 
     Attributes
     ----------
     name
-        What is measured.
+        Name of the metric.
     values
         By label; an operation without one has no number.
     is_sum
@@ -81,7 +81,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Scale:
-    """From where to where the numbers of a picture go."""
+    """The range of a picture's numbers."""
 
     low: float
     high: float
@@ -90,14 +90,14 @@ class Scale:
 
     @classmethod
     def over(cls, values: Iterable[float]) -> Scale:
-        """Return the scale that all finite values are on."""
+        """Return the scale that contains all finite values."""
         finite = [value for value in values if math.isfinite(value)] or [0.0]
         low, high = min(finite), max(finite)
         least = min((value for value in finite if value > 0), default=high)
         return cls(least, high, True) if low >= 0 and high > least * _WIDE else cls(low, high)
 
     def share(self, value: float) -> float:
-        """Return where a value is, from 0 (lowest) to 1 (highest); infinite or no number as it is."""
+        """Return the place of a value, from 0 (lowest) to 1 (highest); infinity and NaN are returned unchanged."""
         if not math.isfinite(value):
             return value
         if self.high == self.low:
@@ -114,7 +114,7 @@ class Scale:
 
 
 def once_by_parameters(operations: Iterable[Operation]) -> Iterable[Operation]:
-    """Return one operation for each set of parameters, and each that has none."""
+    """Return one operation for each set of parameters, and all operations without parameters."""
     return {op.parent_param_addresses or op.label: op for op in operations}.values()
 
 
@@ -124,24 +124,24 @@ def metric(
     addresses: Container[str],
     measurements: Measurements | None = None,
 ) -> Metric | None:
-    """Return the numbers that are asked for; None where no metric is.
+    """Return the numbers of a metric; None without one.
 
     Parameters
     ----------
     color_by
         As in `DrawOptions`.
     operations
-        What the numbers are of.
+        The operations to color.
     addresses
-        Of the model's modules.
+        Addresses of the model's modules.
     measurements
-        What the pass cost; None where that was not measured.
+        The costs of the pass; None if they were not measured.
 
     Raises
     ------
     OptionError
-        If there is no such metric, no layer has a number, a label in a mapping is no layer's, or a function of the
-        user's fails.
+        If the metric does not exist, no layer has a number, a mapping has an unknown label, or the user's function
+        raises.
     """
     if color_by is None:
         return None

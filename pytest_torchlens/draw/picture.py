@@ -1,4 +1,4 @@
-"""Decides what is drawn: nodes, arrows and module boxes, before any of them gets a shape or colour."""
+"""Decides what is drawn: nodes, arrows and module boxes, without shapes and colours."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class DrawnNode:
     boxes: Path
     """The module calls whose boxes surround it, outermost first."""
     module: str | None = None
-    """The module call it stands for; None for an operation."""
+    """The module call that it represents; None for an operation."""
     num_passes: int = 1
-    """More than one for a layer, or a module, whose passes are drawn as one."""
+    """More than one if all passes of a layer or module are drawn as one."""
     is_stub: bool = False
-    """Whether it is beside what the picture is about."""
+    """Whether it is outside the focus of the picture."""
 
     @property
     def representative(self) -> Operation:
-        """The operation whose text it has."""
+        """The operation that gives the node its text."""
         return self.operations[0]
 
 
@@ -60,13 +60,13 @@ class Arrow:
     head: DrawnNode
     arguments: tuple[str, ...]
     out_label: str = ""
-    """``"Out 1-2"`` where only some passes of the tail send something."""
+    """``"Out 1-2"`` if only some passes of the tail send data."""
     in_label: str = ""
     mark: Mark = ""
     through_write: bool = False
-    """Whether the tail wrote, in place, into the tensor that another made."""
+    """Whether the tail wrote in place to a tensor that another operation made."""
     starts_condition: bool = False
-    """Whether it leads from what serves the outputs into what serves a condition alone."""
+    """Whether it leads from an operation that outputs depend on to one that only a condition depends on."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,16 @@ class Picture:
     nodes: tuple[DrawnNode, ...]
     arrows: tuple[Arrow, ...]
     options: DrawOptions
-    """What was asked for; rolled where only so the picture is small enough."""
+    """The user's options; rolled if the picture would otherwise be too large."""
     gradients: tuple[tuple[DrawnNode, DrawnNode], ...] = ()
     """Ends of the arrows of the backward pass."""
     level: int | None = None
-    """Level from which on modules are drawn as one node because there were too many nodes."""
+    """Level from which on modules are drawn as one node, because of too many nodes; None if none are."""
     runs: Mapping[str, Path] = field(default_factory=dict)
-    """By module call that is drawn: all equal calls that it stands for, where there are several."""
+    """By module call that is drawn: all equal calls that it represents, if several."""
     rolled_to_fit: bool = False
     num_left_out: int = 0
-    """Operations that are not in the picture at all, because even collapsed there were too many."""
+    """Operations that are left out, because there were too many nodes even with all modules collapsed."""
     num_in_full: int = 0
     """Operations that could be drawn."""
 
@@ -96,16 +96,16 @@ def compose(scene: Scene, options: DrawOptions, gradients: frozenset[str] = froz
     Parameters
     ----------
     scene
-        What happened.
+        The pass, or two merged passes.
     options
-        What of it is to be shown.
+        What the picture shows.
     gradients
         Labels of the operations whose tensors a backward pass reached.
 
     Raises
     ------
     OptionError
-        If the options name a module that is not there.
+        If the options name a module that does not exist.
     """
     composer = _Composer(scene, options)
     if not composer.fit() and not options.is_rolled and any(op.pass_num > 1 for op in scene.operations):
@@ -143,11 +143,11 @@ class _Composer:
         )
         self.by_label = {op.label: op for op in self.scene.operations}
         self.level: int | None = None
-        # Where two passes are compared, what is alike in both is in the way.
+        # A comparison of two passes collapses the modules that are alike in both.
         self.alike = self._calls_alike() if scene.marks and options.vis_nesting_depth is None else frozenset[str]()
 
     def _calls_alike(self) -> frozenset[str]:
-        """Return the module calls with no difference inside, and those that are new, or gone, as a whole."""
+        """Return the module calls without differences inside, and those added or removed as a whole."""
         paths = self.around.paths
         marks: dict[str, set[Mark]] = defaultdict(set)
         for op in self.scene.operations:
@@ -159,7 +159,7 @@ class _Composer:
         return frozenset(call for call, found in marks.items() if len(found) == 1 and found != {"changed"})
 
     def fit(self) -> bool:
-        """Make the picture small enough, by as little as will do; return whether it is."""
+        """Collapse as few modules as needed to fit; return whether the picture fits."""
         if self._fits():
             return True
         if self.options.repeats is None:
@@ -186,7 +186,7 @@ class _Composer:
         return len({self._id(op) for op in self.scene.operations if op.label not in self.repeats.standing_for})
 
     def arrows(self, nodes: list[DrawnNode]) -> Iterator[Arrow]:
-        """Yield an arrow for each pair of nodes that data flow between, and each set of passes in which they do."""
+        """Yield an arrow for each pair of nodes with data between them, and for each set of passes."""
         carried: dict[tuple[str, str, str, bool, Mark], list[tuple[Flow, str, str]]] = defaultdict(list)
         owner = self._owners(nodes)
         for flow, tail, head in self.repeats.project(self.scene.flows):
@@ -205,7 +205,7 @@ class _Composer:
 
     @staticmethod
     def _by_ends(arrows: Iterable[Arrow]) -> Iterator[Arrow]:
-        """Join the arguments of arrows that differ in nothing else."""
+        """Join the arguments of arrows that are otherwise equal."""
         alike: dict[tuple[object, ...], list[Arrow]] = defaultdict(list)
         for arrow in arrows:
             passes = arrow.out_label, arrow.in_label
@@ -216,7 +216,7 @@ class _Composer:
             yield dataclasses.replace(first, arguments=arguments, starts_condition=starts)
 
     def gradients(self, nodes: list[DrawnNode], reached: frozenset[str]) -> Iterator[tuple[DrawnNode, DrawnNode]]:
-        """Yield the ends of an arrow for each pair of nodes that a gradient went between."""
+        """Yield the ends of an arrow for each pair of nodes with a gradient between them."""
         owner = self._owners(nodes)
         flows = self.repeats.project(flow for flow in self.scene.flows if {flow.tail, flow.head} <= reached)
         pairs = {(head, tail): None for _, tail, head in flows if tail in owner and head in owner}
@@ -224,14 +224,14 @@ class _Composer:
         return (ends for ends in between.values() if ends[0] is not ends[1])
 
     def runs(self) -> dict[str, Path]:
-        """Return the calls that each drawn one stands for, as they are named."""
+        """Return the calls that each drawn call represents, under their shown names."""
         return {self._shown(first): tuple(map(self._shown, run)) for first, run in self.repeats.runs.items()}
 
     def _owners(self, nodes: list[DrawnNode]) -> dict[str, DrawnNode]:
         return {op.label: node for node in nodes for op in node.operations}
 
     def _is_inside(self, owner: DrawnNode, other: DrawnNode, tail: str, head: str) -> bool:
-        """Whether a flow stays in one node; from one pass to the next of a rolled one it does not."""
+        """Whether a flow stays in one node and, if that is rolled, in one pass of it."""
         if owner is not other:
             return False
         return not self.options.is_rolled or self._pass_of(owner, tail) == self._pass_of(owner, head)
@@ -245,7 +245,7 @@ class _Composer:
         return pass_of(self._module_call(label), self.addresses)
 
     def _module_call(self, label: str) -> str:
-        """Return the call that an operation is drawn as a part of; ``""`` where it is a node itself."""
+        """Return the module call whose node contains an operation; ``""`` if the operation is a node itself."""
         path = self.around.paths[label]
         places = [self.depths.collapsed_at(path, self.start)]
         places.append(next((place for place, call in enumerate(path) if call in self.alike), None))
@@ -260,7 +260,7 @@ class _Composer:
         return layer_id(op) if self.options.is_rolled else node_id(op)
 
     def _shown(self, call: str) -> str:
-        """Return a call as it is named: by its address alone where passes are drawn as one."""
+        """Return a call's shown name: only the address if passes are drawn as one."""
         return address_of(call, self.addresses) if self.options.is_rolled else call
 
     def _node(self, key: str, operations: tuple[Operation, ...]) -> DrawnNode:

@@ -19,28 +19,28 @@ from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 
 _LONGEST_PERIOD = 4
-"""Blocks may alternate, as those of a Swin transformer do."""
+"""Different blocks may alternate, as in a Swin transformer."""
 
 
 @dataclass
 class Repeats:
-    """Which operations stand for others.
+    """Which operations represent others.
 
     Attributes
     ----------
     standing_for
-        By label of an operation that is not drawn: that of the one which is drawn in its place.
+        By label of an operation that is not drawn: the label of the one drawn in its place.
     runs
-        By the module call that is drawn: all calls that it stands for, itself first.
+        By the module call that is drawn: all calls that it represents, itself first.
     """
 
     standing_for: dict[str, str] = field(default_factory=dict)
     runs: dict[str, Path] = field(default_factory=dict)
     _rounds: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
-    """By label, for each run that the operation is in: in which round of it."""
+    """By label, for each run that contains the operation: the round."""
 
     def project(self, flows: Iterable[Flow]) -> Iterator[tuple[Flow, str, str]]:
-        """Yield flows with the labels of what is drawn at their ends; those from one round to the next are left out."""
+        """Yield flows with the labels drawn at their ends; flows from one round to the next are left out."""
         for flow in flows:
             tail, head = flow.tail, flow.head
             while not self._crosses(tail, head):
@@ -55,7 +55,7 @@ class Repeats:
         return any(there.get(run, number) != number for run, number in self._rounds.get(tail, {}).items())
 
     def add(self, blocks: list[_ModuleBlock], period: int) -> None:
-        """Let the first `period` of the blocks stand for the others."""
+        """Let the first `period` blocks represent the others."""
         name = blocks[0].call
         for place, block in enumerate(blocks):
             first = blocks[place % period]
@@ -74,15 +74,15 @@ class _ModuleBlock:
     operations: list[Operation]
     signature: object
     name: str
-    """What the picture calls it."""
+    """Its name in the picture."""
     reads: tuple[str, ...]
-    """Labels of what it reads from outside, in the order of the places that read it."""
+    """Labels of the outside operations that it reads, in the order of the reads."""
 
 
 def find_repeats(scene: Scene, surroundings: Surroundings, *, is_rolled: bool) -> Repeats:
-    """Return the equal modules that were called in a row, with nothing between, by the same module.
+    """Return the equal modules that the same module called in a row, with nothing between.
 
-    In a rolled picture calls of one module are no row: it draws them as one without that.
+    A rolled picture draws all calls of one module as one anyway, so such calls do not count as a row.
     """
     found = Repeats()
     _Finder(scene, surroundings, is_rolled).search((), list(scene.operations), found)
@@ -103,7 +103,7 @@ class _Finder:
             self.answers[escape.operation].append((escape.statement, escape.branch))
 
     def search(self, path: Path, operations: list[Operation], found: Repeats) -> None:
-        """Look among the calls that the innermost call of `path` made, then inside those that are drawn."""
+        """Search the calls that the innermost call of `path` made, then inside those that are drawn."""
         blocks = self._blocks(path, operations)
         row = _Row(blocks)
         place = 0
@@ -140,7 +140,7 @@ class _Finder:
         return tuple(flow.tail for op in operations for flow in self.inflows[op.label] if flow.tail not in own)
 
     def _signature(self, path: Path, call: str, operations: list[Operation]) -> object:
-        """Return what two equal blocks share; for what can have no equal, an object that equals nothing."""
+        """Return a key that equal blocks share; for a block that cannot repeat, a unique object."""
         if not call or sum(not is_source(op) for op in operations) == 1:
             return object()
         places = {op.label: place for place, op in enumerate(operations)}
@@ -161,11 +161,11 @@ class _Finder:
 
 
 _Read: TypeAlias = str | tuple[int, int, int]
-"""What a block reads: a label outside the row; else how many rounds ago, which block of the round, which operation."""
+"""One read of a block: a label outside the row, or how many rounds ago, block of the round, operation."""
 
 
 class _Row:
-    """Blocks, one after the other, in which something may repeat."""
+    """Consecutive blocks, which may repeat."""
 
     def __init__(self, blocks: list[_ModuleBlock]) -> None:
         self.blocks = blocks
@@ -176,7 +176,7 @@ class _Row:
         }
 
     def longest(self, start: int) -> tuple[int, int]:
-        """Return period and number of rounds of the longest repetition from `start` on, its period the shortest."""
+        """Return period and rounds of the longest repetition from `start` on; the shortest period of several."""
         found = ((period, self._rounds(start, period)) for period in range(1, _LONGEST_PERIOD + 1))
         repeated = [(period, rounds) for period, rounds in found if rounds > 1]
         return max(repeated, key=lambda pair: (pair[0] * pair[1], -pair[0]), default=(1, 1))
@@ -204,7 +204,7 @@ class _Row:
         return [block.signature for block in self.blocks[start : start + period]]
 
     def _reads(self, start: int, period: int, number: int) -> list[_Read]:
-        """Return all that the blocks of one round read, as seen from there."""
+        """Return the reads of the blocks of one round, relative to the round."""
         begin = start + number * period
         labels = [label for block in self.blocks[begin : begin + period] for label in block.reads]
         return [self._seen(label, start, period, number) for label in labels]
@@ -216,5 +216,5 @@ class _Row:
 
 
 def _is_same_way_in(first: _Read, second: _Read) -> bool:
-    """Whether the first two rounds read the same; what the second has from the first, that has from before the row."""
+    """Whether the first two rounds read alike: the second may read from the first what the first reads from outside."""
     return first == second or (isinstance(first, str) and isinstance(second, tuple) and second[0] == 1)

@@ -33,7 +33,7 @@ Mark = Literal["", "added", "removed", "changed"]
 
 @dataclass(frozen=True)
 class Flow:
-    """A value's way from one operation into an argument of another, both named by their labels."""
+    """A value that goes from one operation into an argument of another; both are named by label."""
 
     tail: str
     head: str
@@ -44,25 +44,25 @@ class Flow:
 
 @dataclass(frozen=True)
 class Scene:
-    """A forward pass; or two, one over the other."""
+    """A forward pass, or two merged."""
 
     history: HistoryRecord
     operations: tuple[Operation, ...]
     flows: tuple[Flow, ...]
     marks: Mapping[str, Mark] = field(default_factory=lambda: MappingProxyType({}))
-    """By label, where two passes are drawn: in what they differ."""
+    """By label, if two passes are drawn: how they differ."""
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """By label: further lines of a node's text."""
+    """By label: additional lines of a node's text."""
     earlier: Mapping[str, tuple[EscapeRecord, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """By label, of what two passes have both: what Python was told of the value in the first."""
+    """By label of an operation of both passes: the reads of its value by Python in the first."""
     title: tuple[str, ...] = ()
-    """Further lines of the title."""
+    """Additional lines of the title."""
     measurements: Measurements | None = None
-    """What it cost, where that was measured."""
+    """The costs of the pass; None if they were not measured."""
 
     @classmethod
     def of(cls, history: HistoryRecord, measurements: Measurements | None = None) -> Scene:
-        """Return a forward pass as it is."""
+        """Return the scene of one forward pass."""
         known = {
             key: op.label for op in reversed(history.operations) for key in (op.layer_label, op.layer_label_w_pass)
         }
@@ -80,7 +80,7 @@ Path = tuple[str, ...]
 
 
 class Surroundings:
-    """Knows of each operation, by its label, which module calls it is drawn in."""
+    """Knows, by label, the module calls that each operation is drawn in."""
 
     def __init__(self, scene: Scene) -> None:
         self._operations = scene.operations
@@ -94,7 +94,7 @@ class Surroundings:
 
     @cached_property
     def sizes(self) -> Counter[str]:
-        """Function calls in each module call; buffers and constants are none."""
+        """Number of function calls in each module call, without buffers and constants."""
         seen: set[tuple[str, int | str]] = set()
         for op in self._operations:
             if not is_source(op):
@@ -104,23 +104,23 @@ class Surroundings:
 
     @cached_property
     def _bottom(self) -> set[str]:
-        """Module calls that are nothing but one operation."""
+        """Module calls that consist of one operation."""
         ends = (op for op in self._operations if op.is_bottom_level_submodule_output)
         return {call for op in ends for call in self.paths[op.label][-1:] if self.sizes[call] == 1}
 
     def boxes_around(self, label: str) -> Path:
-        """Leave out the box of a module that is nothing but one operation: the node's own shape says it."""
+        """Return the boxes around a node, without a module of one operation: the node's own shape shows that one."""
         path = self.paths[label]
         return path[:-1] if path and path[-1] in self._bottom else path
 
 
 def is_source(operation: Operation) -> bool:
-    """Whether it is there before the pass: a buffer or a constant."""
+    """Whether an operation is a buffer or a constant, which exist before the pass."""
     return operation.is_buffer_layer or operation.is_constant
 
 
 def common(paths: list[Path]) -> Path:
-    """Return the start that all of `paths` share."""
+    """Return the common start of all `paths`."""
     if not paths:
         return ()
     shared = zip(*paths, strict=False)
@@ -129,19 +129,19 @@ def common(paths: list[Path]) -> Path:
 
 
 class Depths:
-    """Says which module calls are drawn as one node.
+    """Decides which module calls are drawn as one node.
 
     Parameters
     ----------
     wanted
         As in `DrawOptions.vis_nesting_depth`.
     addresses
-        Of the model's modules.
+        Addresses of the model's modules.
 
     Raises
     ------
     OptionError
-        If a pattern fits no module.
+        If a pattern matches no module.
     """
 
     def __init__(self, wanted: NestingDepth, addresses: Iterable[str]) -> None:
@@ -157,9 +157,9 @@ class Depths:
         self._left = cache(self._levels_left)
 
     def collapsed_at(self, path: Path, start: int) -> int | None:
-        """Return the place in `path` of the module call that is drawn as one node; None where none is.
+        """Return the place in `path` of the module call that is drawn as one node; None if none is.
 
-        The first `start` calls are open whatever is wanted: they are what the picture is about.
+        The first `start` calls are always open, as the picture is about them.
         """
         left = self._whole
         for place, call in enumerate(path):
@@ -172,20 +172,20 @@ class Depths:
         return None
 
     def _levels_left(self, call: str) -> int | None:
-        """Return what the last pattern that fits says."""
+        """Return the depth of the last pattern that matches."""
         address = address_of(call, self._addresses)
         return next((n for pattern, n in reversed(self._patterns.items()) if fnmatchcase(address, pattern)), None)
 
 
 def focus_on(scene: Scene, surroundings: Surroundings, focus: str) -> tuple[Scene, frozenset[str]]:
-    """Return the part of a scene that is in a module or beside it, and the labels of what is beside it.
+    """Return the part of a scene in a module and next to it, and the labels of the operations next to it.
 
     Parameters
     ----------
     scene
-        All of it.
+        The whole scene.
     surroundings
-        Its module calls; paths are cut to what is inside the module.
+        Its module calls; the paths are cut to the part inside the module.
     focus
         Address of the module, or one call of it (``"cell:2"``).
 

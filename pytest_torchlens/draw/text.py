@@ -13,7 +13,7 @@ _LONGEST_NAME = 80
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: ``12 µs``, ``3.4 ms``, ``1.2 s``."""
+    """Return a time as text: ``12 µs``, ``3.4 ms``, ``1.2 s``."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:,.3g} {unit}"
@@ -49,7 +49,7 @@ def magnitude(count: float) -> str:
 
 
 def shorten(text: str, limit: int = _LONGEST_NAME, gap: str = "…") -> str:
-    """Return `text` with its middle left out where it is longer than `limit` characters."""
+    """Return `text`; if it is longer than `limit` characters, without its middle."""
     if len(text) <= limit:
         return text
     kept = limit - len(gap)
@@ -58,12 +58,12 @@ def shorten(text: str, limit: int = _LONGEST_NAME, gap: str = "…") -> str:
 
 
 def in_ascii(text: str) -> str:
-    """Return text with escapes for all that is not ASCII."""
+    """Return text with escapes for all characters that are not ASCII."""
     return text.encode("ascii", "backslashreplace").decode()
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with what XML cannot hold, and line breaks, written as escapes (``\x1b``, ``\n``)."""
+    r"""Return `text` with escapes (``\x1b``, ``\n``) for line breaks and characters that XML cannot hold."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
@@ -75,7 +75,7 @@ def node_id(operation: Operation) -> str:
 
 
 def layer_id(operation: Operation) -> str:
-    """Return the id of the node that all passes of an operation's layer share."""
+    """Return the id of the node of all passes of an operation's layer."""
     return "op-" + id_part(operation.layer_label)
 
 
@@ -85,7 +85,7 @@ def module_id(call: str) -> str:
 
 
 def id_part(text: str) -> str:
-    """Return `text` in letters, digits, ``_``, ``.`` and ``-``; two texts never give the same."""
+    """Return `text` in letters, digits, ``_``, ``.`` and ``-``; different texts stay different."""
     return "".join(map(_id_char, text))
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Theme:
     """Colours, each as ``"#rrggbb"``, and the font.
 
-    The themes that come with the package (`THEMES`) can be told apart by readers who see no red or no green, and a
-    shape or a word says whatever a colour says.  `dataclasses.replace` makes a theme of your own from one of them.
+    Readers who cannot see red or green can distinguish the colours of the package's themes (`THEMES`), and a shape or a
+    word repeats what each colour says.  `dataclasses.replace` makes a theme of your own from one of them.
     """
 
     background: str
@@ -28,21 +28,21 @@ class Theme:
     buffer: str
     """Fill of buffers and constants."""
     bool: str
-    """Fill of truth values that a condition asked for."""
+    """Fill of truth values that a condition read."""
     plain: str
     """Fill of all other operations."""
     gradient: str
     """Arrows of the backward pass."""
     added: str
-    """Fill of what only the second of two histories has."""
+    """Fill of operations that only the second of two histories has."""
     removed: str
-    """Fill of what only the first has."""
+    """Fill of operations that only the first has."""
     changed: str
-    """Fill of what differs between the two."""
+    """Fill of operations that differ between the two."""
     scale: tuple[str, ...]
-    """Fills from the lowest value of a metric to the highest; between them colours are mixed."""
+    """Fills from the lowest value of a metric to the highest; colours between are mixed."""
     font: str = "Helvetica"
-    """One name and no list: only then does graphviz-pure know how wide the text is."""
+    """One name, not a list: graphviz-pure computes text widths only then."""
 
 
 THEMES = {
@@ -111,7 +111,7 @@ def mix(scale: tuple[str, ...], share: float) -> str:
 
 
 def ink_on(fill: str, theme: Theme) -> str:
-    """Return the colour of text on `fill`: the theme's, or black or white where that would be hard to read."""
+    """Return the colour of text on `fill`: the theme's, or black or white if that is hard to read."""
     return max(
         (theme.text, "#000000", "#ffffff"), key=lambda ink: (contrast(ink, fill) >= _READABLE, ink == theme.text)
     )

@@ -1,4 +1,4 @@
-"""What a forward pass costs: time, memory, arithmetic."""
+"""Measures what a forward pass costs: time, memory and floating-point operations."""
 
 from __future__ import annotations
 

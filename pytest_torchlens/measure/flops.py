@@ -22,7 +22,7 @@ from pytest_torchlens.replay import Player
 
 
 def flops_of(recording: Recording) -> tuple[int, ...]:
-    """Return the floating-point operations of each call; a multiplication with an addition is two.
+    """Return the floating-point operations of each call; a multiply-add counts as two.
 
     Raises
     ------
@@ -40,13 +40,28 @@ def flops_of(recording: Recording) -> tuple[int, ...]:
     return tuple(counts)
 
 
+class CountOnce:
+    """Counts by `flops_of`, but only once for passes that make the same calls with outputs of the same shapes."""
+
+    def __init__(self) -> None:
+        self._calls: list[Any] | None = None
+        self._counts: tuple[int, ...] = ()
+
+    def __call__(self, recording: Recording) -> tuple[int, ...]:
+        """Return the floating-point operations of each call; raises as `flops_of` does."""
+        calls = [(call.info.name, *(output.shape for output in call.outputs)) for call in recording.calls]
+        if calls != self._calls:
+            self._counts, self._calls = flops_of(recording), calls
+        return self._counts
+
+
 def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[ReplayedCall]:
-    """Run the calls of a recording again and yield each; `begin` is called just before it runs.
+    """Run the calls of a recording again and yield each; call `begin` just before each runs.
 
     Raises
     ------
     NotReplayableError
-        If one raises, or gives other tensors than were recorded.
+        If a call raises, or returns other tensors than were recorded.
     """
     with Player(recording) as player:
         for number, call in enumerate(recording.calls):
@@ -63,7 +78,7 @@ def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: Non
 
 
 class ReplayedCall(NamedTuple):
-    """One call, just after it ran; what is not used again is freed when the next is asked for."""
+    """One call just after it ran.  Tensors that no later call uses are freed when the next one is requested."""
 
     number: int
     call: Call
@@ -72,7 +87,7 @@ class ReplayedCall(NamedTuple):
 
 
 class NotReplayableError(RuntimeError):
-    """A recorded call cannot be run again, with its name and the reason."""
+    """A recorded call cannot be run again; the message has its name and the reason."""
 
 
 Shape = tuple[int, ...]
@@ -85,21 +100,21 @@ def _attention(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> in
 
 
 def _multi_head(query: Shape, key: Shape, value: Shape, width: int, heads: int, *_: Any, **__: Any) -> int:
-    """Projections in and out, and attention between."""
+    """Count the projections in and out, and the attention between them."""
     projected = 2 * width * (2 * prod(query[:-1]) * query[-1] + prod(key) + prod(value))
     each = (query[0], heads, query[1], width // heads), (key[0], heads, key[1], width // heads)
     return projected + _attention(*each, each[1])
 
 
 def _encoder_layer(source: Shape, width: int, heads: int, *args: Any, **_: Any) -> int:
-    """Attention, then two linear layers."""
+    """Count attention, then two linear layers."""
     weights = [shape for shape in args if isinstance(shape, tuple | torch.Size) and len(shape) == 2]  # noqa: PLR2004
     feed_forward = sum(2 * prod(source[:-1]) * prod(shape) for shape in weights[2:4])
     return _multi_head(source, source, source, width, heads) + feed_forward
 
 
 def _recurrent(source: Shape, of_input: Shape, of_state: Shape, *_: Any, **__: Any) -> int:
-    """One layer, in one direction, over all steps."""
+    """Count one layer in one direction, over all steps."""
     return 2 * prod(source[:-1]) * (prod(of_input) + prod(of_state))
 
 
@@ -115,4 +130,4 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 
 
 FORMULAS = _formulas()
-"""Formulas for kernels that PyTorch's counter has none for, by operator: give them to it as ``custom_mapping``."""
+"""Formulas for kernels that PyTorch's counter does not know, by operator; pass them to it as ``custom_mapping``."""

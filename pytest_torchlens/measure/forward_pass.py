@@ -1,4 +1,4 @@
-"""Measures what a forward pass costs, for each operation and each module, and says how each number was measured."""
+"""Measures what a forward pass, its operations and its modules cost, and states how each number was measured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModuleMeasurements
 
 Costs = dict[str, tuple[Any, ...]]
-"""By field of `ModuleMeasurements`, what each call cost."""
+"""The cost of each call, by field of `ModuleMeasurements`."""
 _FLOPS = (
     "PyTorch's formulas (torch.utils.flop_counter), and ours for fused kernels, over the replay; multiply-add is two"
 )
@@ -53,26 +53,26 @@ def measure_forward_pass(
 ) -> Measurements:
     """Measure time, memory and floating-point operations of a forward pass.
 
-    The model runs some six times, and twice for each of `passes` (short ones more often), and its recorded operations
-    twice; its buffers, the inputs and the random generators of PyTorch are put back.
+    The model runs about six times, and twice for each of `passes` (a short pass more often).  Its recorded operations
+    run twice.  Buffers, inputs and PyTorch's random generators are restored afterwards.
 
     Parameters
     ----------
     model
-        Any `torch.nn.Module`, measured as it stands, in the present gradient mode.
+        Any `torch.nn.Module`, measured in its present state and gradient mode.
     input_args, input_kwargs
         A tensor, or a list or tuple of the positional arguments, and the keyword arguments.
     history
-        A recorded pass of this model with these inputs, which saves making another, and is then drawn with
-        ``color_by="flops"``; None (default) makes one.
+        A recorded pass of this model with these inputs.  It then has the measurements, and can be drawn with
+        ``color_by="flops"``.  None (default) records one.
     passes
-        Plain and recorded passes that are timed; 5 by default.
+        Number of plain and of recorded passes to time; 5 by default.
 
     Returns
     -------
     Measurements
-        Times in seconds, sizes in bytes, one entry for each recorded call.  Where calls cannot be run again, what
-        needs that is empty, and ``methods`` has the reason.
+        Times in seconds and sizes in bytes, with one entry for each recorded call.  If calls cannot be run again, the
+        fields that need it are empty, and ``methods`` has the reason.
 
     Raises
     ------
@@ -87,14 +87,26 @@ def measure_forward_pass(
     >>> tl.measure_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2)).flops
     12
     """
+    return measure(model, input_args, input_kwargs, history, passes, flops_of)
+
+
+def measure(
+    model: torch.nn.Module,
+    input_args: Any,
+    input_kwargs: dict[str, Any] | None,
+    history: ModelHistory | None,
+    passes: int,
+    count: Callable[[Recording], tuple[int, ...]],
+) -> Measurements:
+    """Measure as `measure_forward_pass` does; `count` returns the floating-point operations of each call."""
     if passes < 1:
         raise ValueError(f"passes: expected at least 1, got {passes}")
     args, kwargs = arguments_of(model, input_args, input_kwargs)
-    given = tensors((args, kwargs))
-    with _put_back(model, given):
-        model(*args, **kwargs)  # what it makes once and keeps is then there
+    inputs = tensors((args, kwargs))
+    with _preserve_state(model, inputs):
+        model(*args, **kwargs)  # what the model creates in its first pass exists from now on
         history = history or ModelHistory.of(model, (args, kwargs), TraceOptions(None))
-        history.measurements = _Pass(model, args, kwargs, history).measure(passes)
+        history.measurements = _Pass(model, args, kwargs, history).measure(passes, count)
     return history.measurements
 
 
@@ -109,17 +121,13 @@ class _Pass:
         self._history = history
         self._recording = history.recording
         self._methods: dict[str, str] = {}
-        held = itertools.chain(model.parameters(), tensors((args, kwargs)))
-        self._device = next((tensor.device for tensor in held), torch.device("cpu"))
+        candidates = itertools.chain(model.parameters(), tensors((args, kwargs)))
+        self._device = next((tensor.device for tensor in candidates), torch.device("cpu"))
 
-    def measure(self, passes: int) -> Measurements:
-        flops = self._if_replayable("operation_flops", _FLOPS, partial(flops_of, self._recording)) or ()
-        needed, moved = self._if_replayable(
-            "needed_peak_bytes", _NEEDED, partial(needed_and_moved, self._recording)
-        ) or (
-            (),
-            (),
-        )
+    def measure(self, passes: int, count: Callable[[Recording], tuple[int, ...]]) -> Measurements:
+        flops = self._if_replayable("operation_flops", _FLOPS, partial(count, self._recording)) or ()
+        measure_bytes = partial(needed_and_moved, self._recording)
+        needed, moved = self._if_replayable("needed_peak_bytes", _NEEDED, measure_bytes) or ((), ())
         self._methods["operation_bytes_moved"] = _MOVED if moved else self._methods["needed_peak_bytes"]
         labels = tuple(self._history.label(number) for number in range(len(self._recording.calls)))
         times = self._times(passes)
@@ -150,14 +158,14 @@ class _Pass:
         }
 
     def _if_replayable(self, field: str, method: str, find: Callable[[], Any]) -> Any:
-        """Return what is found; None where the calls cannot be run again, which the method then says."""
+        """Return the result of `find`; None if the calls cannot be run again, which the method then states."""
         try:
-            found = find()
+            value = find()
         except NotReplayableError as error:
             self._methods[field] = f"not known: {error}"
             return None
         self._methods[field] = method
-        return found
+        return value
 
     def _times(self, passes: int) -> dict[str, Any]:
         times = times_of(self._run, self._again, self._recording, passes)
@@ -177,23 +185,23 @@ class _Pass:
 
 
 def by_module(recording: Recording, costs: Costs) -> tuple[ModuleMeasurements, ...]:
-    """Return the sums for each module that was called, the model itself first; of all its calls."""
-    found: dict[str, dict[str, Any]] = {call.address: defaultdict(int) for call in recording.module_calls}
+    """Return the summed costs of all calls of each module, the model itself first."""
+    sums: dict[str, dict[str, Any]] = {call.address: defaultdict(int) for call in recording.module_calls}
     for number, call in enumerate(recording.calls):
         addresses = list(dict.fromkeys(around.address for around in call.module.stack())) if call.module else []
         for name, each in costs.items():
             for address in addresses if each else ():
-                found[address][name] += each[number]
+                sums[address][name] += each[number]
             if each and addresses:
-                found[addresses[0]][f"self_{name}"] += each[number]
-    return tuple(ModuleMeasurements(address=address, **sums) for address, sums in found.items())
+                sums[addresses[0]][f"self_{name}"] += each[number]
+    return tuple(ModuleMeasurements(address=address, **fields) for address, fields in sums.items())
 
 
 @contextlib.contextmanager
-def _put_back(model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Put back what passes change: buffers, inputs written to, the generators of the CPU and of the present GPU."""
+def _preserve_state(model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Restore what passes change: buffers, inputs, and the random generators of the CPU and the current GPU."""
     buffers = [(module, name, buffer, buffer.clone()) for module, name, buffer in _buffers(model)]
-    given = [(tensor, version_of(tensor), tensor.clone()) for tensor in inputs]
+    versions = [(tensor, version_of(tensor), tensor.clone()) for tensor in inputs]
     try:
         with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):  # type: ignore[no-untyped-call]
             yield
@@ -202,7 +210,7 @@ def _put_back(model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterato
             for module, name, buffer, contents in buffers:
                 module._buffers[name] = buffer
                 buffer.copy_(contents)
-            for tensor, version, contents in given:
+            for tensor, version, contents in versions:
                 if version_of(tensor) != version:
                     tensor.copy_(contents)
 

@@ -1,4 +1,4 @@
-"""Measures memory: what tensors hold while each call runs, and what they would hold if freed after the last use."""
+"""Measures the memory of tensors while each call runs: as it was, and as if each were freed after its last use."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from pytest_torchlens.measure.flops import replay_calls
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the storages that operations return, from when they do until they are freed.
+    """Adds up the storages that operations return, from then until they are freed.
 
     Attributes
     ----------
     peak
-        The most bytes that were alive at once.
+        Maximum number of bytes alive at once.
     """
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._at_call: Counter[int] = Counter()
 
     def follow(self, recording: Recording) -> None:
-        """Note from now on what is alive at each call of a recording in progress."""
+        """From now on, store the bytes alive at each call of a recording in progress."""
         self._recording = recording
 
     def curve(self) -> tuple[int, ...]:
-        """Return the most that was alive while each call of the recording ran."""
+        """Return the maximum number of bytes alive while each call of the recording ran."""
         numbers = range(len(self._recording.calls)) if self._recording is not None else ()
-        # a call that dispatched nothing made nothing: what was alive before it still is
+        # a call that dispatched no operation made no tensor: the bytes are those before it
         return tuple(
             itertools.accumulate(numbers, lambda before, number: self._at_call.get(number, before), initial=0)
         )[1:]
@@ -61,8 +61,8 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         before = {storage_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         result = func(*args, **kwargs)
-        made = [] if self._recording is not None and _is_recorder_work() else tree_leaves(result)
-        for leaf in made:
+        results = [] if self._recording is not None and _is_recorder_work() else tree_leaves(result)
+        for leaf in results:
             if isinstance(leaf, torch.Tensor) and storage_key(leaf) not in before:
                 self._add(leaf)
         self.peak = max(self.peak, self._bytes)
@@ -84,7 +84,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_recorder_work() -> bool:
-    """Return whether the recorder runs an operation for itself: a copy of what is to be overwritten, a fingerprint."""
+    """Return whether the recorder runs an operation for itself, such as a fingerprint or a copy before a write."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
         frame = frame.f_back
@@ -98,7 +98,7 @@ _RECORDER_FILES = {
 
 
 def measured_peak(run: Callable[[], object], device: torch.device) -> tuple[int, str]:
-    """Return the most bytes that a plain pass had at once beyond those before it, and how that was found."""
+    """Return the peak of a plain pass in bytes, less the bytes before it, and how it was measured."""
     if device.type != "cuda":
         with LiveStorages() as live:
             run()
@@ -118,7 +118,7 @@ def measured_peak(run: Callable[[], object], device: torch.device) -> tuple[int,
 
 
 def needed_and_moved(recording: Recording) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return for each call the bytes of what is used then or later, and the bytes that it read and wrote.
+    """Return for each call the bytes that it or a later call uses, and the bytes that it read and wrote.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def needed_and_moved(recording: Recording) -> tuple[tuple[int, ...], tuple[int, 
 
 
 class _Live:
-    """Storages that the pass made, each alive up to the last use of the last tensor over it."""
+    """Storages that the pass made; each is alive until the last use of its last tensor."""
 
     def __init__(self, recording: Recording) -> None:
         self._before = {storage_key(source.live) for source in recording.sources}
@@ -145,10 +145,10 @@ class _Live:
         self.curve: list[int] = []
 
     def add(self, each: ReplayedCall) -> None:
-        given = {storage_key(tensor) for tensor in each.arguments}
+        arguments = {storage_key(tensor) for tensor in each.arguments}
         for value, tensor in zip(each.call.outputs, each.outputs, strict=True) if each.call.returned else ():
             key = storage_key(tensor)
-            if key not in given or self._users[key]:  # else it is an input, or the copy that stands for one
+            if key not in arguments or self._users[key]:  # otherwise it is an input, or the replay's copy of one
                 self._enter(value.slot, tensor)
         self.curve.append(self._bytes)
         for slot in self._last_use.get(each.number, ()):
@@ -170,26 +170,26 @@ class _Live:
 
 
 def _last_uses(recording: Recording) -> dict[int, list[int]]:
-    """Return by call the slots that are not used after it; the model's outputs stay."""
+    """Return for each call the slots that no later call uses, except for the model's outputs."""
     last = {}
     for number, call in enumerate(recording.calls):
         for value in (*(value_of(read) for _, read in edges_in(call)), *call.outputs):
             last[value.slot] = number
     for _, output in recording.outputs:
         last.pop(value_of(output).slot, None)
-    found: dict[int, list[int]] = {}
+    slots_by_call: dict[int, list[int]] = {}
     for slot, number in last.items():
-        found.setdefault(number, []).append(slot)
-    return found
+        slots_by_call.setdefault(number, []).append(slot)
+    return slots_by_call
 
 
 def _bytes_moved(each: ReplayedCall) -> int:
     """Return the bytes of a call's arguments and results; a view moves none."""
     read = {_extent(tensor): _size(tensor) for tensor in each.arguments}
-    made = {_extent(tensor): _size(tensor) for tensor in each.outputs}
+    written = {_extent(tensor): _size(tensor) for tensor in each.outputs}
     storages = {storage_key(tensor) for tensor in each.arguments}
     is_view = not each.call.writes and all(storage_key(tensor) in storages for tensor in each.outputs)
-    return 0 if is_view else sum(read.values()) + sum(made.values())
+    return 0 if is_view else sum(read.values()) + sum(written.values())
 
 
 def _extent(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Times the plain forward pass, and each operation of recorded passes less the overhead of recording."""
+"""Times the plain forward pass, and each operation of recorded passes without the overhead of recording."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.measure.flops import replay_calls
 
 _SHORTEST = 0.01
-"""Seconds that one timing takes at least; shorter passes are run several times in it."""
+"""Minimum seconds of one timing; it runs a shorter pass several times."""
 _TINY = 400
+"""Number of tiny operations that measure the overhead."""
 
 
 class Times(NamedTuple):
@@ -36,7 +37,7 @@ class Times(NamedTuple):
 
 
 def times_of(run: Callable[[], object], again: Callable[[], Recording], recording: Recording, passes: int) -> Times:
-    """Time plain and recorded passes in turn, so that both meet the same conditions.
+    """Time plain and recorded passes alternately, so that both run under the same conditions.
 
     Parameters
     ----------
@@ -45,12 +46,12 @@ def times_of(run: Callable[[], object], again: Callable[[], Recording], recordin
     again
         Records one more pass.
     recording
-        Whose operations are timed.
+        The recording whose operations are timed.
     passes
-        How many of each.
+        Number of passes of each kind.
     """
     threads = torch.get_num_threads()
-    seconds_of(run, 1)  # the first one warms up
+    seconds_of(run, 1)  # warms up
     number = max(1, round(_SHORTEST / max(seconds_of(run, 1), 1e-9)))
     plain: list[float] = []
     recorded: list[list[int]] = []
@@ -67,14 +68,14 @@ def times_of(run: Callable[[], object], again: Callable[[], Recording], recordin
 
 
 def seconds_of(run: Callable[[], object], number: int) -> float:
-    """Return the mean seconds of so many runs, after some that warm up; Python collects no garbage meanwhile."""
+    """Return the mean seconds of `number` runs after a warm-up, with garbage collection disabled."""
     timer = timeit.Timer(run, timer=clock)
     timer.timeit(max(number // 100, 2))
     return timer.timeit(number) / number
 
 
 def clock() -> float:
-    """Return the time in seconds, once an accelerator has done all that it was given."""
+    """Return the time in seconds, after waiting for the accelerator."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
     return perf_counter()
@@ -85,7 +86,7 @@ def _call_nanoseconds(recording: Recording) -> list[int]:
 
 
 def same_calls(one: Recording, other: Recording) -> bool:
-    """Return whether two passes called the same functions one after the other."""
+    """Return whether two passes called the same functions in the same order."""
     return [call.info.name for call in one.calls] == [call.info.name for call in other.calls]
 
 
@@ -98,13 +99,13 @@ class _Chain(nn.Module):
 
 @functools.cache
 def overhead_seconds() -> float:
-    """Return what recording adds to the time that is noted of one operation, measured on a chain of tiny ones."""
+    """Return the seconds that recording adds to the time of one operation, measured on a chain of tiny ones."""
     chain, x = _Chain(), torch.ones(4)
     with torch.no_grad():
         record(chain, (x,))
-        noted = min(statistics.median(call.elapsed for call in record(chain, (x,)).calls) for _ in range(5))
+        recorded = min(statistics.median(call.elapsed for call in record(chain, (x,)).calls) for _ in range(5))
         plain = min(_nanoseconds(functools.partial(chain, x)) for _ in range(5)) / _TINY
-    return max(0.0, noted - plain) / 1e9
+    return max(0.0, recorded - plain) / 1e9
 
 
 def _nanoseconds(run: Callable[[], object]) -> int:
@@ -114,7 +115,7 @@ def _nanoseconds(run: Callable[[], object]) -> int:
 
 
 def seconds_on_cuda(recording: Recording) -> tuple[float, ...]:
-    """Return the time of each call between CUDA events around it, when run again.
+    """Run each call again between two CUDA events, and return the seconds between them.
 
     Raises
     ------

@@ -77,9 +77,9 @@ def _norm(row: Row) -> float:
 
 
 def _in_range(words: str, value: Callable[[Row], float]) -> Look:
-    def look(expected: Expectation, found: Observation, past: list[float]) -> str | None:
-        number = value(found.row)
-        if math.isnan(number) and not found.row.nans:
+    def look(expected: Expectation, observation: Observation, past: list[float]) -> str | None:
+        number = value(observation.row)
+        if math.isnan(number) and not observation.row.nans:
             return None  # not measured
         if expected.range and number in expected.range:
             _remember(past, number, expected.window)
@@ -89,25 +89,25 @@ def _in_range(words: str, value: Callable[[Row], float]) -> Look:
     return look
 
 
-def _update_ratio(expected: Expectation, found: Observation, past: list[float]) -> str | None:
+def _update_ratio(expected: Expectation, observation: Observation, past: list[float]) -> str | None:
     # A bias starts at zero and moves by more than its size, so the ratio is meaningful for weights only.
-    return _RATIO(expected, found, past) if len(found.shape) > 1 else None
+    return _RATIO(expected, observation, past) if len(observation.shape) > 1 else None
 
 
-def _dead_units(expected: Expectation, found: Observation, past: list[float]) -> str | None:
-    return None if math.isnan(found.row.dead) else _DEAD(expected, found, past)
+def _dead_units(expected: Expectation, observation: Observation, past: list[float]) -> str | None:
+    return None if math.isnan(observation.row.dead) else _DEAD(expected, observation, past)
 
 
-def _no_nan(_: Expectation, found: Observation, __: list[float]) -> str:
-    row = found.row
+def _no_nan(_: Expectation, observation: Observation, __: list[float]) -> str:
+    row = observation.row
     return f"{row.nans:,} of {row.count:,} values are NaN or infinite" if row.nans else ""
 
 
-def _growth(expected: Expectation, found: Observation, past: list[float]) -> str:
-    if found.row.nans:
+def _growth(expected: Expectation, observation: Observation, past: list[float]) -> str:
+    if observation.row.nans:
         return f"gradient norm {math.inf}"
     usual = median(past) if len(past) >= FEW else 0.0
-    norm = _norm(found.row)
+    norm = _norm(observation.row)
     if usual and expected.range and norm / usual not in expected.range:
         return f"gradient norm {norm:.4g} is {norm / usual:.4g} times the median of the last {len(past)}, {usual:.4g}"
     _remember(past, norm, max(expected.window, FEW))
@@ -115,28 +115,28 @@ def _growth(expected: Expectation, found: Observation, past: list[float]) -> str
 
 
 def _not_still(words: str) -> Callable[[Expectation, Observation, list[float]], str]:
-    def look(expected: Expectation, found: Observation, past: list[float]) -> str:
-        if found.row.norm > 0:
+    def look(expected: Expectation, observation: Observation, past: list[float]) -> str:
+        if observation.row.norm > 0:
             past.clear()
             return ""
         past.append(0.0)
-        return f"{words} in {len(past)} steps one after the other" if len(past) >= expected.window else ""
+        return f"{words} in {len(past)} steps in a row" if len(past) >= expected.window else ""
 
     return look
 
 
-def decrease(losses: list[float], wanted: Range | None) -> str:
+def decrease(losses: list[float], limits: Range | None) -> str:
     """Return the problem with the losses: the last quarter must be below the first, by a share of it if given."""
-    asked = f"expected loss_decreases={wanted.text if wanted else True}"
+    condition = f"expected loss_decreases={limits.text if limits else True}"
     if bad := [loss for loss in losses if not math.isfinite(loss)]:
-        return f"loss: {len(bad)} of {len(losses)} losses are not finite, the first of them {bad[0]}; {asked}"
+        return f"loss: {len(bad)} of {len(losses)} losses are not finite, the first of them {bad[0]}; {condition}"
     quarter = max(1, len(losses) // 4)
     first, last = fmean(losses[:quarter]), fmean(losses[-quarter:])
-    fallen = (first - last) / abs(first) if first else 0.0 - last
-    if fallen > 0 if wanted is None else fallen in wanted:
+    share = (first - last) / abs(first) if first else 0.0 - last
+    if share > 0 if limits is None else share in limits:
         return ""
-    how = f"of {len(losses)} losses the first {quarter} are {first:.4g} in the mean, the last {quarter} {last:.4g}"
-    return f"loss: {how}; {asked}" + (f", found {fallen:.2%}" if wanted else "")
+    how = f"of {len(losses)} losses, the first {quarter} have the mean {first:.4g}, the last {quarter} {last:.4g}"
+    return f"loss: {how}; {condition}" + (f", got {share:.2%}" if limits else "")
 
 
 def _remember(past: list[float], number: float, window: int) -> None:
@@ -144,20 +144,20 @@ def _remember(past: list[float], number: float, window: int) -> None:
     del past[:-window]
 
 
-def text(number: float, wanted: Range | None) -> str:
-    """Return a value in the notation of its range: a share as a percentage."""
-    return f"{number:.2%}" if wanted and wanted.is_share else f"{number:.4g}"
+def text(number: float, limits: Range | None) -> str:
+    """Return a value in the notation of its range: as a percentage if the range is one."""
+    return f"{number:.2%}" if limits and limits.is_share else f"{number:.4g}"
 
 
 _RATIO = _in_range("update over weight", lambda row: row.ratio)
 _DEAD = _in_range("dead units", lambda row: row.dead)
 _GRADIENT_MISSING = "no gradient was read; track_parameters(model) or track_layers(model) reads them"
-_UPDATE_MISSING = "no update was read; track_parameters(model), and an optimizer or rec.step()"
+_UPDATE_MISSING = "no update was read; it needs track_parameters(model), and an optimizer or rec.step()"
 _RATIO_MISSING = (
-    "no update of a weight (two dimensions or more, not zero) was read; track_parameters(model), and an optimizer or "
-    "rec.step()"
+    "no update of a weight (two dimensions or more, not zero) was read; it needs track_parameters(model), and an "
+    "optimizer or rec.step()"
 )
-_OUTPUT_MISSING = "no output of a layer was read; track_layers(model)"
+_OUTPUT_MISSING = "no output of a layer was read; it needs track_layers(model)"
 
 RULES = {
     "no_nan": ExpectationRule(
@@ -165,7 +165,7 @@ RULES = {
         _no_nan,
         lambda row: float(row.nans),
         takes_range=False,
-        missing="nothing was read; track_layers(model), track_parameters(model)",
+        missing="nothing was read; track_layers(model) or track_parameters(model) reads tensors",
     ),
     "grad_norm": ExpectationRule(
         GRADIENTS,
@@ -181,7 +181,7 @@ RULES = {
         lambda row: row.dead,
         example="<5%",
         is_share=True,
-        missing="no output of a layer, of two dimensions or more, was read; track_layers(model)",
+        missing="no output of a layer, of two dimensions or more, was read; it needs track_layers(model)",
     ),
     "update_ratio": ExpectationRule(
         frozenset({"update"}),
@@ -216,6 +216,6 @@ RULES = {
         _in_range("loss", lambda row: row.mean),
         lambda row: row.mean,
         example="<10",
-        missing="tell it: rec.step(loss=loss)",
+        missing="pass it: rec.step(loss=loss)",
     ),
 }

@@ -51,7 +51,7 @@ class Expectation:
     window : int
         Number of steps it looks back.
     looks : int
-        Number of rows it checked.
+        Number of rows that it checked.
     """
 
     name: str
@@ -70,9 +70,9 @@ class Expectation:
         """Whether it checks such an item."""
         return self.name in RULES and kind in self.rule.kinds and fnmatchcase(name, self.layers)
 
-    def look(self, found: Observation) -> str:
+    def look(self, observation: Observation) -> str:
         """Check a row and return the problem, or an empty string."""
-        problem = self.rule.look(self, found, self._history[found.name])
+        problem = self.rule.look(self, observation, self._history[observation.name])
         self.looks += problem is not None
         return problem or ""
 
@@ -87,8 +87,9 @@ class Expectation:
         # The loss has the kind scalar and is recognized by its name.
         names = [item.name for item in items if {item.kind, item.name} & self.rule.kinds]
         if names and not any(fnmatchcase(name, self.layers) for name in names):
-            return f"{self.name} looked at nothing: no tracked item fits {self.layers!r}; {nearest(self.layers, names)}"
-        return f"{self.name} looked at nothing: {self.rule.missing}"
+            near = nearest(self.layers, names)
+            return f"{self.name} had nothing to check: no tracked item matches {self.layers!r}; {near}"
+        return f"{self.name} had nothing to check: {self.rule.missing}"
 
 
 class Expectations:
@@ -102,7 +103,7 @@ class Expectations:
     def __bool__(self) -> bool:
         return bool(self._all)
 
-    def add(self, layers: str, window: int, wanted: dict[str, Any]) -> None:
+    def add(self, layers: str, window: int, expectations: dict[str, Any]) -> None:
         """Add expectations, checked.
 
         Raises
@@ -115,13 +116,13 @@ class Expectations:
         if not isinstance(layers, str):
             raise TypeError(f"layers: expected one glob of names such as 'features.*', got {layers!r}")
         whole(1).check("window", window)
-        for name in wanted:
+        for name in expectations:
             if name not in NAMES:
                 raise TypeError(f"unknown expectation {name!r}; {nearest(name, NAMES)}")
-        asked = {name: value for name, value in wanted.items() if value is not None and value is not False}
-        if not asked:
+        enabled = {name: value for name, value in expectations.items() if value is not None and value is not False}
+        if not enabled:
             raise ValueError("expected at least one expectation such as no_nan=True or grad_norm='<1e3', got none")
-        self._all += [Expectation(name, _range(name, value), layers, window) for name, value in asked.items()]
+        self._all += [Expectation(name, _range(name, value), layers, window) for name, value in enabled.items()]
 
     def awaits_gradient(self, item: Item) -> bool:
         """Whether a missing gradient of this item counts as a failure."""
@@ -148,8 +149,8 @@ class Expectations:
         for reading, row in rows:
             if reading.scale != 1 and row.nans:
                 continue  # the loss scale was too large: the scaler skips the step
-            found = Observation(reading.item.kind, reading.item.name, reading.shape, reading.dtype, row)
-            if error := self._check(found):
+            observation = Observation(reading.item.kind, reading.item.name, reading.shape, reading.dtype, row)
+            if error := self._check(observation):
                 return error
         return None
 
@@ -167,16 +168,17 @@ class Expectations:
                 return ExpectationError(problem, step=step, item="", expectation=expected.name, value=math.nan)
         return None
 
-    def _check(self, found: Observation) -> ExpectationError | None:
+    def _check(self, observation: Observation) -> ExpectationError | None:
         for expected in self._all:
-            if expected.is_about(found.kind, found.name) and (problem := expected.look(found)):
-                return _failure(expected, found, problem)
+            if expected.is_about(observation.kind, observation.name) and (problem := expected.look(observation)):
+                return _failure(expected, observation, problem)
         return None
 
     def _decrease(self, expected: Expectation) -> str:
         if len(self._losses) < 2:  # noqa: PLR2004 - one number does not decrease
             return (
-                f"{AT_THE_END} looked at nothing: tell the loss of each step, rec.step(loss=loss) or rec.log(loss=loss)"
+                f"{AT_THE_END} had nothing to check: pass the loss of each step to rec.step(loss=loss) or "
+                "rec.log(loss=loss)"
             )
         return decrease(self._losses.tolist(), expected.range)
 
@@ -189,10 +191,10 @@ def _range(name: str, value: Any) -> Range | None:
         return None
     if not takes_range:
         raise ValueError(f"{name}: expected True or False, got {value!r}")
-    found = Range.of(name, value)
-    if name in RULES and RULES[name].is_share and 0.0 in found and 1.0 in found:
+    limits = Range.of(name, value)
+    if name in RULES and RULES[name].is_share and 0.0 in limits and 1.0 in limits:
         raise ValueError(f"{name}: expected a range that excludes part of 0% to 100%, got {value!r}")
-    return found
+    return limits
 
 
 def _silent_units(tensor: torch.Tensor) -> torch.Tensor:
@@ -203,17 +205,18 @@ def _silent_units(tensor: torch.Tensor) -> torch.Tensor:
     return largest == 0
 
 
-def _failure(expected: Expectation, found: Observation, problem: str) -> ExpectationError:
-    row = found.row
-    wanted = f"{expected.name}={expected.range.text if expected.range else True}"
-    what = found.kind if found.kind == found.name else f"{found.kind} of {found.layer!r}"
-    lines = [f"step {row.step}, {what}: {problem}; expected {wanted}"]
-    if found.shape:
+def _failure(expected: Expectation, observation: Observation, problem: str) -> ExpectationError:
+    row = observation.row
+    condition = f"{expected.name}={expected.range.text if expected.range else True}"
+    kind = observation.kind
+    what = kind if kind == observation.name else f"{kind} of {observation.layer!r}"
+    lines = [f"step {row.step}, {what}: {problem}; expected {condition}"]
+    if observation.shape:
         facts = {"mean": row.mean, "std": row.std, "min": row.min, "max": row.max, "norm": row.norm}
-        known = [f"not finite: {row.nans:,} of {row.count:,}"] if row.nans else []
-        known += [f"{name} {value:.4g}" for name, value in facts.items() if not math.isnan(value)]
-        lines.append(f"  {'×'.join(map(str, found.shape))} {found.dtype}: {', '.join(known)}")
-    if past := expected.past(found.name):
+        parts = [f"not finite: {row.nans:,} of {row.count:,}"] if row.nans else []
+        parts += [f"{name} {value:.4g}" for name, value in facts.items() if not math.isnan(value)]
+        lines.append(f"  {'×'.join(map(str, observation.shape))} {observation.dtype}: {', '.join(parts)}")
+    if past := expected.past(observation.name):
         lines.append(f"  before: {past}")
-    value = expected.rule.value(row)
-    return ExpectationError("\n".join(lines), step=row.step, item=found.name, expectation=expected.name, value=value)
+    name, value = expected.name, expected.rule.value(row)
+    return ExpectationError("\n".join(lines), step=row.step, item=observation.name, expectation=name, value=value)

@@ -65,13 +65,13 @@ class Output:
         """Send a frame."""
         if self._is_off or not self._is_shown(reading.item):
             return
-        found = reading.measured.statistics()
+        statistics = reading.measured.statistics()
         header = {
             "step": step,
             "note": note,
             "full": reading.shape,
             "dtype": reading.dtype,
-            "facts": {"mean": found.mean, "std": found.std, "min": found.min, "max": found.max, "nans": found.nans},
+            "facts": {name: getattr(statistics, name) for name in ("mean", "std", "min", "max", "nans")},
         }
         self._send(self._worker(reading.item).send_frame, reading.item.number, values, **header)
 

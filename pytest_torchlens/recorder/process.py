@@ -69,12 +69,12 @@ class RecorderProcess:
         """Process id."""
         return self._process.pid
 
-    def declare(self, item: int, **what: Any) -> None:
+    def declare(self, item: int, **fields: Any) -> None:
         """Announce an item."""
         self.counts[item] = Counts()
-        self._send(do="item", item=item, **what)
+        self._send(do="item", item=item, **fields)
 
-    def send_frame(self, item: int, values: torch.Tensor, **what: Any) -> None:
+    def send_frame(self, item: int, values: torch.Tensor, **fields: Any) -> None:
         """Copy values into a free slot; without one, apply the policy.
 
         Parameters
@@ -90,7 +90,7 @@ class RecorderProcess:
             return
         with self._lock:
             self.counts[item].seen += 1
-            message = {"do": "frame", "item": item, "shape": list(values.shape)} | what
+            message = {"do": "frame", "item": item, "shape": list(values.shape)} | fields
             self._send_waiting()
             if self._has_room():
                 self._put(message, values)

@@ -53,8 +53,8 @@ class Parameters:
     def remember(self) -> None:
         """Sample each parameter whose update is tracked, before the step changes it."""
         for tracked in self.all:
-            wanted = tracked.update is not None and self._hooks.wants(tracked.update)
-            tracked.before = _sample(tracked.parameter) if wanted else None
+            is_read = tracked.update is not None and self._hooks.wants(tracked.update)
+            tracked.before = _sample(tracked.parameter) if is_read else None
 
     def read(self) -> None:
         """Read all parameters after the step has changed them."""
@@ -111,12 +111,12 @@ class StepReading:
         Shape of the tensor.
     dtype : str
         Its dtype, such as ``float32``.
-    measured : Measured
+    measured : TensorStatistics
         Its statistics.
     scale : float
         Divisor for the numbers: the scale of the loss for a gradient.
     sample : torch.Tensor or None
-        Values to draw, if they could not be sent at once.
+        Values to draw that are on an accelerator; they are sent when the step ends.
     ratio, dead : float
         As in `Row`.
     """
@@ -133,8 +133,8 @@ class StepReading:
 
     def row(self, step: int) -> Row:
         """Return the row of a series; waits for the device."""
-        found = self.measured.statistics().divided_by(self.scale)
-        return Row(**vars(found), step=step, call=self.call, ratio=self.ratio, dead=self.dead)
+        statistics = self.measured.statistics().divided_by(self.scale)
+        return Row(**vars(statistics), step=step, call=self.call, ratio=self.ratio, dead=self.dead)
 
 
 class Readings:
@@ -158,12 +158,12 @@ class Readings:
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
-    """Return the first tensor of real or complex numbers in an output, in containers too; None where there is none."""
+    """Return the first measurable tensor in an output, also in containers; None if there is none."""
     if isinstance(output, torch.Tensor):
         return output if is_measurable(output) else None
     for part in _parts(output):
-        if (found := first_tensor(part)) is not None:
-            return found
+        if (tensor := first_tensor(part)) is not None:
+            return tensor
     return None
 
 

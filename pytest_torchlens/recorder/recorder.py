@@ -38,16 +38,16 @@ class Recorder(Tracker):
         Output folder, created if missing.  Without one there are no files and no recorder process:
         `series` and `expect` work all the same.
     title : str, optional
-        Heads the page; by default the folder's name does.
+        Heading of the page; the folder's name by default.
     every : int, default 10
         Record every n-th step.  Expectations are checked in each step.
     per_second : float, optional
-        Record at most this many steps a second.
+        Maximum number of steps to record in a second.
     start, until : int, default 0 and None
-        First step to record, and the first not to record any more.
+        First step to record, and first step to record no longer.
     policy : {"drop", "coalesce", "block"}, default "drop"
-        What happens to a frame when the recorder process lags: it is dropped and counted; it waits until a later frame
-        of the same item replaces it; or training waits.
+        What happens to a frame when the recorder process lags.  ``"drop"``: it is dropped and counted.
+        ``"coalesce"``: it waits until a later frame of the same item replaces it.  ``"block"``: training waits.
     steps : {"optimizer", "manual"}, default "optimizer"
         What ends a step.  With ``"manual"`` only `step` does: for several optimizers that take turns.
     no_grad : bool, default False
@@ -55,22 +55,22 @@ class Recorder(Tracker):
     scaler : torch.amp.GradScaler, optional
         Gradients of layers and tensors are divided by its scale, and may be infinite.
     videos, page, tensorboard : bool, default True, True, False
-        What is written beside the series: a video an item, ``index.html`` with curves and videos, event files.
+        Other files to write: a video of each item, ``index.html`` with curves and videos, TensorBoard event files.
     series : {"csv", "parquet"}, default "csv"
         Format of the table of statistics.
     max_frames, frames_per_second : int, default 1000 and 10
-        Frames after which a video goes on in another file, and how fast it plays.
+        Maximum number of frames in one video file, and the speed of videos.  Further frames go to another file.
     size : tuple of int, default (480, 360)
         Width and height of videos in pixels.
     slots, slot_values : int, default 512 and 65,536
-        Frames that may be on their way, and numbers that a frame has at most: of larger tensors an evenly spread
-        part is drawn.  The memory is allocated once.
+        Maximum number of frames that wait for the recorder process, and of numbers in a frame.  Of a larger tensor, an
+        evenly spread part is drawn.  The memory is allocated once.
     workers : int, default 1
         Number of recorder processes, which share the items.
     keep : int, default 10,000
-        Rows that `series` keeps of each item, the latest; the file has all.
+        Number of latest rows that `series` keeps for each item; the file has all rows.
     timeout : float, default 60
-        Seconds that `close` waits for frames on their way.
+        Seconds that `close` waits for the remaining frames to be written.
     on_error : {"raise", "warn"}, default "raise"
         What happens when the recorder process fails: raise an error, or warn.
 
@@ -97,13 +97,13 @@ class Recorder(Tracker):
         self._recording = TrainingRecording(RecorderOptions.of(**self._arguments), Expectations())
 
     def configure(self, **options: Any) -> None:
-        """Change options, before anything is tracked: for the fixture, which makes the recorder itself."""
+        """Change options before anything is tracked; for the fixture, which creates the recorder itself."""
         old = self._recording
         if old.items:
             raise RuntimeError("options cannot change once something is tracked: call configure() first")
-        given = self._arguments | options
-        self._recording = TrainingRecording(RecorderOptions.of(**given), old.expectations)
-        self._arguments = given
+        arguments = self._arguments | options
+        self._recording = TrainingRecording(RecorderOptions.of(**arguments), old.expectations)
+        self._arguments = arguments
         old.close()
 
     def __enter__(self) -> Self:
@@ -119,7 +119,7 @@ class Recorder(Tracker):
 
     @property
     def folder(self) -> Path | None:
-        """Where files go; None where there are none."""
+        """Output folder; None if no files are written."""
         return self._recording.options.folder
 
     @property
@@ -129,7 +129,7 @@ class Recorder(Tracker):
 
     @property
     def note(self) -> str:
-        """A text that frames show, such as the epoch; may be set."""
+        """Text that frames show, such as the epoch; can be set."""
         return self._recording.note
 
     @note.setter
@@ -138,7 +138,7 @@ class Recorder(Tracker):
 
     @property
     def enabled(self) -> bool:
-        """Whether steps are recorded; may be set, and holds from the next step on."""
+        """Whether steps are recorded; can be set, and applies from the next step."""
         return self._recording.clock.enabled
 
     @enabled.setter
@@ -163,20 +163,20 @@ class Recorder(Tracker):
         Parameters
         ----------
         layers
-            Glob of the names that it is about.
+            Glob of the names to check.
         window
-            Steps in a row that a unit has to be zero to be dead, or a parameter without update or gradient to
-            fail; steps that a median is taken of.
+            Number of steps.  A unit is dead if it is zero in so many steps in a row; a parameter fails if it has no
+            update or gradient in so many steps in a row; a median is taken over so many earlier steps.
         **expectations
             ``no_nan=True``: no NaN and no infinity in anything tracked.
             ``grad_norm="<1e3"``: Euclidean norm of each gradient.
-            ``grad_growth="<100"``: the norm over the median of those before.
+            ``grad_growth="<100"``: the norm divided by the median of earlier norms.
             ``dead_units="<5%"``: share of a layer's units that were zero in all samples.
-            ``update_ratio="1e-5..1e-1"``: norm of an update over that of the weight, of two dimensions or more.
+            ``update_ratio="1e-5..1e-1"``: norm of an update divided by that of the weight, of two dimensions or more.
             ``output_norm="<1e4"``: norm of each layer's output.
-            ``gradients_arrive=True``, ``parameters_move=True``: none stays zero.
-            ``loss="<10"``, ``loss_decreases=True`` (or ``">20%"``): looked at by the numbers that `step` and `log`
-            are given; the decrease is from the first quarter of the steps to the last, looked at in `close`.
+            ``gradients_arrive=True``, ``parameters_move=True``: no gradient or update stays zero.
+            ``loss="<10"``, ``loss_decreases=True`` (or ``">20%"``): check the losses passed to `step` and `log`.
+            `close` compares the mean of the last quarter of the losses with that of the first.
 
         Raises
         ------
@@ -199,9 +199,9 @@ class Recorder(Tracker):
         Parameters
         ----------
         loss
-            The loss, a number or a tensor of one.
+            The loss, a number or a tensor with one element.
         **numbers
-            Others, by name.
+            Other numbers, by name.
 
         Raises
         ------

@@ -25,7 +25,7 @@ from pytest_torchlens.records.options import optional
 from pytest_torchlens.records.options import whole
 
 SMALLEST, LARGEST = 160, 8192
-"""Pixels of a frame's sides: its text must be readable, and its file playable."""
+"""Pixels of a frame's sides: in a smaller frame its text is unreadable, and players refuse larger ones."""
 
 NEEDED = {
     "videos": ("PIL", "record"),
@@ -37,7 +37,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class RecorderOptions:
-    """The options of a `Recorder`, whose docstring says what each means."""
+    """The options of a `Recorder`; its docstring explains each."""
 
     folder: Path | None = None
     title: str = ""

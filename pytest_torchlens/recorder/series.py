@@ -21,18 +21,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Statistics):
-    """The measurements of a tensor in one step: its statistics, and values that exist only in training.
+    """The measurements of a tensor in one step: its statistics, and values that only training has.
 
     Attributes
     ----------
     step : int
         The step, from 0.
     call : int
-        Which of the tensors that the step had under this name, from 1: a layer called twice, or accumulation.
+        Number of the tensor among those of this name in the step, from 1: a layer may be called several times.
     ratio : float
-        Of an update: its norm over that of the values before it.  NaN for others.
+        Norm of an update divided by the norm of the values before it.  NaN for other items.
     dead : float
-        Share of units that were zero in all samples; measured where it is expected to be of some size.
+        Share of units that were zero in all samples; NaN unless ``dead_units`` is expected.
     """
 
     step: int
@@ -61,7 +61,7 @@ def number_row(number: float, step: int) -> Row:
 
 
 class Series:
-    """The rows of one tensor, the latest of them; each column is an attribute, an array over the rows.
+    """The latest rows of one tensor; each column is an attribute, an array over the rows.
 
     Examples
     --------

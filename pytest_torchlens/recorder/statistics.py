@@ -30,9 +30,9 @@ class Statistics:
     count : int
         Elements.
     mean, std, norm, min, max : float
-        Mean, standard deviation, Euclidean norm, extremes; NaN where no value is finite.
+        Mean, standard deviation, Euclidean norm, extremes; NaN if no value is finite.
     zeros : float
-        Share of elements that are zero, of a sample of 65,536 where there are more.
+        Share of elements that are zero; of a larger tensor, in a sample of at most 65,536 elements.
     nans : int
         Elements that are NaN or infinite.
     """
@@ -55,15 +55,15 @@ class Statistics:
 
 
 class TensorStatistics:
-    """The statistics of a tensor, computed up to where its values are no longer needed.
+    """The statistics of a tensor, whose values may change afterwards.
 
     Parameters
     ----------
     tensor
-        Real or complex, of any dtype and device, one element at least; of complex ones, and of sparse ones, the
-        stored numbers count.
+        Real or complex, of any dtype and device, with at least one element.  Real and imaginary parts count as
+        separate elements.
     norm_only
-        Measure only norm and NaN count, which costs a tenth.
+        Measure only the norm and the NaN count, which takes a tenth of the time.
     """
 
     def __init__(self, tensor: torch.Tensor, *, norm_only: bool = False) -> None:
@@ -152,8 +152,8 @@ def spread_sample(tensor: torch.Tensor, limit: int = SAMPLE) -> torch.Tensor:
     while tensor.numel() > limit:
         lengths = tensor.shape
         widest = max(range(tensor.dim()), key=lengths.__getitem__)
-        wanted = max(2, -(-tensor.numel() // limit))
-        step = min(wanted, 2) if tensor.dim() > 1 else wanted
+        factor = max(2, -(-tensor.numel() // limit))
+        step = min(factor, 2) if tensor.dim() > 1 else factor
         tensor = tensor[(slice(None),) * widest + (slice(None, None, step),)]
     return tensor
 
@@ -166,9 +166,9 @@ def picture_sample(tensor: torch.Tensor, limit: int, *, is_batch: bool) -> torch
     tensor
         Of any shape.
     limit
-        Elements at most.
+        Maximum number of elements.
     is_batch
-        Of three dimensions and more, take the first entry of the first: one sample of a batch.
+        Whether the first dimension of three or more is a batch, of which only the first sample is drawn.
     """
     if is_batch and tensor.dim() > 2:  # noqa: PLR2004 - a batch of rows is a picture by itself
         tensor = tensor[0]

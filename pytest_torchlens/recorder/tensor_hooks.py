@@ -133,14 +133,14 @@ class TensorHooks:
 
     def finish_step(self) -> list[StepReading]:
         """Show the samples of the step, return its readings, and begin the next step."""
-        found = list(self.readings.all)
-        for reading in found:
+        readings = list(self.readings.all)
+        for reading in readings:
             if reading.sample is not None:
                 self._show(reading, reading.sample.cpu())
                 reading.sample = None
         self.readings.clear()
         self._scale = None
-        return found
+        return readings
 
     def close(self) -> None:
         """Remove all hooks."""

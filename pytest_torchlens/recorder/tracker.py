@@ -54,14 +54,14 @@ class Tracker:
         gradients: bool = True,
         **drawing: Any,
     ) -> None:
-        """Track what a model returns, and its gradient.
+        """Track a model's output, and the gradient of the output.
 
         Parameters
         ----------
         model
-            Of what it returns, the first tensor in it counts.
+            The model.  The first tensor in its output is tracked.
         name
-            Name of the output; its gradient has ``.grad`` after it.
+            Name of the output; its gradient is this name followed by ``.grad``.
         gradients
             Track the gradient too.
         **drawing
@@ -71,8 +71,9 @@ class Tracker:
             the shape decides.
             ``transform``: a function applied to the tensor when it is read.
             ``callback``: called in the recorder process with each frame, ``callback(name, step, values)``, where
-            `values` is a NumPy array of 32-bit floats.  A function or a class from the top level of a file; of a
-            class one object an item is made there, without arguments, and its ``close``, if any, called at the end.
+            `values` is a NumPy array of 32-bit floats.  It is a function or a class from the top level of a file.  A
+            class is instantiated there once for each item, without arguments; its ``close``, if any, is called at the
+            end.
             ``video``, default True: whether there is a video.
 
         Raises
@@ -96,7 +97,7 @@ class Tracker:
         gradients: bool = True,
         **drawing: Any,
     ) -> None:
-        """Track what modules of a model return, and the gradients that come back for it.
+        """Track the outputs of a model's modules, and the gradients of these outputs.
 
         Modules that return no tensor of floats, or receive no gradient, are skipped.  `trackable` lists what was seen.
 
@@ -105,10 +106,10 @@ class Tracker:
         model
             The model.
         layers
-            Globs of module paths, such as ``"features.*"``.  Default: all without submodules or with
-            parameters of their own.
+            Globs of module paths, such as ``"features.*"``.  Default: all modules that have no submodules or own
+            parameters.
         name
-            Put before all names, with a dot: needed for a second model.
+            Prefix of all names, followed by a dot; needed for a second model.
         outputs, gradients
             What to track.
         **drawing
@@ -119,7 +120,7 @@ class Tracker:
         TypeError
             If an argument has a wrong type.
         ValueError
-            If a glob fits no module, a name is taken, or nothing is left to track.
+            If a glob matches no module, a name is taken, or `outputs` and `gradients` are both False.
         """
         check_some(outputs=outputs, gradients=gradients)
         how = Drawing.of(drawing)
@@ -141,7 +142,7 @@ class Tracker:
         updates: bool = True,
         **drawing: Any,
     ) -> None:
-        """Track parameters at the end of each step: values, gradients, and what the step did to them.
+        """Track parameters at the end of each step: values, gradients and updates.
 
         Parameters
         ----------
@@ -150,9 +151,9 @@ class Tracker:
         parameters
             Globs of parameter names, such as ``"*.weight"``.
         name
-            Put before all names, with a dot: needed for a second model.
+            Prefix of all names, followed by a dot; needed for a second model.
         values, gradients, updates
-            What to track.  An update, and its ratio to the values, is that of a sample of 65,536 values at most.
+            What to track.  An update and its ratio to the values are computed from at most 65,536 of the values.
         **drawing
             As in `track_model`.
 
@@ -161,8 +162,8 @@ class Tracker:
         TypeError
             If an argument has a wrong type.
         ValueError
-            If a glob fits no parameter, a name is taken, a parameter has no values yet, or nothing is left to be
-            tracked.
+            If a glob matches no parameter, a name is taken, a parameter has no values yet, or `values`, `gradients` and
+            `updates` are all False.
         """
         check_some(values=values, gradients=gradients, updates=updates)
         how = Drawing.of(drawing)
@@ -181,24 +182,24 @@ class Tracker:
         tensor: torch.Tensor,
         **drawing: Any,
     ) -> None:
-        """Record a tensor as it is now, and its gradient when backward comes to it.
+        """Record the present values of a tensor, and its gradient when backward computes it.
 
-        Call it in each step with the tensor of that step.  Of a leaf, such as an input that is learned, the
-        gradient is recorded in later steps too.
+        Call it in each step with the tensor of that step.  The gradient of a leaf, such as a learned input, is recorded
+        in later steps too.
 
         Parameters
         ----------
         name
-            Its name; its gradient has ``.grad`` after it.
+            Name of the tensor; its gradient is this name followed by ``.grad``.
         tensor
-            Of floating or complex numbers.
+            A tensor of floating-point or complex numbers.
         **drawing
-            As in `track_model`; those of the first call hold.
+            As in `track_model`; those of the first call apply.
 
         Raises
         ------
         TypeError
-            If it is not such a tensor.
+            If `tensor` is not such a tensor.
         ValueError
             If another item has this name.
         """
@@ -217,9 +218,9 @@ class Drawing:
     Attributes
     ----------
     view : str
-        One of `VIEWS`; ``auto`` goes by the shape.
+        One of `VIEWS`; ``auto`` chooses by the shape.
     transform : callable, optional
-        Applied to the tensor when it is read, in the training's process.
+        Applied to the tensor when it is read, in the training process.
     callback : callable, optional
         Called with each frame in the recorder process: ``callback(name, step, values)``.
     video : bool
@@ -232,7 +233,7 @@ class Drawing:
     video: bool = True
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Drawing:
+    def of(cls, options: dict[str, Any]) -> Drawing:
         """Check the options and return them.
 
         Raises
@@ -242,11 +243,11 @@ class Drawing:
         ValueError
             If the view is unknown, or another process cannot import the callback.
         """
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise TypeError(f"unknown drawing option {name!r}; {nearest(name, known)}")
-        return cls(**given)
+        names = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in names:
+                raise TypeError(f"unknown drawing option {name!r}; {nearest(name, names)}")
+        return cls(**options)
 
     def __post_init__(self) -> None:
         if self.view not in VIEWS:

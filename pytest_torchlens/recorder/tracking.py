@@ -38,7 +38,7 @@ class ModelFinder:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._names: dict[str, int] = {}
         self._handles = [
             register_module_forward_pre_hook(self._is_called),
@@ -54,18 +54,18 @@ class ModelFinder:
     def _is_called(self, module: nn.Module, _: Any) -> None:
         if (
             not torch.is_grad_enabled()
-            or module in self._known
+            or module in self._modules
             or not any(_.requires_grad for _ in module.parameters())
         ):
             return
-        self._known.update(module.modules())
+        self._modules.update(module.modules())
         name = self._new_name(module)
         self._recorder.track_layers(module, name=name)
         self._recorder.track_parameters(module, name=name)
 
     def _has_returned(self, module: nn.Module, _: Any, output: Any) -> None:
         __tracebackhide__ = True
-        if module in self._known or not isinstance(output, torch.Tensor) or output.dim() or not output.requires_grad:
+        if module in self._modules or not isinstance(output, torch.Tensor) or output.dim() or not output.requires_grad:
             return
         self._recorder.log(loss=output)
 
@@ -126,8 +126,8 @@ def select_modules(model: nn.Module, globs: str | Sequence[str] | None) -> dict[
     modules = {path: module for path, module in model.named_modules() if path and takes_hooks(module)}
     if globs is not None:
         return {path: modules[path] for path in _matching("module", modules, globs)}
-    found = {path: module for path, module in modules.items() if _computes(module)}
-    return found or {type(model).__name__: model}
+    computing = {path: module for path, module in modules.items() if _computes(module)}
+    return computing or {type(model).__name__: model}
 
 
 def select_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str, nn.Parameter]:
@@ -139,11 +139,11 @@ def select_parameters(model: nn.Module, globs: str | Sequence[str]) -> dict[str,
         If a glob matches none, or a parameter is not initialized.
     """
     parameters = dict(model.named_parameters())
-    found = {name: parameters[name] for name in _matching("parameter", parameters, globs)}
-    for name, parameter in found.items():
+    matches = {name: parameters[name] for name in _matching("parameter", parameters, globs)}
+    for name, parameter in matches.items():
         if is_lazy(parameter):
             raise ValueError(f"parameter {name!r} is not initialized: run the model once before you track it")
-    return found
+    return matches
 
 
 def check_tensor(name: str, tensor: Any) -> None:
@@ -188,14 +188,14 @@ def _computes(module: nn.Module) -> bool:
     return not any(module.children()) or any(True for _ in module.parameters(recurse=False))
 
 
-def _matching(noun: str, known: dict[str, Any], globs: str | Sequence[str]) -> list[str]:
+def _matching(noun: str, names: dict[str, Any], globs: str | Sequence[str]) -> list[str]:
     if not isinstance(globs, str | list | tuple) or not globs or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"expected {noun} globs such as '*.0' or ['features.*', 'head'], got {globs!r}")
     globs = [globs] if isinstance(globs, str) else list(globs)
     for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in known):
-            raise ValueError(f"no {noun} matches {glob!r}; {nearest(glob, known)}")
-    return [name for name in known if any(fnmatchcase(name, glob) for glob in globs)]
+        if not any(fnmatchcase(name, glob) for name in names):
+            raise ValueError(f"no {noun} matches {glob!r}; {nearest(glob, names)}")
+    return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]
 
 
 def prefixed_name(name: str, path: str) -> str:

@@ -241,16 +241,17 @@ class EscapeRecord(WithSourcePlace):
     source_place
         That line as file, line and function.
     statement
-        The statement that read it: ``"if"``, ``"while"``, ``"assert"``, ``"conditional expression"``, ``"comprehension filter"``,
-        ``"match"``, ``"case"``, ``"and"``, ``"or"``, ``"not"``; ``"expression"`` for anything else.
+        The statement that read it: ``"if"``, ``"while"``, ``"assert"``, ``"conditional expression"``,
+        ``"comprehension filter"``, ``"match"``, ``"case"``, ``"and"``, ``"or"``, ``"not"``; ``"expression"`` for
+        anything else.
         A number (``x.item() > 0``), a returned value and a variable (``n = int(x)``) are followed to the condition that
         contains them, through plain arithmetic, comparisons and conversions.
     condition
         Source text of the whole condition; ``""`` if the source cannot be read.
     branch
-        The branch taken: ``"body"`` or ``"else"``, ``"goes on"`` or ``"ends"``, ``"holds"`` or ``"fails"``, ``"keeps"`` or
-        ``"drops"``; ``"undecided"`` if another operand decides, ``""`` if the condition depends on more than this
-        value and literals, or reads it through a variable.
+        The branch taken: ``"body"`` or ``"else"``, ``"goes on"`` or ``"ends"``, ``"holds"`` or ``"fails"``,
+        ``"keeps"`` or ``"drops"``; ``"undecided"`` if another operand decides, ``""`` if the condition depends on
+        more than this value and literals, or reads it through a variable.
     lines_taken, lines_not_taken
         First and last line of the code that ran, and of the code that did not; empty if there is none.  After a
         ``match`` the latter has a pair of lines for each other case: first, last, first, last.
@@ -295,8 +296,8 @@ class LoopRecord:
     layers
         Labels of the layers whose innermost loop it is, at least in some passes.
     num_passes
-        How often its body ran: the largest number of calls from one place in it.  If the loop runs several times, inside
-        another loop or in a function that is called twice, all runs count.
+        How often its body ran: the largest number of calls from one place in it.  If the loop runs several times,
+        inside another loop or in a function that is called twice, all runs count.
     decided_by
         The values that decide when it ends, each as ``"gt_1_3, asked by while: file:line, in function"``, and the
         tensors over whose rows it loops if data decide their number: ``"nonzero_1_3, by its size: file:line, in

@@ -160,8 +160,8 @@ class Environment:
     platform: str = ""
     torch: str = ""
     packages: dict[str, str] = field(default_factory=dict)
-    """Versions of other packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of the libraries of PyTorch's
-    build: BLAS, MKL, oneDNN, CUDA."""
+    """Versions of other packages (torchvision, timm, numpy, pytest, pytest-torchlens), and of the libraries in
+    PyTorch's build: BLAS, MKL, oneDNN, CUDA."""
     device: str = "cpu"
     cpu_capability: str = ""
     num_threads: int = 0

@@ -160,7 +160,7 @@ class Player:
     def _apply_settings(self, number: int) -> None:
         if number != self._ambient:
             self._settings.close()
-            self._settings.enter_context(ambient.restored(self.recording.ambient.rows[number]))
+            self._settings.enter_context(ambient.in_force(self.recording.ambient.rows[number]))
             self._ambient = number
 
 

@@ -1,4 +1,4 @@
-"""Reports for people and CI, made from the record of a run alone."""
+"""Makes reports for people and CI from the record of a run."""
 
 from __future__ import annotations
 

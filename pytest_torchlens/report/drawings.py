@@ -61,18 +61,18 @@ FEW_NODES = 60
 
 
 MOST_MODULES: Final = 60
-"""Modules that have a drawing of their own, outermost first; a drawing takes about 30 ms and 5 KB."""
+"""At most so many modules get their own drawing, outermost first; a drawing takes about 30 ms and 5 KB."""
 
 _ARROW: Final = " -> "
 
 _MOST_ARROWS: Final = 300
-"""In a level or a module: beyond it a drawing takes seconds."""
+"""Arrows of a level or module; with more, a drawing takes seconds."""
 
 _LESS: Final = 0.7
-"""Part of all arrows that a level has at most: with more it shows hardly less than the drawing of all operations."""
+"""A level has at most this share of all arrows; with more it is hardly simpler than the whole drawing."""
 
 _READABLE: Final = 60
-"""Nodes that a page begins with, at most, where a level has no more."""
+"""A page begins with the deepest level that has at most so many nodes."""
 
 _DEEPEST: Final = 6
 
@@ -83,7 +83,7 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
     Parameters
     ----------
     report
-        The report; without a history there is nothing to draw.
+        The report; without a history nothing is drawn.
     folder
         The report folder, created if missing.
     max_nodes
@@ -92,7 +92,7 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
     Returns
     -------
     ModelReport
-        The report with the drawing's path in ``graph``, or with a note with the reason why there is none.
+        The report with the drawing's path in ``graph``, or with a note that says why there is none.
 
     Raises
     ------
@@ -131,9 +131,9 @@ class DrawingView:
     """Pixels at natural size."""
     height: int
     ids: tuple[str, ...]
-    """Of the nodes and boxes in it."""
+    """Ids of the nodes and boxes in it."""
     svg: str
-    """The drawing, as base64 of gzip: a page has dozens."""
+    """The drawing as base64 of gzip, as a page has dozens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Views:
 
     views: tuple[DrawingView, ...] = ()
     first: str = ""
-    """Key of the one to begin with."""
+    """Key of the drawing that the page shows first."""
     num_modules_left_out: int = 0
 
 
@@ -174,7 +174,7 @@ def make_views(history: HistoryRecord, drawing: bytes) -> Views:
     history
         The forward pass.
     drawing
-        An SVG of all operations, or as many as can be.
+        An SVG of all operations, or of as many as possible.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def make_views(history: HistoryRecord, drawing: bytes) -> Views:
 
 
 def _levels(history: HistoryRecord) -> Iterator[_ViewSource]:
-    """Yield the whole model, its modules opened ever deeper, while that is less than all."""
+    """Yield the whole model at each level, while that is simpler than the whole drawing."""
     everything, before = dot_source(history), ""
     for level in range(1, _DEEPEST + 1):
         dot = dot_source(history, DrawOptions(vis_nesting_depth=level))
@@ -207,7 +207,7 @@ def _levels(history: HistoryRecord) -> Iterator[_ViewSource]:
 
 
 def _modules(history: HistoryRecord) -> list[str]:
-    """Return the module calls of several operations, the outermost first; of a module called often, the first."""
+    """Return the module calls of several operations, outermost first; of each module the first call."""
     addresses = {module.address for module in history.modules}
     calls = [call for op in history.operations for call in op.containing_module_origin_nested]
     firsts = {address_of(call, addresses): call for call in reversed(calls)}
@@ -249,7 +249,7 @@ class InlineDrawing:
     """Pixels at natural size."""
     height: int
     ids: frozenset[str]
-    """Of the nodes and boxes that can be linked to."""
+    """Ids of the nodes and boxes, which links can use."""
 
 
 def row_id(operation: Operation) -> str:
@@ -263,7 +263,7 @@ def inline_drawing(svg: bytes) -> InlineDrawing:
     Raises
     ------
     ValueError
-        If it is none.
+        If the file is not such an SVG.
     """
     try:
         root = ET.fromstring(svg)  # noqa: S314 - our own file; a page must not break where it is damaged
@@ -291,7 +291,7 @@ def _to_html(element: ET.Element) -> None:
         title.text = hint
         element.insert(0, title)
     if target is not None:
-        # The layer table is there for keyboard users: a graph has hundreds of links.
+        # A graph has hundreds of links; keyboard users have the layer table.
         element.attrib |= {"href": f"#{target.partition('#')[2]}", "tabindex": "-1"}
 
 
@@ -306,7 +306,7 @@ def _word(text: str) -> object:
     return _WORDS.get(text.lower(), text)
 
 
-# Settings that can be given as text, with their parsers; mappings, functions and gradients cannot.
+# Settings that have a text form, with their parsers; mappings, functions and gradients have none.
 _SETTINGS: Final[dict[str, Callable[[str], object]]] = {
     "format": str,
     "vis_opt": str,

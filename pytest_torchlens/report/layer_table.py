@@ -64,7 +64,7 @@ class Costs:
 
     @classmethod
     def of(cls, report: ModelReport) -> Costs | None:
-        """Return the costs of a model; None where nothing was recorded."""
+        """Return the costs of a model; None without a history."""
         return cls(report.history, report.measurements) if report.history else None
 
     def seconds(self, operation: Operation) -> float:

@@ -26,7 +26,7 @@ COLUMNS = (
     "zoo model inputs weights params operations layers edges flops forward_ms validate_ratio seconds verdict reason "
     "torch library python"
 ).split()
-"""``validate_ratio`` is the time of validating in plain forward passes (empty where one took less than 0.005 ms),
+"""``validate_ratio`` is the time of validating in plain forward passes (empty if one took less than 0.005 ms),
 ``seconds`` the wall time of the whole item."""
 LONGEST = 200
 """Characters of a reason."""
@@ -64,7 +64,7 @@ class ResultTable:
         OSError, TableError
             If writing fails, or the file is no longer a results table; it is then unchanged.
         """
-        self._read()  # keep what others have written meanwhile
+        self._read()  # keep rows that other processes have written since
         key = (report.zoo, report.name)
         own = {column: text for column, text in self._rows.get(key, {}).items() if column not in COLUMNS}
         self._rows[key] = own | row_of(report, environment)
@@ -92,7 +92,7 @@ def _read(path: Path) -> tuple[list[str], Rows]:
     if path.exists() and not path.is_file():
         raise TableError(f"expected a file, got {path}, which is {'a folder' if path.is_dir() else 'not a plain file'}")
     try:
-        file = path.open(encoding="utf-8-sig", newline="")  # Excel marks UTF-8 so
+        file = path.open(encoding="utf-8-sig", newline="")  # Excel writes a byte order mark
     except FileNotFoundError:
         return COLUMNS, {}
     with file:
@@ -119,7 +119,7 @@ def _row_fault(key: tuple[str, str], cells: list[str], columns: list[str]) -> st
 
 
 def _mark(path: Path) -> str:
-    """Return the mark by which Excel knows UTF-8, if the file begins with it."""
+    """Return the byte order mark if the file begins with it: Excel needs it to recognise UTF-8."""
     try:
         with path.open("rb") as file:
             return "\ufeff" if file.read(3) == codecs.BOM_UTF8 else ""

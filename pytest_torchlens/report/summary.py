@@ -39,7 +39,7 @@ class FindingRows:
 
 
 def was_audited(report: ModelReport) -> bool:
-    """Whether the audit was completed: it needs a record, and runs after all drawings."""
+    """Whether the audit ran: it needs a record, and runs after all drawings."""
     return report.history is not None and report.stage is not Stage.DRAW
 
 
@@ -54,7 +54,7 @@ def finding_rows(report: ModelReport) -> list[FindingRows]:
 
 
 def severities(reports: Iterable[ModelReport]) -> str:
-    """Return how many findings there are: ``"1 high, 2 medium"``; empty where there is none."""
+    """Return how many findings there are: ``"1 high, 2 medium"``; empty without any."""
     counts = Counter(finding.severity for report in reports for finding in report.findings)
     return ", ".join(f"{counts[severity]:,} {severity.value}" for severity in Severity if counts[severity])
 
@@ -95,7 +95,7 @@ _ADVICE_BY_TYPE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """What broke, where, and what to do."""
+    """A failure, its place, and the remedy."""
 
     what: str
     where: str = ""
@@ -146,12 +146,12 @@ def failed_how(report: ModelReport) -> str:
 
 
 def trouble(report: ModelReport) -> Trouble | None:
-    """Return what broke in a failed model and what to do; None if it did not fail."""
+    """Return the failure of a model and the remedy; None if it did not fail."""
     return explain(report) if is_bad(report) else None
 
 
 def explain(report: ModelReport) -> Trouble:
-    """Return what broke in a model and what to do, even if the failure was expected."""
+    """Return the failure of a model and the remedy, even if the failure was expected."""
     if report.error is not None:
         return _of_error(report.error)
     if report.comparison is not None and report.comparison.fails:

@@ -46,7 +46,7 @@ _MOST: Final = 5
 _LONGEST: Final = 200
 
 _ALL: Final = 2
-"""Verbosity that lists single operations."""
+"""Verbosity from which on single operations are listed."""
 
 
 def terminal_table(
@@ -56,14 +56,14 @@ def terminal_table(
     *,
     top: int | None = None,
 ) -> str:
-    """Return one line for each model, then for each failed one what broke, where and what to do.
+    """Return one line for each model, then for each failed one the failure, its place and the remedy.
 
     Parameters
     ----------
     models
         In the order of the run.
     width
-        Columns of the terminal: where they are few, names are shortened and columns left out.
+        Width of the terminal; if it is small, names are shortened and columns left out.
     ascii
         Whether only ASCII may be written.
     top
@@ -186,7 +186,7 @@ def verbose_text(report: ModelReport, verbosity: int, *, ascii: bool = False) ->
     Parameters
     ----------
     report
-        With its operations, where `verbosity` is 2 or more.
+        With its operations if `verbosity` is 2 or more.
     verbosity
         1 lists inputs, parts of the verdict, time and memory; 2 also the slowest and the largest operations.
     ascii
@@ -212,7 +212,7 @@ def _model(report: ModelReport) -> Iterator[tuple[str, str]]:
 
 
 def _part(part: PartVerdict) -> str:
-    """Return a part's word, and what was counted or why nothing was."""
+    """Return a part's status with its counts, or the reason why nothing was counted."""
     counts = [f"{part.checked:,} {part.unit}"] if part.checked else []
     if part.exempt:
         counts.append(f"{sum(part.exempt.values()):,} exempt")

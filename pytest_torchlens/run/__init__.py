@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+from typing import Any
+
 from pytest_torchlens.run.environment import check_device
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
@@ -12,14 +16,28 @@ from pytest_torchlens.run.job import RunOptions
 from pytest_torchlens.run.job import replay_seconds
 from pytest_torchlens.run.job import run_case
 from pytest_torchlens.run.job import snapshot_of
-from pytest_torchlens.run.other_python import Against
-from pytest_torchlens.run.other_python import OtherPython
-from pytest_torchlens.run.other_python import OtherPythonError
-from pytest_torchlens.run.worker import IsolatedResult
-from pytest_torchlens.run.worker import Isolation
-from pytest_torchlens.run.worker import JobLimits
-from pytest_torchlens.run.worker import Runner
-from pytest_torchlens.run.worker import memory_share
+
+if TYPE_CHECKING:
+    from pytest_torchlens.run.other_python import Against
+    from pytest_torchlens.run.other_python import OtherPython
+    from pytest_torchlens.run.other_python import OtherPythonError
+    from pytest_torchlens.run.worker import IsolatedResult
+    from pytest_torchlens.run.worker import Isolation
+    from pytest_torchlens.run.worker import JobLimits
+    from pytest_torchlens.run.worker import Runner
+    from pytest_torchlens.run.worker import memory_share
+
+_HOME = {
+    "Against": "other_python",
+    "IsolatedResult": "worker",
+    "Isolation": "worker",
+    "JobLimits": "worker",
+    "OtherPython": "other_python",
+    "OtherPythonError": "other_python",
+    "Runner": "worker",
+    "memory_share": "worker",
+}
+"""Imported on first use: a run in this process needs no worker, and no psutil."""
 
 __all__ = [
     "NO_GRAPH",
@@ -41,3 +59,9 @@ __all__ = [
     "run_case",
     "snapshot_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 
 JOBS, ANSWERS = 198, 199
-"""File descriptors of a worker's two pipes, where few models look."""
+"""File descriptors of a worker's two pipes; models rarely use such high numbers."""
 _TUPLES = ("update", "fail_on", "keep")
 
 
 def pack(case: ModelCase, options: RunOptions) -> dict[str, Any]:
-    """Return a job as what JSON can hold.
+    """Return a job as plain data for JSON.
 
     Raises
     ------
     ValueError
-        If the case comes from no zoo file, which the worker could read.
+        If the case does not come from a zoo file: the worker builds its model from that file.
     """
     if case.file is None:
-        raise ValueError(f"{case.zoo}:{case.name} comes from no zoo file, so no other process can build it")
+        raise ValueError(f"{case.zoo}:{case.name}: expected a model of a zoo file, which another process can build")
     plain = {field.name: getattr(options, field.name) for field in fields(options)}
     plain["folder"] = options.folder and str(options.folder)
     plain["graphs"] = options.graphs and [str(options.graphs.folder), *options.graphs.settings]
@@ -56,13 +56,13 @@ def pack(case: ModelCase, options: RunOptions) -> dict[str, Any]:
 
 
 class Unpacker:
-    """Reads jobs; each zoo file once."""
+    """Reads jobs, and each zoo file once."""
 
     def __init__(self) -> None:
         self._zoos: dict[str, Zoo] = {}
 
     def unpack(self, job: Mapping[str, Any]) -> tuple[ModelCase, RunOptions]:
-        """Return the model and what is to be done with it."""
+        """Return the model case and the options of its run."""
         path = job["zoo"]
         if path not in self._zoos:
             self._zoos[path] = load_zoo(Path(path))
@@ -80,7 +80,7 @@ def _options(plain: dict[str, Any]) -> RunOptions:
 
 
 def main() -> None:
-    """Answer jobs until the parent closes the input, or is gone."""
+    """Run jobs until the parent closes the input or ends."""
     jobs, answers_to = _move(0, JOBS), _move(1, ANSWERS)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -88,7 +88,7 @@ def main() -> None:
     faulthandler.enable()
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1)
-    _offer_oneself_to_the_kernel()
+    _raise_oom_score()
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(jobs, lines), daemon=True).start()
     setup = json.loads(lines.get())
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _move(own: int, place: int) -> int:
-    """Return where a pipe goes on: in its place, or wherever there is room where that is beyond ``ulimit -n``."""
+    """Duplicate a pipe to the descriptor `place`, or to any free one if ``ulimit -n`` is lower; return it."""
     try:
         return os.dup2(own, place, inheritable=False)
     except OSError:
@@ -132,29 +132,29 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
     while True:
         job, stage = json.loads(lines.get()), Stage.BUILD
         try:
-            with end_forks():  # the user's code runs in both
+            with end_forks():  # both run the user's code
                 case, options = jobs.unpack(job)
                 report = run_case(case, options, progress).report
         except BaseException as error:  # noqa: BLE001 - pytest.skip in forward, or a Ctrl-C that the model makes
             answer({"answer": {"raised": to_json(error_record(stage, error))}})
         else:
             answer({"answer": {"report": to_json(report)}})
-        case = report = None  # type: ignore[assignment] # let go of the model before the next is built
+        case = report = None  # type: ignore[assignment] # free the model before the next is built
         gc.collect()
 
 
 def _read(jobs_from: int, lines: queue.SimpleQueue[str]) -> None:
-    """Hand on each line; when there are no more the parent is gone, and nobody waits for what is being run."""
+    """Pass on each line; at the end of the input the parent is gone, so end this process at once."""
     with os.fdopen(jobs_from, encoding="utf-8") as jobs:
         for line in jobs:
             lines.put(line)
-    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():  # what models forked as well
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():  # with all processes that models forked
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
-def _offer_oneself_to_the_kernel() -> None:
-    """Where memory runs out, the kernel shall end this process, and not the one that tells of it."""
+def _raise_oom_score() -> None:
+    """Raise our OOM score, so that the kernel kills this worker before the pytest process."""
     score = Path("/proc/self/oom_score_adj")
     if score.exists():
         score.write_text("1000", encoding="ascii")

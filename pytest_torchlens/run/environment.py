@@ -8,7 +8,6 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-import psutil
 import torch
 
 from pytest_torchlens.baseline.environments import class_of
@@ -24,14 +23,14 @@ def check_device(name: str) -> torch.device:
     Raises
     ------
     ValueError
-        If the name is none of PyTorch's, or no tensor with values can be made there on this machine.
+        If PyTorch does not know the device, or cannot make a tensor with values there on this machine.
     """
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"{name!r} is no device; {nearest(name.partition(':')[0], KNOWN)}") from None
+        raise ValueError(f"expected a device, got {name!r}; {nearest(name.partition(':')[0], KNOWN)}") from None
     if device.type == "meta":
-        raise ValueError("tensors on meta have no values to record; write cpu or cuda")
+        raise ValueError("expected a device such as cpu or cuda, got 'meta', whose tensors have no values")
     try:
         torch.empty(1, device=device)
     except Exception as error:  # noqa: BLE001 - each backend has errors of its own
@@ -41,7 +40,7 @@ def check_device(name: str) -> torch.device:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until all that was asked of the device is done: a GPU's kernels run while Python goes on."""
+    """Wait until the device has finished its work: GPU kernels run asynchronously."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -58,7 +57,7 @@ PACKAGES = (
     "segmentation_models_pytorch",
 )
 _BUILT_WITH = {"MKL": r"Math Kernel Library Version (\S+)", "oneDNN": r"MKL-DNN v(\S+)", "BLAS": r"BLAS_INFO=(\w+)"}
-"""What PyTorch was built with, as `torch.__config__.show` tells it."""
+"""Patterns of library versions in `torch.__config__.show()`."""
 
 
 def find_environment() -> Environment:
@@ -81,25 +80,27 @@ def find_environment() -> Environment:
 
 
 def machine_of(environment: Environment) -> str:
-    """Return what makes times comparable: processor, cores, memory, graphics card, and the environment's class."""
+    """Return the machine as text; times are compared only between equal texts."""
+    import psutil  # only runs with baselines name the machine
+
     memory = round(psutil.virtual_memory().total / 2**30)
     card = [torch.cuda.get_device_name()] if environment.device == "cuda" else []
     return ", ".join([_processor(), f"{os.cpu_count()} cores", f"{memory} GiB", *card, class_of(environment)])
 
 
 def _built_with() -> dict[str, str]:
-    told = torch.__config__.show()
-    found = {name: match.group(1) for name, pattern in _BUILT_WITH.items() if (match := re.search(pattern, told))}
-    return found | ({"CUDA": torch.version.cuda} if torch.version.cuda else {})
+    config = torch.__config__.show()
+    versions = {name: match.group(1) for name, pattern in _BUILT_WITH.items() if (match := re.search(pattern, config))}
+    return versions | ({"CUDA": torch.version.cuda} if torch.version.cuda else {})
 
 
 def _tf32() -> dict[str, str]:
-    """Return whether a GPU may round what it multiplies to 10 bits, by whichever names this PyTorch has for it."""
+    """Return whether a GPU may multiply in TF32; PyTorch has an old and a new name for this setting."""
     if not torch.cuda.is_available():
         return {}
     try:
         allowed = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # set by PyTorch's new names, which the old ones then refuse to tell
+    except RuntimeError:  # the old names cannot be read once the new ones were set
         new = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
         allowed = "tf32" in new
     return {"tf32": str(allowed)}

@@ -1,4 +1,4 @@
-"""A model's exception with its own frames only, and the source lines that a history points to."""
+"""Describes a model's exception with the model's own frames only, and reads source lines that a history names."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pytest_torchlens.records import Stage
 PACKAGE = Path(__file__).resolve().parent.parent
 ALWAYS_NOISE = tuple(f"{PACKAGE / folder}/" for folder in ("plugin", "run", "zoo"))
 CALLING = (torch.nn.modules.module.__file__, torch.utils._contextlib.__file__)
-"""How PyTorch calls a module: three frames for each, which say nothing."""
+"""Files with the frames by which PyTorch calls a module: three for each call."""
 
 
 def is_noise(filename: str, innermost: str) -> bool:
-    """Whether a frame of the file `filename` says nothing of a model whose error came up in `innermost`.
+    """Whether to leave out a frame of the file `filename`, for an error raised in the file `innermost`.
 
-    Noise is PyTorch's way of calling a module, and this package; but where the engine itself broke, its
-    frames are what is wanted.
+    Frames by which PyTorch calls a module, and frames of this package, are left out.  If this package raised the error,
+    its own frames stay.
     """
     if filename.startswith(ALWAYS_NOISE) or filename in CALLING:
         return True
@@ -33,7 +33,7 @@ def is_noise(filename: str, innermost: str) -> bool:
 
 
 def error_record(stage: Stage, error: BaseException) -> ErrorRecord:
-    """Return `error` as text, its traceback cut to the model's own frames."""
+    """Return `error` as text, with the model's own frames only."""
     text = traceback.TracebackException.from_exception(error)
     chained: traceback.TracebackException | None = text
     while chained:
@@ -66,12 +66,12 @@ def _last_place(text: traceback.TracebackException | None) -> SourcePlace | None
 
 
 def _printable(text: str) -> str:
-    """Return a text that any file can hold: surrogates, as `os.fsdecode` makes of odd file names, are escaped."""
+    """Return the text with surrogates escaped, which `os.fsdecode` makes of odd file names and no file can hold."""
     return text.encode(errors="backslashreplace").decode()
 
 
 _AROUND: Final = 2
-"""Lines before and after."""
+"""Lines to show before and after."""
 _LONGEST: Final = 160
 
 

@@ -27,13 +27,13 @@ from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.patches import module_call_listener
-from pytest_torchlens.draw import OptionError
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.measure import measure_forward_pass
+from pytest_torchlens.measure.flops import CountOnce
 from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.flops import replay_calls
+from pytest_torchlens.measure.forward_pass import measure
 from pytest_torchlens.recorder.statistics import exact_statistics
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import Environment
@@ -44,8 +44,7 @@ from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
-from pytest_torchlens.report import Graphs
-from pytest_torchlens.report import save_drawing
+from pytest_torchlens.records.options import OptionError
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.environment import wait_for
@@ -62,23 +61,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_torchlens.baseline.policy import Policy
+    from pytest_torchlens.capture import Recording
+    from pytest_torchlens.report import Graphs
     from pytest_torchlens.zoo import Inputs
     from pytest_torchlens.zoo import ModelCase
 
 
 def describe(value: Any, name: str = "") -> tuple[str, ...]:
-    """Return one line a tensor of a nested value: ``"0.boxes: float32[100, 4]"``.
+    """Return one line for each tensor of a nested value: ``"0.boxes: float32[100, 4]"``.
 
-    A tensor that stands alone and has no name is its type and shape only.
+    A single tensor without a name gives its type and shape only.
     """
     return tuple(f"{place}: {_tensor(tensor)}" if place else _tensor(tensor) for place, tensor in _leaves(value, name))
 
 
 def describe_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return one line a tensor of the arguments, under the names that ``forward`` gives them."""
+    """Return one line for each tensor in the arguments, named as ``forward`` names them."""
     try:
         bound: Mapping[str, Any] = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    except TypeError:  # forward will say what does not fit
+    except TypeError:  # forward will raise the error
         bound = {**{str(index): value for index, value in enumerate(args)}, **kwargs}
     return describe(bound)
 
@@ -101,7 +102,7 @@ _COUNT: Final = 7
 
 
 def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) -> ActivationStatistics:
-    """Run a model once and return what its tensors were like; those of quantized or complex numbers are left out."""
+    """Run a model once and return statistics of its tensors, without quantized and complex ones."""
     saving = SaveOptions(transform=_numbers)
     history = log_forward_pass(model, inputs.args, inputs.kwargs, "all", seed, save_options=saving)
     rows = [
@@ -116,7 +117,7 @@ def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) ->
 
 @torch.no_grad()
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return mean, deviation, extremes, shares of zeros, of what is not finite, and of NaN; of others nothing."""
+    """Return mean, deviation, extremes, and shares of zeros, non-finite values and NaN; empty if not `_is_plain`."""
     if not _is_plain(tensor):
         return torch.empty(0)
     values = tensor.detach()
@@ -134,39 +135,46 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 _REPLAYS = 5
 
 
-def snapshot_of(history: ModelHistory, environment: Environment, verdict: Verdict | None = None) -> Snapshot:
-    """Return the snapshot of a pass with its floating-point operations and what could be proved of it.
+def snapshot_of(
+    history: ModelHistory,
+    environment: Environment,
+    verdict: Verdict | None = None,
+    count: Callable[[Recording], tuple[int, ...]] = flops_of,
+) -> Snapshot:
+    """Return the snapshot of a pass, with its floating-point operations and the outcome of each part of its verdict.
 
     Parameters
     ----------
     history
-        Just made; the model and its inputs must hold the values that they had before the pass.
+        Of the pass; the model and its inputs must still hold the values that they had before it.
     environment
         Where this process runs.
     verdict
-        Of the validation; None where there was none.
+        Of the validation; None without one.
+    count
+        Returns the floating-point operations of each call.
 
     Raises
     ------
     ReferenceError
         If the model is gone.
     Exception
-        Whatever a call raises that cannot be run again.
+        Whatever a call raises when it is run again.
     """
     parts = verdict.parts if verdict is not None else ()
     proof = {part.name: part.status.value for part in parts if part.status is not Status.NOT_RUN}
-    return take(history, environment, flops=_flops(history), proof=proof)
+    return take(history, environment, flops=_total(count, history.recording), proof=proof)
 
 
-def _flops(history: ModelHistory) -> int | None:
+def _total(count: Callable[[Recording], tuple[int, ...]], recording: Recording) -> int | None:
     try:
-        return sum(flops_of(history.recording))
+        return sum(count(recording))
     except NotReplayableError:  # not even PyTorch's formulas fit every call
         return None
 
 
 def replay_seconds(history: ModelHistory) -> float:
-    """Return the time of the fastest of a few replays, for a pass that nobody may run again."""
+    """Return the time of the fastest of a few replays, for a model that must not run again."""
     return min(_replayed(history) for _ in range(_REPLAYS))
 
 
@@ -178,40 +186,40 @@ def _replayed(history: ModelHistory) -> float:
 
 
 RUNS = 3
-"""Timed forward passes, at least."""
+"""Least number of timed forward passes."""
 BUDGET = 0.1
-"""Seconds in which a small model's pass is timed more often."""
+"""Seconds within which the pass of a small model is timed more often."""
 MOST_RUNS = 30
 NO_GRAPH = "--lens-graph could not be done"
-"""Said before the reason why a drawing is missing."""
+"""Precedes the reason why a drawing is missing."""
 UNFIT_GRAPH = "--lens-graph does not fit"
-"""Said before the setting that does not fit a model."""
+"""Precedes the setting that does not fit a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What is done with each model."""
+    """What to do with each model."""
 
     validate: bool = False
     parts: tuple[str, ...] | None = None
     """Parts of the validation; None for all."""
     folder: Path | None = None
-    """The report's folder; None where no report is asked for."""
+    """The report's folder; None for no report."""
     graphs: Graphs | None = None
-    """Drawings besides those of the report; None where none are asked for."""
+    """Drawings besides those of the report; None for none."""
     baseline: Policy | None = None
-    """How baselines are treated; None where nothing is compared."""
+    """How baselines are treated; None for no comparison."""
     device: str = ""
-    """Where models run (``"cuda"``, ``"cuda:1"``); empty for where their zoo says."""
+    """Where models run (``"cuda"``, ``"cuda:1"``); empty for the device that their zoo file names."""
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What came of one model."""
+    """The result of one model."""
 
     report: ModelReport
     exception: BaseException | None = None
-    """What the model, or the engine, raised; its text stands in the report as well."""
+    """What the model or this package raised; the report has it as text."""
 
 
 def run_case(
@@ -222,26 +230,27 @@ def run_case(
     Parameters
     ----------
     case
-        The model; it is built here, and let go of at the end.
+        The model, which is built here and freed at the end.
     options
-        What is to be done.
+        What to do with it.
     progress
         Called with each stage as it begins.
 
     Returns
     -------
     CaseResult
-        The report, and the exception where one was raised, `SystemExit` included.  Ctrl-C and a test runner's skip
-        pass through.  Settings of the process are left as they were found; what the model changed is a note.
+        The report, and the exception if one was raised, `SystemExit` included.  Ctrl-C and pytest's skip pass through.
+        Settings of the process that the model changed are restored, and noted in the report.
     """
     if options.device:
         case = replace(case, settings=replace(case.settings, device=options.device))
+    _preload(options)
     job = _Job(case, options, progress)
     start = time.perf_counter()
     exception: BaseException | None = None
     with preserved_global_state() as changes:
         try:
-            with module_call_listener(None), end_forks():  # what it calls is no call of a test's
+            with module_call_listener(None), end_forks():  # its module calls are not a test's
                 job.run()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything
             exception = error
@@ -252,8 +261,16 @@ def run_case(
     return CaseResult(report, exception)
 
 
+def _preload(options: RunOptions) -> None:
+    """Import what the later stages of this run need, before the model can change `sys.path`."""
+    if options.baseline:
+        import psutil  # noqa: F401
+    if options.folder:
+        import pytest_torchlens.report  # noqa: F401
+
+
 class _Job:
-    """The stages of one model; `fields` holds the fields of its report that are known so far."""
+    """Runs the stages of one model, and collects its report in `fields`."""
 
     def __init__(self, case: ModelCase, options: RunOptions, progress: Callable[[Stage], None]) -> None:
         self.case = case
@@ -264,6 +281,7 @@ class _Job:
         self.fields: dict[str, Any] = {"weights": case.settings.weights}
         self.fastest = 0.0
         self.process = os.getpid()
+        self.count = CountOnce()
 
     def run(self) -> None:
         with torch.set_grad_enabled(self.case.settings.mode == "train"):
@@ -277,7 +295,7 @@ class _Job:
         self.fields["inputs"] = describe_arguments(model, *inputs)
         self.enter(Stage.FORWARD)
         self.forward(model, inputs)
-        # Made anew: the model may have written into those it was called with.
+        # New inputs, because the model may have written to the first ones.
         history = self.record(model, self.case.make_inputs(model))
         self.fields.update(history=history, record_ms=history.elapsed_time_total * 1e3)
         if self.options.folder or self.options.graphs:
@@ -289,18 +307,18 @@ class _Job:
         self.fields["findings"] = audit(Subject(history, *known, ModelFacts.of(model)))
 
     def enter(self, stage: Stage) -> None:
-        exit_if_forked(self.process, 0)  # one that the model never ended
+        exit_if_forked(self.process, 0)  # the model may have forked and returned in the child
         self.stage = stage
         self.progress(stage)
 
     def forward(self, model: nn.Module, inputs: Inputs) -> None:
-        """Time plain passes; what raises here is the model's own, with nothing of ours near it."""
+        """Time plain passes, with no recording: what raises here is the model's own error."""
         output = model(*inputs.args, **inputs.kwargs)
         exit_if_forked(self.process, 0)
         self.fields["outputs"] = describe(output)
         wait_for(self.device)
         times: list[float] = []
-        # In train mode each pass changes running statistics: as many passes each time, for the same values.
+        # In train mode each pass changes running statistics, so the number of passes is fixed.
         most = RUNS if model.training else MOST_RUNS
         while len(times) < RUNS or (sum(times) < BUDGET and len(times) < most):
             start = time.perf_counter()
@@ -340,8 +358,8 @@ class _Job:
     def compare(self, baseline: Policy, validation: Validation) -> None:
         environment = replace(find_environment(), device=self.device.type)
         try:
-            snapshot = snapshot_of(validation.history, environment, validation.verdict)
-        except Exception as error:  # noqa: BLE001 - the record holds as far as it was asked for; only the replay failed
+            snapshot = snapshot_of(validation.history, environment, validation.verdict, self.count)
+        except Exception as error:  # noqa: BLE001 - the model is valid; only the replay failed
             reason = f"not compared with its baseline, for it cannot be replayed: {type(error).__name__}: {error}"
             self.fields["notes"] = (*self.fields.get("notes", ()), reason)
             return
@@ -354,18 +372,18 @@ class _Job:
             self.fields.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)
 
     def describe(self, model: nn.Module, history: HistoryRecord) -> None:
-        """Find what pages and drawings tell besides: lines of code, what activations were like, what the pass cost."""
+        """Add what pages and drawings show: lines of code, statistics of activations, costs of the pass."""
         seed, graphs = self.case.settings.seed, self.options.graphs
         if self.options.folder:
             self.fields["code"] = code_of(history)
             self.attempt("statistics", model, lambda given: activation_statistics(model, given, seed))
         if self.options.folder or (graphs and graphs.needs_measurements):
-            self.attempt("measurements", model, partial(_measured, model, history))
+            self.attempt("measurements", model, partial(_measured, model, history, self.count))
             cost = self.fields.get("measurements")
             self.fields["flops"] = cost.flops if cost and cost.operation_flops else self.fields.get("flops")
 
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
-        """Find a part of the report by further passes; a model that cannot make them has done what was asked for."""
+        """Find a part of the report by further passes; if they raise, leave it out with a note."""
         try:
             with end_forks():
                 self.fields[name] = find(self.case.make_inputs(model))
@@ -375,21 +393,23 @@ class _Job:
 
     def draw(self, report: ModelReport) -> None:
         if self.options.folder:
+            from pytest_torchlens.report import save_drawing
+
             report = save_drawing(report, self.options.folder)
         report = _with_graph(self.options.graphs, report)
         reasons = {"graph_unfit": report.graph_unfit, "graph_failed": report.graph_failed}
         self.fields.update(graph=report.graph, notes=(*self.fields.get("notes", ()), *report.notes), **reasons)
 
 
-def _measured(model: nn.Module, history: HistoryRecord, inputs: Inputs) -> Measurements:
-    found = measure_forward_pass(model, inputs.args, inputs.kwargs, passes=RUNS)
+def _measured(model: nn.Module, history: HistoryRecord, count: CountOnce, inputs: Inputs) -> Measurements:
+    found = measure(model, inputs.args, inputs.kwargs, None, RUNS, count)
     if len(found.operations) != history.num_operations:
         raise RuntimeError("the model runs other operations from pass to pass")
     return found
 
 
 def _with_graph(graphs: Graphs | None, report: ModelReport) -> ModelReport:
-    """Draw as ``--lens-graph`` asks, and return the report with the reason where that cannot be done."""
+    """Draw as ``--lens-graph`` asks; return the report, with the reason if that fails."""
     try:
         reason = graphs.draw(report) if graphs else ""
     except OptionError as error:

@@ -1,7 +1,7 @@
 """Records and validates the outermost module calls that a test makes.
 
-`Autotrace` makes each call once, for the test.  It skips calls that recording would change (`why_not_traced`), and
-calls with the signature of one that was validated before (`call_signature`).
+`Autotrace` makes each call once, for the test.  It does not record calls that recording would change
+(`why_not_traced`), nor calls with the same signature as one validated before (`call_signature`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pytest_torchlens.validate.single import validate_once
 
 
 def why_not_traced(module: torch.nn.Module) -> str:
-    """Return why a module call that is about to be made is not recorded; ``""`` if it is."""
+    """Return why the next call of a module is not recorded; ``""`` if it is recorded."""
     return next((reason for reason, holds in _REASONS if holds(module)), "")
 
 
@@ -76,7 +76,7 @@ def _is_lazy(module: torch.nn.Module) -> bool:
 
 
 def _has_hooks_that_stay(_: torch.nn.Module) -> bool:
-    """Whether hooks on saved tensors are set, by a PyTorch that does not say which: they cannot be taken aside."""
+    """Whether hooks on saved tensors are set that this PyTorch cannot list, and so cannot disable for a while."""
     hooks: Any = torch._C._autograd
     if hasattr(hooks, "_top_saved_tensors_default_hooks") or not hooks._saved_tensors_hooks_is_enabled():
         return False
@@ -117,19 +117,19 @@ _REASONS: tuple[tuple[str, Callable[[torch.nn.Module], bool]], ...] = (
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 MOST_CALLS = 100_000
-"""Calls of torch functions in one module call, above which recording leaves off: some 150 MiB."""
+"""Torch function calls in one module call above which recording stops; they take some 150 MiB."""
 NO_TIME = "the time for this test was up"
 CALL_RAISED = "it raised"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is traced in one test.
+    """How much to trace in one test.
 
     Attributes
     ----------
     every
-        Whether calls that are like one validated before are validated too.
+        Whether to validate calls with the same signature as one validated before, too.
     parts
         Parts of the validation.
     seconds
@@ -138,7 +138,7 @@ class Plan:
     nbytes
         Memory that the replay of one call may hold, in bytes.
     keep
-        Whether the records of the calls are kept, for a report.
+        Whether to keep the records of the calls, for a report.
     """
 
     every: bool
@@ -156,20 +156,20 @@ class OutermostCall:
     """An outermost call of a module, to be made once."""
 
     call: Callable[..., Any]
-    """What stands for ``nn.Module.__call__``."""
+    """The original ``nn.Module.__call__``."""
     module: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def make(self) -> Any:
-        """Make it, with nothing recorded."""
+        """Make the call without recording it."""
         return self.call(self.module, *self.args, **self.kwargs)
 
 
 class Autotrace:
-    """Hears of the outermost module calls of tests, one test at a time, and makes them.
+    """Intercepts the outermost module calls of tests, one test at a time, and makes them.
 
-    What the test gets is what it would get without: see `record_guarded` and `validate_once`.
+    The test gets the same results as without it: see `record_guarded` and `validate_once`.
     """
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class Autotrace:
         self.begin("", NOTHING)
 
     def begin(self, test: str, plan: Plan) -> None:
-        """Begin with a test, or anew with one that is run again."""
+        """Begin a test, which may be a rerun of the same one."""
         self._test, self._plan = test, plan
         self._calls = self._alike = 0
         self._passed_over: Counter[str] = Counter()
@@ -186,10 +186,10 @@ class Autotrace:
         self._found: list[TracedCall] = []
         self._seconds = self._cpu_seconds = 0.0
         self.histories: list[tuple[str, HistoryRecord, Verdict]] = []
-        """Class name, record and verdict of each call that was validated, where they are kept."""
+        """Class name, record and verdict of each validated call, if the plan keeps them."""
 
     def result(self) -> TracedTest:
-        """Return what was found in the test."""
+        """Return the result of the test."""
         return TracedTest(
             calls=self._calls,
             known=self._alike,
@@ -199,12 +199,12 @@ class Autotrace:
         )
 
     def forget(self) -> None:
-        """Be done with the test."""
+        """End the test and free what was kept of it."""
         self.begin("", NOTHING)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Listen for as long as this lasts, in this thread."""
+        """Intercept module calls in this thread inside the block."""
         with module_call_listener(self._hear):
             yield
 
@@ -212,7 +212,7 @@ class Autotrace:
         self, call: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         one = OutermostCall(call, module, args, kwargs)
-        if os.getpid() != self._process:  # a child of the test's, whose findings nobody would hear of
+        if os.getpid() != self._process:  # a process that the test forked: its findings would be lost
             return one.make()
         self._calls += 1
         with self._timed(), torch._C.DisableTorchFunction():
@@ -239,7 +239,7 @@ class Autotrace:
                 self._passed_over[reason] += 1
                 return None
             digest = call_signature(one.module, one.args, one.kwargs)
-        except Exception as error:  # noqa: BLE001 - a module may be in any state, and is the test's affair
+        except Exception as error:  # noqa: BLE001 - a module may be in any state
             self._passed_over[f"it could not be looked at: {type(error).__name__}: {error}"] += 1
             return None
         if digest is not None and not self._plan.every and self._is_known(digest):
@@ -248,7 +248,7 @@ class Autotrace:
         return digest or ""
 
     def _is_known(self, digest: str) -> bool:
-        """Return whether a call like this was traced before, but for the last time that the same test was run."""
+        """Return whether a call with this signature was traced before, except in an earlier run of the same test."""
         known = digest in self._digests or self._known.setdefault(digest, self._test) != self._test
         self._digests.add(digest)
         return known
@@ -264,12 +264,12 @@ class Autotrace:
         finally:
             if guarded is None:
                 self._passed_over[CALL_RAISED] += 1
-            if guarded is None or guarded.stop_reason:  # there may be a better chance
+            if guarded is None or guarded.stop_reason:  # a later call may be recorded
                 self._known.pop(digest, None)
         return guarded.result
 
     def prove(self, history: ModelHistory) -> None:
-        """Validate a history that the test itself made, of a call right before."""
+        """Validate a history that the test itself has just made."""
         start = perf_counter()
         self._calls += 1
         with self._timed():
@@ -284,7 +284,7 @@ class Autotrace:
         history = ModelHistory(guarded.recording, TraceOptions(layers_to_save=None))
         try:
             return self._validated(history, until)
-        finally:  # a test may ask whether what it let go of is freed
+        finally:  # a test may check that its objects are freed
             unlink(vars(history).get("nodes", []))
 
     def _validated(self, history: ModelHistory, until: float) -> TracedCall:
@@ -293,6 +293,6 @@ class Autotrace:
             verdict = validate_once(history, Bounds(until, self._plan.nbytes), self._plan.parts).verdict
             if self._plan.keep:
                 self.histories.append((history.model_name, history.record(), verdict))
-        except Exception:  # noqa: BLE001 - an error of ours is to be told, not raised
+        except Exception:  # noqa: BLE001 - report our own error, do not raise it
             return TracedCall(model="", trouble=traceback.format_exc(), operations=operations)
         return TracedCall(model="", verdict=verdict, operations=operations)

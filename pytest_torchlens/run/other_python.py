@@ -43,8 +43,8 @@ print(json.dumps({"python": sys.version_info[:2], "lacks": lacks, "torch": torch
 _NEEDED = ("torch", "executing", "graphviz", "jinja2", "numpy", "psutil", "safetensors", "tabulate", "xxhash", "yaml")
 _OLDEST = (3, 10)
 _SECONDS = 120
-# This very package, whichever one, or none, the other environment has: both must write the same records.  No folder of
-# ours goes onto its path, for our PyTorch may lie beside us.
+# The worker loads this very package, whether or not the other environment has one: both must write the same records.
+# The package's folder is not added to its path, because this environment's PyTorch may be in the same folder.
 _START = """
 import importlib.util, json, sys
 package, modules = sys.argv[1], json.loads(sys.argv[2])
@@ -60,17 +60,17 @@ main()
 
 
 class OtherPythonError(ValueError):
-    """An interpreter that cannot run models; the message says why, and what to do."""
+    """The interpreter cannot run models; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class OtherPython:
-    """An interpreter that can.
+    """An interpreter that can run models.
 
     Attributes
     ----------
     executable
-        Its path; links are not followed, for they are what a virtual environment is told by.
+        Its path.  Links are not followed, because a virtual environment is recognized by them.
     torch
         Version of its PyTorch.
     """
@@ -80,7 +80,7 @@ class OtherPython:
 
     @classmethod
     def find(cls, name: str, folder: Path) -> OtherPython:
-        """Look at an interpreter, without importing its PyTorch.
+        """Find and check an interpreter, without importing its PyTorch.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class OtherPython:
         Raises
         ------
         OtherPythonError
-            If there is none, or it lacks what is needed.
+            If it does not exist, or lacks a package.
         """
         executable = _path(name, folder)
         facts = _facts(executable)
@@ -107,7 +107,7 @@ class OtherPython:
         return cls(executable, facts["torch"])
 
     def __str__(self) -> str:
-        """Return what it is called where its run is compared with."""
+        """Return its name for messages."""
         return f"{self.executable} (torch {self.torch.partition('+')[0]})"
 
     def worker(self) -> list[str]:
@@ -121,10 +121,12 @@ def _path(name: str, folder: Path) -> str:
     path = folder / name
     if path.is_dir():
         inside = next((path / part for part in ("bin/python", "Scripts/python.exe") if (path / part).exists()), None)
-        raise OtherPythonError(f"{path} is a folder; name the interpreter{f' in it: {inside}' if inside else ''}")
+        raise OtherPythonError(
+            f"expected a Python interpreter, got the folder {path}{f'; did you mean {inside}?' if inside else ''}"
+        )
     found = str(path) if path.exists() else shutil.which(name)
     if found is None:
-        raise OtherPythonError(f"there is no {name!r}; name an interpreter, as ../other/.venv/bin/python")
+        raise OtherPythonError(f"expected a Python interpreter such as ../other/.venv/bin/python, got {name!r}")
     return found
 
 
@@ -134,12 +136,12 @@ def _facts(executable: str) -> dict[str, Any]:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
         why = getattr(error, "strerror", None) or f"it did not answer within {_SECONDS} s"
-        raise OtherPythonError(f"{executable} is no Python interpreter that runs: {why}") from None
+        raise OtherPythonError(f"expected a Python interpreter, got {executable}: {why}") from None
     try:
-        return dict(json.loads(_last_line(run.stdout)))  # a sitecustomize of theirs may have printed before
+        return dict(json.loads(_last_line(run.stdout)))  # its sitecustomize may print first
     except (TypeError, ValueError):
-        why = _last_line(run.stderr) or "it does not answer as one does"
-        raise OtherPythonError(f"{executable} is no Python interpreter that runs: {why}") from None
+        why = _last_line(run.stderr) or "it does not answer as an interpreter does"
+        raise OtherPythonError(f"expected a Python interpreter, got {executable}: {why}") from None
 
 
 def _last_line(text: str) -> str:
@@ -147,7 +149,7 @@ def _last_line(text: str) -> str:
 
 
 def _is_users(path: str) -> bool:
-    """Whether a folder on the path has modules of the user's, and no installed packages or parts of Python."""
+    """Whether a folder on `sys.path` holds the user's modules, not installed packages or the standard library."""
     parts = Path(path).parts
     return bool(path) and not {"site-packages", "dist-packages"} & set(parts) and not _is_pythons(Path(path))
 
@@ -159,23 +161,23 @@ def _is_pythons(path: Path) -> bool:
 
 
 class Against:
-    """Lets another interpreter store baselines, with all activations, in a folder of its own.
+    """Has another interpreter store baselines, with all activations, in a temporary folder.
 
     Parameters
     ----------
     python
-        The interpreter; its worker process goes on from model to model.
+        The interpreter; one worker process runs all models.
     options
-        What is done with each model here.
+        What this process does with each model.
     limits
-        What a model may use there.
+        What a model may use in the other process.
 
     Attributes
     ----------
     policy
-        How this process compares with what the other stored.
+        How this process compares with the stored baselines.
     notes
-        Why operations of the last model cannot be run again on its inputs; empty where they can.
+        Why operations of the last model cannot be run again on its inputs; empty if they can.
     """
 
     def __init__(self, python: OtherPython, options: RunOptions, limits: JobLimits) -> None:
@@ -193,10 +195,10 @@ class Against:
         self._isolation = Isolation(there, limits, python.worker())
 
     def run(self, case: ModelCase, progress: Callable[[Stage], None]) -> ErrorRecord | None:
-        """Run a model there; return why there is nothing to compare with, None where there is."""
+        """Run a model there; return why there is no baseline to compare with, or None."""
         try:
             result = self._isolation.run(case, progress)
-        except ValueError as error:  # a model that another process cannot build
+        except ValueError as error:  # another process cannot build the model
             return self._error("ValueError", str(error))
         if self._store.path(_key(case)).exists():
             unsaved = result.report.comparison.unsaved if result.report.comparison else ""
@@ -207,11 +209,11 @@ class Against:
         return self._error(*_why(result.report))
 
     def forget(self, case: ModelCase) -> None:
-        """Delete what was stored of a model."""
+        """Delete the baseline of a model."""
         self._store.remove(_key(case))
 
     def close(self) -> None:
-        """End the other process, and delete all that it stored."""
+        """End the other process and delete the folder."""
         self._isolation.close()
         self._folder.cleanup()
 
@@ -224,7 +226,7 @@ def _key(case: ModelCase) -> str:
 
 
 def _why(report: ModelReport) -> tuple[str, str]:
-    """Return what went wrong in a run that stored nothing: kind and message."""
+    """Return kind and message of the error in a run that stored nothing."""
     if report.error is not None:
         return report.error.type, f"{report.error.message} (in stage {report.error.stage.value!r})"
     failed = [part.failures[0].message for part in report.verdict.parts if part.failures] if report.verdict else []

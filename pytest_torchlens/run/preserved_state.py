@@ -34,12 +34,12 @@ from pytest_torchlens.capture.ambient import word
 
 @contextlib.contextmanager
 def preserved_global_state() -> Iterator[list[str]]:
-    """Put settings of the process back at the end, those alone that were changed.
+    """Restore the settings of the process that the block changed.
 
     Yields
     ------
     list of str
-        What was changed, in sentences; it is filled at the end.
+        Sentences about what was changed; filled at the end.
     """
     before, path = [_value(setting) for setting in _SETTINGS], list(sys.path)
     changes: list[str] = []
@@ -50,7 +50,7 @@ def preserved_global_state() -> Iterator[list[str]]:
         for setting, value, found in zip(_SETTINGS, before, now, strict=True):
             if value is not None and found != value:
                 changes.append(f"it changed the {setting.name} to {word(found)}, which {_put_back(setting, value)}")
-        for setting, value in zip(_SETTINGS, before, strict=True):  # to put one back may change another
+        for setting, value in zip(_SETTINGS, before, strict=True):  # restoring one may change another
             if value is not None:
                 _put_back(setting, value)
         if gone := [folder for folder in path if folder not in sys.path]:
@@ -59,18 +59,18 @@ def preserved_global_state() -> Iterator[list[str]]:
 
 
 def _value(setting: Setting) -> Any:
-    """Return what is in force; None where nothing tells, which keeps no other from being put back."""
+    """Return the present value; None if it cannot be read, so that the other settings are still restored."""
     try:
         return setting.value()
-    except Exception:  # noqa: BLE001 - nor may it stand in for the model's own error
+    except Exception:  # noqa: BLE001 - must not replace the model's own error
         return None
 
 
 def _put_back(setting: Setting, value: Any) -> str:
     try:
-        if _value(setting) != value:  # some come with others
+        if _value(setting) != value:  # restoring another may have restored it
             setting.set(value)
-    except Exception as error:  # noqa: BLE001 - the others are to be put back all the same
+    except Exception as error:  # noqa: BLE001 - the others must still be restored
         return f"could not be put back: {error}"
     return "was put back"
 
@@ -79,7 +79,7 @@ _ABSENT = object()
 
 
 def _leave(modes: list[Any], found: list[Any], stack: Callable[[], list[Any]], pop: Callable[[Any], object]) -> int:
-    """Leave those of `modes` that stand above what they share with `found`, by their own ends; return how many stay."""
+    """Exit the modes of `modes` above the part that it shares with `found`; return the length of that part."""
     shared = 0
     while shared < min(len(modes), len(found)) and modes[shared] is found[shared]:
         shared += 1
@@ -93,7 +93,7 @@ def _leave(modes: list[Any], found: list[Any], stack: Callable[[], list[Any]], p
 
 
 class _FunctionModes:
-    """The stack of function modes as it is: default devices are on it as well, which are told apart."""
+    """The stack of function modes, without the default devices that are on the same stack."""
 
     of_device = False
 
@@ -124,14 +124,14 @@ class _FunctionModes:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _FunctionModes) and self.modes() == other.modes()
 
-    __hash__ = None  # type: ignore[assignment] # two of them are compared, and that is all
+    __hash__ = None  # type: ignore[assignment] # only compared
 
     def __str__(self) -> str:
         return str(_Names(self.modes()))
 
 
 class _DefaultDevice(_FunctionModes):
-    """The default device: by `torch.set_default_device`, or by a ``with torch.device(...)`` that is not yet left."""
+    """The default device, set by `torch.set_default_device` or by a ``with torch.device(...)`` that was not left."""
 
     of_device = True
 
@@ -140,7 +140,7 @@ class _DefaultDevice(_FunctionModes):
 
 
 class _Names(tuple[Any, ...]):
-    """Objects that are told by their names."""
+    """Objects that print as their names."""
 
     def __str__(self) -> str:
         return ", ".join(getattr(one, "__name__", type(one).__name__) for one in self) or "none"
@@ -148,7 +148,7 @@ class _Names(tuple[Any, ...]):
 
 def _set_dispatch_modes(modes: _Names) -> None:
     stack = _python_dispatch._get_current_dispatch_mode_stack
-    for keyed in (False, True):  # PyTorch's own, which have a place each, are listed above the others
+    for keyed in (False, True):  # PyTorch's own modes are listed above the others
         now, found = ([one for one in some if (_mode_key(one) is not None) is keyed] for some in (stack(), modes))
         shared = _leave(now, found, stack, lambda mode: _python_dispatch._pop_mode(_mode_key(mode)))
         for mode in found[shared:]:
@@ -160,7 +160,7 @@ def _mode_key(mode: Any) -> Any:
 
 
 def _hooks() -> tuple[dict[int, Any], ...]:
-    """Return PyTorch's tables of hooks on all modules of the process."""
+    """Return PyTorch's tables of global module hooks."""
     tables = (value for name, value in vars(nn_module).items() if name.startswith("_global_"))
     return tuple(table for table in tables if isinstance(table, dict))
 
@@ -169,11 +169,11 @@ _HOOKS = _hooks()
 
 
 class _Hooks(NamedTuple):
-    """What stands in these tables."""
+    """The contents of these tables."""
 
     tables: tuple[dict[int, Any], ...]
     full: bool | None
-    """Whether those of the backward pass are full ones; None where there are none."""
+    """Whether the backward hooks are full ones; None without any."""
 
     @classmethod
     def get(cls) -> _Hooks:
@@ -190,11 +190,11 @@ class _Hooks(NamedTuple):
 
 
 _INFERENCE: list[Any] = []
-"""Guards that hold inference mode where it was found: letting one go would undo it."""
+"""Guards that keep inference mode restored: freeing one would undo it."""
 
 
 def _set_inference(on: bool) -> None:
-    gc.collect()  # the model's own guard, let go of later, would change gradients with it
+    gc.collect()  # the model's own guard, if freed later, would change the mode again
     if torch.is_inference_mode_enabled() is not on:
         _INFERENCE.append(_C._InferenceMode(on))
 
@@ -214,12 +214,12 @@ def _collect_garbage(on: bool) -> None:
 def _folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109 - a string is quicker
-    except OSError:  # it was removed, or may not be looked at
+    except OSError:  # it was removed, or cannot be read
         return ""
 
 
 def _precisions() -> Iterator[Setting]:
-    """Yield PyTorch's new names for TF32, where it has them; what stands for several first."""
+    """Yield PyTorch's new settings for TF32, if it has them; those that set several others first."""
     if not hasattr(_C, "_get_fp32_precision_getter"):
         return
     operations = [(backend, kind) for backend in ("cuda", "mkldnn") for kind in ("all", "matmul", "conv", "rnn")]
@@ -250,7 +250,7 @@ def _set_nesting(level: int) -> None:
         torch.autocast_decrement_nesting()
     for _ in range(now, level):
         torch.autocast_increment_nesting()
-    torch.clear_autocast_cache()  # weights cast within, which would be stale once they change
+    torch.clear_autocast_cache()  # cached casts of weights would be stale once the weights change
 
 
 _SETTINGS = (
@@ -261,7 +261,7 @@ _SETTINGS = (
     Setting("anomaly mode", torch.is_anomaly_enabled, _set_anomaly),
     *_autocast(),
     *SETTINGS,
-    *_precisions(),  # after the old names, which set these as well
+    *_precisions(),  # after the old settings, which set these too
     Setting(
         "filling of uninitialized memory",
         _C._get_deterministic_fill_uninitialized_memory,

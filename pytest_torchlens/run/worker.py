@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 
 POLL = 0.1
-"""Seconds between two looks at the clock and at the memory of a worker."""
+"""Seconds between two checks of a worker's time and memory."""
 START = 300.0
-"""Seconds for importing the libraries and reading the zoo file, before a model's own time begins."""
+"""Seconds for importing libraries and reading the zoo file, before the model's own time begins."""
 GRACE = 1.0
-"""Seconds in which a worker writes down where it is, before it is ended."""
+"""Seconds for a worker to write its frames before it is killed."""
 MOST_CHARACTERS = 80
-"""Characters that are shown of a line which no worker wrote."""
+"""Characters shown of a line that the worker did not write."""
 COMMAND = [sys.executable, "-m", "pytest_torchlens.run.child"]
 
 
@@ -61,7 +61,7 @@ class JobLimits:
 
     seconds: float
     memory: int
-    """Bytes of the whole process: PyTorch and the model's library take 300 to 450 MB of them."""
+    """Bytes of the whole process, of which PyTorch and the model's library take 300 to 450 MB."""
 
 
 def memory_share() -> int:
@@ -70,7 +70,7 @@ def memory_share() -> int:
 
 
 class NoAnswerError(Exception):
-    """A worker that gave no answer: it crashed, was ended, or was stopped at a limit."""
+    """The worker gave no answer: it crashed, was killed, or exceeded a limit."""
 
     def __init__(self, kind: str, stage: Stage, message: str, output: str, *, begun: bool) -> None:
         super().__init__(message)
@@ -79,16 +79,16 @@ class NoAnswerError(Exception):
         self.stage = stage
         self.output = output
         self.begun = begun
-        """Whether the worker came to the model at all."""
+        """Whether the worker began the model."""
 
 
 class Worker:
-    """One process, which runs models until it is closed.
+    """One process that runs models until it is closed.
 
     Parameters
     ----------
     command
-        What starts it, with modules of its own; None for this interpreter with the modules of this process.
+        The command of another interpreter; None for this interpreter with the `sys.path` of this process.
     """
 
     def __init__(self, command: list[str] | None = None) -> None:
@@ -107,15 +107,15 @@ class Worker:
         self._stdout = cast("IO[str]", self._process.stdout)
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._begin = 0
-        """Where the output of the present model begins."""
+        """Where the output of the current model begins."""
         self._number = 0
-        """Of the present model, in each message about it: what a former one left behind names another."""
+        """Number of the current model, in each of its messages; messages left from an earlier model have another."""
         self._begun = False
-        """Whether the present model has begun."""
+        """Whether the current model has begun."""
         self._silent = False
         """Whether no more messages can come."""
         self._zoos: set[str] = set()
-        """Zoo files that it has read."""
+        """Zoo files that the process has read."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self._send({"path": None if command else sys.path, "threads": torch.get_num_threads()})
@@ -126,7 +126,7 @@ class Worker:
         Raises
         ------
         NoAnswerError
-            If there is none.
+            If the process gives none.
         """
         self._begin, self._begun = self._end(), False
         self._number += 1
@@ -143,34 +143,34 @@ class Worker:
             progress(stage)
 
     def output(self) -> str:
-        """Return what the present model wrote, and Python's own words on a crash."""
+        """Return what the current model wrote, and what Python wrote about a crash."""
         self._stderr.seek(self._begin)
         return self._stderr.read().decode(errors="replace")
 
     def memory(self, *, shared_once: bool = False) -> int:
-        """Return the bytes that the process and its children hold; 0 if it is no more.
+        """Return the bytes that the process and its children hold; 0 if it has ended.
 
-        With `shared_once`, which takes longer, what a child shares with its parent does not count again.
+        With `shared_once`, which takes longer, memory that a child shares with its parent counts once.
         """
-        held, family = 0, self._family()
+        nbytes, family = 0, self._family()
         for process in family:
             with contextlib.suppress(psutil.Error):
-                held += _share(process) if shared_once and len(family) > 1 else process.memory_info().rss
-        return held
+                nbytes += _share(process) if shared_once and len(family) > 1 else process.memory_info().rss
+        return nbytes
 
     def close(self) -> None:
-        """End the process and all that it started, whatever they do."""
+        """Kill the process and all that it started."""
         self._kill()
         self._process.wait()
         self._reader.join(GRACE)
         for file in (self._stdin, self._stderr, *(() if self._reader.is_alive() else (self._stdout,))):
-            with contextlib.suppress(OSError):  # what was not sent any more
+            with contextlib.suppress(OSError):  # unsent data
                 file.close()
 
     def _kill(self) -> None:
-        """Kill the process, its children, and what they left behind: its session is its own."""
+        """Kill the process, its children, and all other processes of its session."""
         if self._process.returncode is not None:
-            return  # it was waited for, after it was killed: others may have these numbers by now
+            return  # already killed and waited for: other processes may have its numbers now
         for process in self._family():
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -186,7 +186,7 @@ class Worker:
             return []
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Send a line; that nobody reads it any more shows where the answer is waited for."""
+        """Send a line; if nobody reads it any more, waiting for the answer will show that."""
         with contextlib.suppress(OSError):
             self._stdin.write(json.dumps(message) + "\n")
             self._stdin.flush()
@@ -199,7 +199,7 @@ class Worker:
             self._messages.put(None)
 
     def _next(self, limits: JobLimits, stage: Stage, deadline: float) -> dict[str, Any]:
-        """Return the next message, looking at the limits while there is none."""
+        """Return the next message; check the limits while waiting."""
         while True:
             with contextlib.suppress(queue.Empty):
                 if message := self._messages.get(timeout=POLL):
@@ -208,24 +208,24 @@ class Worker:
                     return message
                 self._silent = True
             if self._has_ended():
-                self._kill()  # what it forked may hold the pipe
+                self._kill()  # a process that it forked may hold the pipe open
                 if self._silent:
                     raise self._crash(stage)
             if time.monotonic() > deadline:
                 raise self._too_long(limits, stage)
-            if self.memory() > limits.memory and (held := self.memory(shared_once=True)) > limits.memory:
-                held_text = f"{held / 2**30:.1f} GiB of memory, more than the {limits.memory / 2**30:.1f} GiB it may"
-                raise self._died("MemoryLimit", stage, f"its process took {held_text} have")
+            if self.memory() > limits.memory and (nbytes := self.memory(shared_once=True)) > limits.memory:
+                sizes = f"{nbytes / 2**30:.1f} GiB of memory, more than the {limits.memory / 2**30:.1f} GiB it may have"
+                raise self._died("MemoryLimit", stage, f"its process took {sizes}")
 
     def _has_ended(self) -> bool:
-        """Whether the process has ended; it is not waited for, which would give its number away."""
+        """Whether the process has ended; does not wait for it, which would free its number."""
         try:
             return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return True
 
     def _stage(self, message: dict[str, Any], stage: Stage) -> Stage:
-        """Return the stage that a message says has begun; what is no message the model wrote."""
+        """Return the stage that a message announces; any other line is the model's stray output."""
         if "stray" not in message:
             return Stage(message["stage"])
         pipe = f"the pipe by which its process answers (file descriptor {ANSWERS})"
@@ -233,7 +233,7 @@ class Worker:
 
     def _too_long(self, limits: JobLimits, stage: Stage) -> NoAnswerError:
         if hasattr(signal, "SIGUSR1"):
-            with contextlib.suppress(OSError):  # Popen's own way would wait for it where it has ended
+            with contextlib.suppress(OSError):  # `Popen.send_signal` would wait for it if it has ended
                 os.kill(self._process.pid, signal.SIGUSR1)  # Python writes its frames to stderr
             time.sleep(GRACE)
         return self._died("TimeLimit", stage, f"took more than the {limits.seconds:g} s it may{_place(self.output())}")
@@ -243,8 +243,8 @@ class Worker:
         if code >= 0:
             return self._died("Crash", stage, f"its process ended itself with status {code}")
         name = signal.Signals(-code).name
-        told = " (out of memory, most likely)" if name == "SIGKILL" else _place(self.output())
-        return self._died("Crash", stage, f"its process was ended by {name}{told}")
+        cause = " (out of memory, most likely)" if name == "SIGKILL" else _place(self.output())
+        return self._died("Crash", stage, f"its process was ended by {name}{cause}")
 
     def _died(self, kind: str, stage: Stage, message: str) -> NoAnswerError:
         return NoAnswerError(kind, stage, message, self.output(), begun=self._begun)
@@ -254,7 +254,7 @@ class Worker:
 
 
 def _message(line: str) -> dict[str, Any]:
-    """Return what a line of the worker's says, or the line as what is none of its own."""
+    """Return the message on a line, or the line as stray output if it is not one."""
     with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         message = json.loads(line)
         if isinstance(message, dict) and (isinstance(message.get("answer"), dict) or message["stage"] in _STAGES):
@@ -263,7 +263,7 @@ def _message(line: str) -> dict[str, Any]:
 
 
 def _share(process: psutil.Process) -> int:
-    """Return the bytes that a process holds, of those that others hold as well its part."""
+    """Return the bytes that a process holds, with its part of the memory that it shares."""
     try:
         found = process.memory_full_info()
     except psutil.AccessDenied:
@@ -272,7 +272,7 @@ def _share(process: psutil.Process) -> int:
 
 
 def _place(output: str) -> str:
-    """Return the innermost line of the model's own that Python's words on a crash or hang name."""
+    """Return the model's innermost line in the frames that Python wrote about a crash or hang."""
     block = output.rpartition("most recent call first")[2]
     for filename, line, function in _FRAME.findall(block):
         if not (is_noise(filename, "") or filename.startswith(("<frozen", _TORCH)) or _is_pythons(filename)):
@@ -291,18 +291,18 @@ _PYTHON = str(Path(os.__file__).parent)
 
 
 AT_REST = 2 * 2**30
-"""Bytes that a worker may hold between two models; one that holds more gives way to a new one."""
+"""Bytes that a worker may hold between two models; one that holds more is replaced."""
 
 
 @dataclass(frozen=True)
 class IsolatedResult:
-    """What came of one model in a worker process."""
+    """The result of one model in a worker process."""
 
     report: ModelReport
     output: str = ""
     """What the model printed."""
     skipped: str | None = None
-    """The reason, where the model called `pytest.skip`."""
+    """The reason, if the model called `pytest.skip`."""
 
 
 class Runner(Protocol):
@@ -312,20 +312,20 @@ class Runner(Protocol):
         """Run one model through all stages, up to the first that fails; call `progress` as each begins."""
 
     def close(self) -> None:
-        """Be done: called once, at the end of the run."""
+        """Free everything; called once, at the end of the run."""
 
 
 class Isolation:
-    """Runs models in a worker process, the same one from model to model as long as it is well.
+    """Runs models in one worker process, and replaces it when it fails or grows.
 
     Parameters
     ----------
     options
-        What is done with each model.
+        What to do with each model.
     limits
-        What a model may use whose zoo file says nothing else.
+        What a model may use, unless its zoo file sets other limits.
     command
-        What starts the worker; None for this interpreter.
+        The worker's command; None for this interpreter.
     """
 
     def __init__(self, options: RunOptions, limits: JobLimits, command: list[str] | None = None) -> None:
@@ -337,8 +337,8 @@ class Isolation:
     def run(self, case: ModelCase, progress: Callable[[Stage], None]) -> IsolatedResult:
         """Run one model through all stages, up to the first that fails.
 
-        One that dies in a worker that ran others before, or was not even begun there, is run again in a new one: they
-        may be why.
+        A model whose worker dies is run again in a new worker if the old one had run other models before, which may be
+        the cause; but not if the model itself exceeded its time.
         """
         worn = self._worker is not None
         try:
@@ -362,7 +362,7 @@ class Isolation:
         try:
             answer = worker.run(pack(case, self._options), self._limits_of(case), progress)
             output = worker.output()
-        except BaseException:  # Ctrl-C too: the worker is in the midst of something
+        except BaseException:  # also on Ctrl-C: the worker is busy
             self.close()
             raise
         if worker.memory() > AT_REST:

@@ -86,12 +86,12 @@ class ObjectGraph:
         kind = type(value)
         if kind not in self._kinds:
             self._kinds[kind] = resources.kinds_of(kind), kinds_of(kind)
-        states, holds = self._kinds[kind]
-        own = (note(value) for note in states)
+        resource_kinds, container_kinds = self._kinds[kind]
+        own = (note(value) for note in resource_kinds)
         self._resources += [(path, value, restore) for restore in own if restore is not None]
-        held = [note(value) for note in holds]
-        self._containers += [each.restore for each in held if each.restore is not None]
-        return [part for each in held for part in each.parts]
+        snapshots = [note(value) for note in container_kinds]
+        self._containers += [each.restore for each in snapshots if each.restore is not None]
+        return [part for each in snapshots for part in each.parts]
 
     def restore(self) -> None:
         """Restore all containers."""
@@ -132,8 +132,8 @@ def object_name(path: Path, value: Any) -> str:
 
 def kinds_of(kind: type) -> list[Callable[[Any], ContainerSnapshot]]:
     """Return the functions that take snapshots of objects of a class."""
-    found = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
-    return [*found, instance] if _is_instance_kind(kind) else found
+    notes = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
+    return [*notes, instance] if _is_instance_kind(kind) else notes
 
 
 def _is_instance_kind(kind: type) -> bool:

@@ -104,27 +104,27 @@ def _arguments(history: ModelHistory) -> Iterator[Finding]:
     for node in history.nodes:
         if node.call is None:
             continue
-        given = list(edges_in(node.call))
+        arguments = list(edges_in(node.call))
         slots = {source.value.slot for source in node.parameters}  # a parameter that was written to is a parent too
         parents = sum(1 for parent, _, write in node.parents if not write and parent.value.slot not in slots)
         known = parents + len(node.parameters)
-        if known != len(given):
-            yield node, f"its call was given {len(given)} tensors, but {known} parents and parameters are listed"
-        elif not slots <= (taken := {value_of(read).slot for _, read in given}):
-            yield node, f"its parameters {_names(node, taken)} are not among the tensors that its call was given"
-        by_path = {path: value_of(read).slot for path, read in given}
+        if known != len(arguments):
+            yield node, f"its call was given {len(arguments)} tensors, but {known} parents and parameters are listed"
+        elif not slots <= (slots_read := {value_of(read).slot for _, read in arguments}):
+            yield node, f"its parameters {_names(node, slots_read)} are not among the tensors that its call was given"
+        by_path = {path: value_of(read).slot for path, read in arguments}
         for parent, path, write in node.parents:
             if not write and by_path.get(path) != parent.value.slot:
                 yield node, f"its parent {parent.label} is not what its call was given as argument {path}"
 
 
-def _names(node: Node, taken: set[int]) -> str:
-    return ", ".join(source.name for source in node.parameters if source.value.slot not in taken)
+def _names(node: Node, slots_read: set[int]) -> str:
+    return ", ".join(source.name for source in node.parameters if source.value.slot not in slots_read)
 
 
 def _calls(history: ModelHistory) -> Iterator[Finding]:
     """Calls are in order, outputs name their call and position, and each overwritten tensor is in ``call.writes``."""
-    held = {source.value.slot: source.value.fingerprint for source in history.recording.sources}
+    fingerprints = {source.value.slot: source.value.fingerprint for source in history.recording.sources}
     for number, call in enumerate(history.recording.calls):
         strays = [value for value in call.outputs if value.call != number]
         if strays:  # report only the first call that is missing, doubled or moved
@@ -143,10 +143,10 @@ def _calls(history: ModelHistory) -> Iterator[Finding]:
             elif (
                 call.info.writer is not None
                 and value.slot not in excused
-                and held.get(value.slot, value.fingerprint) != value.fingerprint
+                and fingerprints.get(value.slot, value.fingerprint) != value.fingerprint
             ):
                 yield number, "its result is a tensor from before, but it is not said to overwrite it"
-        held.update((value.slot, value.fingerprint) for value in call.outputs)
+        fingerprints.update((value.slot, value.fingerprint) for value in call.outputs)
     calls = history.recording.calls
     for node in history.nodes:
         if node.kind == "operation" and (node.number >= len(calls) or node.value not in calls[node.number].outputs):
@@ -169,8 +169,8 @@ def _sources(history: ModelHistory) -> Iterator[Finding]:
         "buffer": dict(model.named_buffers()),
     }
     for source in history.recording.sources:
-        held = named.get(source.kind, {}).get(source.name)
-        if source.kind in named and held is not None and held is not source.live and not source.written:
+        current = named.get(source.kind, {}).get(source.name)
+        if source.kind in named and current is not None and current is not source.live and not source.written:
             reader = _first_reader(history, source.value.slot)
             yield reader, f"the {source.kind} {source.name!r} that it reads is not the one that the model has there"
 

@@ -129,8 +129,8 @@ def reason_not_to_replay(recording: Recording, bounds: Bounds) -> str:
     for source in recording.sources:
         if type(source.live) is not torch.Tensor and overrides_dispatch(type(source.live)):
             return f"operations on a {type(source.live).__name__} run code of its own that would run again"
-    if (held := _replay_bytes(recording)) > bounds.nbytes:
-        return f"the replay would hold about {byte_size(held)}, and {byte_size(bounds.nbytes)} are allowed"
+    if (needed := _replay_bytes(recording)) > bounds.nbytes:
+        return f"the replay would hold about {byte_size(needed)}, and {byte_size(bounds.nbytes)} are allowed"
     return ""
 
 
@@ -152,5 +152,5 @@ def overrides_dispatch(kind: type) -> bool:
 
 def _replay_bytes(recording: Recording) -> int:
     """Estimate the bytes that autograd saves during the replay, plus copies of overwritten sources."""
-    made = sum(value.nbytes for call in recording.calls for value in call.outputs if value.requires_grad)
-    return made + sum(source.value.nbytes for source in recording.sources if source.written)
+    saved = sum(value.nbytes for call in recording.calls for value in call.outputs if value.requires_grad)
+    return saved + sum(source.value.nbytes for source in recording.sources if source.written)

@@ -332,7 +332,7 @@ class _Run:
 
     def _in_own_context(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         """Call a function, then restore the settings and context variables that it changed."""
-        with ambient.restored(ambient.current()):
+        with ambient.in_force(ambient.current()):
             return contextvars.copy_context().run(function, *args, **kwargs)
 
     def restore(self) -> None:

@@ -1,4 +1,4 @@
-"""Small programs with their graphs written beside them, and what must hold of every one.
+"""Small programs with their expected graphs, and the checks for every one.
 
 A graph is given line by line, ``layer: parents``, by short labels (``linear_1:2`` is the second pass of a layer);
 ``~`` marks a parent reached through a write to shared memory, ``$`` a parameter; layers without parents stand alone.
@@ -94,7 +94,7 @@ def _few(names):
 
 
 def what_is_left(model, args, kwargs, output):
-    """Return everything that a call gave and left behind, comparable."""
+    """Return a comparable form of a call's result and the state afterwards."""
     tensors = [*model.state_dict(keep_vars=True).items(), *model.named_buffers(), *walk(args), *walk(kwargs)]
     return {
         "type": type(output),
@@ -107,7 +107,7 @@ def what_is_left(model, args, kwargs, output):
 
 
 def check(program, mode):
-    """Assert that a traced run is a plain run, that the graph is the one written down, and that it proves right."""
+    """Assert that a traced run equals a plain run, that the graph is the expected one, and that it validates."""
     model, args, kwargs = program.build()
     with MODES[mode]():
         plain = what_is_left(model, args, kwargs, model(*args, **kwargs))
@@ -126,7 +126,7 @@ def check(program, mode):
 
 
 def assert_saved(history, **sums):
-    """Assert the sums of saved activations by short label: each as it was when it was made."""
+    """Assert the sums of saved activations by short label, at the time they were made."""
     got = {label: history[label].tensor_contents.detach().sum().item() for label in sums}
     assert got == pytest.approx(sums)
 

@@ -1,7 +1,7 @@
 """Random programs: a small language over a list of live tensors, a module that runs it, and a strategy that draws it.
 
-A statement takes two live tensors and a number, and gives the tensors that it adds to the list.  One whose shapes do
-not fit gives none, so that nearly every drawn program runs.
+A statement takes two live tensors and a number, and returns the tensors to add to the list.  If the shapes do not fit,
+it returns none, so nearly every drawn program runs.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ PROGRAMS = st.builds(
 
 
 def runs(program):
-    """Return whether PyTorch itself accepts the program, with a use of memory that means the same every time."""
+    """Return whether PyTorch accepts the program, and whether its use of memory is well defined."""
     model, inputs = program.build()
     live = [*inputs]
     with warnings.catch_warnings(), program.mode():

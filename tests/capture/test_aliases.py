@@ -1,4 +1,4 @@
-"""Writes through views, slices, ``.data``, ``out=`` and lists: every later read knows of them."""
+"""Writes through views, slices, ``.data``, ``out=`` and lists: every later read depends on them."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def chunks_copied_over_each_other(x):
     """
 )
 def rows_written_again_and_again(x):
-    """A write to the same bytes stands for the one before it, which it read; writes to others stand beside it."""
+    """A write to the same bytes replaces the one before it, which it read; writes to other bytes are added."""
     y = x * 1
     y[:3].add_(1)
     y[:3].add_(2)

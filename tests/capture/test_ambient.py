@@ -1,4 +1,4 @@
-"""Settings of the process are noted at each call, said in the verdict, and in force again when the call is replayed."""
+"""Settings of the process are recorded for each call, shown in the verdict, and restored when the call is replayed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_setting_inside_forward_is_in_force_again_in_the_replay_and_no_longer(
     assert get() == before
 
 
-def test_the_verdict_says_under_which_settings_it_was_found():
+def test_the_verdict_names_its_settings():
     model, x = torch.nn.Linear(2, 2), torch.rand(1, 2)
     with threads(3), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         settings = validate(model, (x,)).verdict.settings

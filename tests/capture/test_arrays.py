@@ -1,4 +1,4 @@
-"""Memory that NumPy has in its hands too: arrays made from tensors, tensors made from arrays, and writes to both."""
+"""Memory shared with NumPy: arrays made from tensors, tensors made from arrays, and writes to both."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def array_back_as_a_tensor(x):
     """
 )
 class CountsInAnArray(nn.Module):
-    """The write comes after the last read: no part of the result, but of the replay."""
+    """The write comes after the last read: it changes the final state, not the result."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Inputs and outputs of any nesting reach the model and the caller as they are, and each tensor in them is known."""
+"""Inputs and outputs of any nesting reach the model and the caller unchanged, and each tensor in them is recorded."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_a_generator_is_handed_on_unused():
     assert model(torch.ones(2)) is not None
 
 
-def test_a_dot_in_a_key_is_no_container():
+def test_a_dot_in_a_key_is_not_a_container():
     assert kinds({"a.b": torch.ones(1), "a": 3}) == {"": "dict of 2", "a.b": "tensor"}
 
 
@@ -278,7 +278,7 @@ def test_graph(program, mode):
 
 
 class Lazy(collections.abc.Mapping):
-    """Makes an entry when it is asked for."""
+    """Creates an entry on access."""
 
     def __init__(self, **makers):
         self.makers = makers

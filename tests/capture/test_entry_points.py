@@ -1,4 +1,4 @@
-"""Modules called by their back doors: other methods, replaced forwards, wrappers, hooks, checkpoints."""
+"""Modules called in unusual ways: other methods, replaced forwards, wrappers, hooks, checkpoints."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_one_bit_changes_the_digest(element, bit):
     assert fingerprint(tensor) != fingerprint(changed)
 
 
-def test_lazy_conjugate_and_negative_are_told_from_their_base():
+def test_lazy_conjugate_and_negative_differ_from_their_base():
     z = torch.randn(4, dtype=torch.complex64)
     assert fingerprint(z.conj()) == fingerprint(z.conj().resolve_conj()) != fingerprint(z)
     assert fingerprint(z.conj().imag) == fingerprint(-(z.imag)) != fingerprint(z.imag)
@@ -64,7 +64,7 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("make", UNUSUAL.values(), ids=UNUSUAL)
 @pytest.mark.filterwarnings("ignore")
-def test_unusual_tensors_have_digests_that_tell_values_apart(make):
+def test_unusual_tensors_have_digests_that_differ_by_value(make):
     assert fingerprint(make(2.0)) == fingerprint(make(2.0)) != ""
     assert fingerprint(make(2.0)) != fingerprint(make(3.0))
 

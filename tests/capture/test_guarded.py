@@ -1,4 +1,4 @@
-"""An error of ours, anywhere in a recording, is told, and the call gives what it gives."""
+"""An error in our code, anywhere in a recording, is reported, and the call has its usual result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Doubling(torch.autograd.Function):
 
 
 def forward(x):
-    """Use all that is recorded in ways of its own."""
+    """Use every kind of call that is recorded in its own way."""
     counted.append(1)
     x = nn.functional.gumbel_softmax(Doubling.apply(x), dim=-1)
     x = x + torch.rand(4)
@@ -96,7 +96,7 @@ def breaks(*_, **__):
 
 
 @pytest.mark.parametrize("broken", OURS)
-def test_an_error_of_ours_shows_in_nothing(broken, monkeypatch):
+def test_an_error_in_our_code_changes_no_result(broken, monkeypatch):
     plain = run(lambda model: model(X))
     module, _, name = broken.partition(".")
     owner = importlib.import_module(f"pytest_torchlens.capture.{module}")
@@ -111,7 +111,7 @@ def test_an_error_of_ours_shows_in_nothing(broken, monkeypatch):
     assert count == 1
 
 
-def test_without_one_all_is_recorded():
+def test_without_an_error_everything_is_recorded():
     plain = run(lambda model: model(X))
     found, drawn, count = run(guarded)
     assert (found.fault, found.stop_reason, count) == ("", "", 1)
@@ -122,14 +122,14 @@ def test_without_one_all_is_recorded():
 
 
 @pytest.mark.parametrize("calls", range(0, 30, 3))
-def test_recording_may_be_left_off_anywhere(calls):
+def test_recording_may_stop_anywhere(calls):
     plain = run(lambda model: model(X))
     found, drawn, _ = run(lambda model: guarded(model, calls=calls))
     assert found.stop_reason == f"it makes more than {calls} calls"
     torch.testing.assert_close((found.result, drawn), plain[:2], rtol=0, atol=0)
 
 
-def test_an_error_of_ours_in_a_thread_of_the_models(monkeypatch):
+def test_an_error_in_our_code_in_a_thread_of_the_model(monkeypatch):
     def in_thread(x):
         results = []
         thread = threading.Thread(target=lambda: results.append(x.cos() + 1))
@@ -219,8 +219,8 @@ OPAQUE = [of_custom, of_scripted_function, of_vmap, of_grad, of_vjp, of_pullback
 EACH = [pytest.param(name, use, id=f"{name}-{use.__name__}") for name, uses in USES.items() for use in uses]
 
 
-def assert_only_the_recording_is_lost(use):
-    """Run a model with one of our functions broken: its result, and how often its code runs, are as without us."""
+def assert_only_the_recording_stops(use):
+    """Run a model with one of our functions broken: its result, and how often its code runs, stay the same."""
     counted.clear()
     found = guarded(Function(use))
     runs = len(counted)
@@ -241,7 +241,7 @@ def test_every_call_of_the_tracer_is_guarded():
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("name", "use"), EACH)
-def test_an_error_of_ours_in_any_of_them_costs_the_recording_alone(name, use, when, monkeypatch):
+def test_an_error_in_a_call_method_only_stops_the_recording(name, use, when, monkeypatch):
     original = getattr(Tracer, name)
 
     def breaking(self, *arguments):
@@ -250,27 +250,27 @@ def test_an_error_of_ours_in_any_of_them_costs_the_recording_alone(name, use, wh
         raise RuntimeError("an insect")
 
     monkeypatch.setattr(Tracer, name, breaking)
-    assert_only_the_recording_is_lost(use)
+    assert_only_the_recording_stops(use)
 
 
 @pytest.mark.parametrize("use", OPAQUE)
-def test_an_error_of_ours_in_the_facts_about_a_call(use, monkeypatch):
+def test_an_error_in_our_facts_about_a_call(use, monkeypatch):
     for module in ("tracer", "opaque"):
         monkeypatch.setattr(f"pytest_torchlens.capture.{module}.custom_info", breaks)
-    assert_only_the_recording_is_lost(use)
+    assert_only_the_recording_stops(use)
 
 
 @pytest.mark.parametrize("use", [of_vmap, of_grad, of_vjp, of_pullback_in_vmap])
 @pytest.mark.parametrize("name", ["info_of", "tensors", "is_functorch_wrapped_tensor", "_InsideTransform.__init__"])
-def test_an_error_of_ours_inside_a_transform(name, use, monkeypatch):
+def test_an_error_in_our_code_inside_a_transform(name, use, monkeypatch):
     monkeypatch.setattr(f"pytest_torchlens.capture.opaque.{name}", breaks)
-    assert_only_the_recording_is_lost(use)
+    assert_only_the_recording_stops(use)
 
 
 @pytest.mark.parametrize("name", ["threads.SharedTracer.for_thread", "dispatch_watch.DispatchWatch.for_thread"])
-def test_an_error_of_ours_where_the_model_starts_a_thread(name, monkeypatch):
+def test_an_error_in_our_code_where_the_model_starts_a_thread(name, monkeypatch):
     monkeypatch.setattr(f"pytest_torchlens.capture.{name}", breaks)
-    assert_only_the_recording_is_lost(in_thread)
+    assert_only_the_recording_stops(in_thread)
 
 
 def of_untraced_operation(x):
@@ -279,13 +279,13 @@ def of_untraced_operation(x):
 
 
 @pytest.mark.parametrize("name", ["_name", "_stack", "Makers.note"])
-def test_an_error_of_ours_where_the_dispatcher_is_watched(name, monkeypatch):
+def test_an_error_in_our_code_where_the_dispatcher_is_watched(name, monkeypatch):
     monkeypatch.setattr(f"pytest_torchlens.capture.dispatch_watch.{name}", breaks)
-    assert_only_the_recording_is_lost(of_untraced_operation)
+    assert_only_the_recording_stops(of_untraced_operation)
 
 
 @pytest.mark.parametrize("name", list(USES))
-def test_errors_of_the_model_in_them_are_the_models(name):
+def test_errors_of_the_model_are_raised(name):
     def raises(x):
         raise ArithmeticError("the model's own")
 

@@ -1,4 +1,4 @@
-"""Layouts, shapes and results of many parts."""
+"""Layouts, shapes and results with many parts."""
 
 from __future__ import annotations
 

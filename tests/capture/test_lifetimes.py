@@ -1,4 +1,4 @@
-"""Memory that is freed, used again, grown, or looked at by an array that comes and goes."""
+"""Memory that is freed, reused, grown, or shared with an array that is freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that know each other, long chains, and modules nested as deep as Python lets them be."""
+"""Objects that reference each other, long chains, and modules nested as deep as Python allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.models import failures
 
 
 class Node:
-    """Knows its neighbours, and itself."""
+    """References its neighbours, and itself."""
 
     def __init__(self, value):
         self.value = value
@@ -59,14 +59,14 @@ def test_objects_that_know_each_other_are_entered_once():
 
 
 class SumOfNodes(torch.autograd.Function):
-    """Finds tensors in objects, and adds them up out of sight."""
+    """Finds tensors in objects, and adds them up in a custom function."""
 
     @staticmethod
     def forward(ctx, x, node):
         return torch.from_numpy(x.detach().numpy() + sum(other.value.numpy() for other in node.neighbours))
 
 
-def test_objects_that_know_each_other_are_put_together_again_as_they_were():
+def test_objects_that_reference_each_other_are_rebuilt():
     model = Function(lambda x: SumOfNodes.apply(x, everyone_knows_everyone(30)[3]))
     (*_, call) = record(model, (torch.ones(2),)).calls
     assert len(list(edges_in(call))) == 31

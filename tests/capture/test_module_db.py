@@ -38,7 +38,7 @@ def cases_of(name, training):
 
 
 def failures_of(name, training):
-    """Return how many inputs were tried, and what failed."""
+    """Return the number of inputs that were tried, and the failures."""
     found = [validate(*case) for case in cases_of(name, training)]
     return len(found), [failure for validation in found for failure in failures(validation.verdict)]
 

@@ -1,4 +1,4 @@
-"""Modules shared, reused, wrapped, replaced and called by their back doors: each call is counted where it belongs."""
+"""Modules shared, reused, wrapped, replaced and called in unusual ways: each call is counted for its module."""
 
 from __future__ import annotations
 

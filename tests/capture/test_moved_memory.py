@@ -1,4 +1,4 @@
-"""Memory that is elsewhere after a call, whose aliases went with it, memory that overlaps itself, tensors handed on."""
+"""Memory that a call moves with its aliases, memory that overlaps itself, tensors returned unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's own operator database, which no one here wrote: each operator in a one-line module, validated."""
+"""PyTorch's own operator database: each operator in a one-line module, validated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPERATORS = {name_of(op): op for op in op_db}
 
 
 def failures_of(name):
-    """Validate the operator's first sample; return what failed, as text."""
+    """Validate the operator's first sample; return the failures, as text."""
     op = OPERATORS[name]
     dtype = next(dtype for dtype in DTYPES if dtype in op.supported_dtypes("cpu"))
     torch.manual_seed(0)

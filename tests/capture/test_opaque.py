@@ -1,4 +1,4 @@
-"""Code that cannot be looked into: custom functions that leave torch, transforms, scripted modules, the compiler."""
+"""Opaque code: custom functions that leave torch, transforms, scripted modules, the compiler."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_tensors_in_objects_are_parents(kind):
 
 
 class CountsItsCalls(torch.autograd.Function):
-    """Its write to a counter is no way from its input to its output, which goes by Python."""
+    """Writes to a counter, which is not on the path from its input to its output: that goes through Python."""
 
     count = torch.zeros(1)
 
@@ -87,7 +87,7 @@ def test_a_write_inside_a_custom_function_hides_no_parent():
 
 
 class FillsByPointer(torch.autograd.Function):
-    """Stands for a kernel of a C++ extension, which writes to memory that it is given."""
+    """Imitates a kernel of a C++ extension, which writes to its argument's memory."""
 
     @staticmethod
     def forward(ctx, x):
@@ -97,7 +97,7 @@ class FillsByPointer(torch.autograd.Function):
         return out
 
 
-def test_memory_filled_out_of_sight_makes_the_function_an_operation():
+def test_memory_filled_by_pointer_makes_the_function_an_operation():
     found = validate(Function(lambda x: FillsByPointer.apply(x) + 1), (torch.arange(1.0, 4.0),))
     assert found, found.verdict
     assert found.history["fillsbypointer_1"].parent_layers == ("input_1_0",)
@@ -261,7 +261,7 @@ class Scaled(nn.Module):
     """
 )
 class ScriptedInTraining(nn.Module):
-    """What a scripted module writes to its running mean is read afterwards."""
+    """Reads the running mean after a scripted module has written to it."""
 
     def __init__(self):
         super().__init__()
@@ -273,7 +273,7 @@ class ScriptedInTraining(nn.Module):
 
 
 class AddsUp(nn.Module):
-    """In evaluation too it writes to its buffer."""
+    """Writes to its buffer in evaluation too."""
 
     def __init__(self):
         super().__init__()

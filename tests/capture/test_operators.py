@@ -1,4 +1,4 @@
-"""Operators of other libraries, and writes that their schemas alone tell of."""
+"""Operators of other libraries, and writes that only their schemas declare."""
 
 from __future__ import annotations
 

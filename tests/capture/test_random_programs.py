@@ -1,4 +1,4 @@
-"""Random programs: recorded as they run plainly, proved right, and with no edge less than the results depend on."""
+"""Random programs: the recorded run equals a plain run, validates, and has every edge that the results depend on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS = hypothesis.settings(
 
 
 def run(program, call=torch.nn.Module.__call__, change_of=None):
-    """Return what a call returned and everything it left behind; the named source is changed before."""
+    """Change the named source, run, and return the result and the whole state afterwards."""
     model, inputs = program.build()
     if change_of is not None:
         change(sources_of(model, inputs)[change_of])

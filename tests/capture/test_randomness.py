@@ -1,4 +1,4 @@
-"""Random numbers: a traced run draws what a plain one would, and a replay draws them again."""
+"""Random numbers: a traced run draws the same as a plain run, and a replay draws them again."""
 
 from __future__ import annotations
 

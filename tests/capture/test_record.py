@@ -1,4 +1,4 @@
-"""What a recording holds, and that making it changes nothing."""
+"""The contents of a recording; recording changes nothing."""
 
 from __future__ import annotations
 

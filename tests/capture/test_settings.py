@@ -1,4 +1,4 @@
-"""Modes and settings inside forward are in force again when its operations are replayed."""
+"""Modes and settings inside forward are restored when its operations are replayed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def a_mode_of_its_own(x):
 
 
 class Doubling(TorchFunctionMode):
-    """Has its say in what sines are."""
+    """A tensor subclass that changes the sine."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""State that forward changes, random numbers, memory: after a traced run all is as after one plain run."""
+"""State that forward changes, random numbers, memory: a traced run leaves the same as one plain run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that runs in threads of the model's own."""
+"""Code that runs in threads that the model starts."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_an_operator_may_wait_for_a_thread_of_the_model():
     assert sorted(names) == ["exp", "relu", "relu_in_a_pool"]
 
 
-def test_a_thread_that_cannot_start_is_left_as_it_was():
+def test_a_thread_that_cannot_start_is_restored():
     left = []
 
     def forward(x):
@@ -239,7 +239,7 @@ def test_a_thread_that_cannot_start_is_left_as_it_was():
     assert left == [False]
 
 
-def test_a_thread_that_an_operator_started_is_out_of_sight_later():
+def test_a_thread_that_an_operator_started_is_not_recorded_later():
     def forward(x):
         with ThreadPoolExecutor(1) as pool:
             POOLS.append(pool)

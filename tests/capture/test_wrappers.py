@@ -1,4 +1,4 @@
-"""Wrappers of PyTorch's around a model, and layers that learn their shape from the first input."""
+"""PyTorch's wrappers around a model, and lazy layers."""
 
 from __future__ import annotations
 

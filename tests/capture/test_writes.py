@@ -1,4 +1,4 @@
-"""Writes through views: found by the bytes that they hit, and each looked at no more often than it must be."""
+"""Writes through views: found by their bytes, and searched only where they can overlap."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_writes_through_views_are_not_all_looked_at_again_for_each(loop, monkeyp
 
 
 def test_a_view_taken_while_a_write_is_under_way_elsewhere_sees_what_it_saw():
-    """The reads of one call are those of its moment, whenever they are asked for."""
+    """A call's reads stay those of its time, however late they are looked up."""
 
     def forward(x):
         t = torch.zeros(3)

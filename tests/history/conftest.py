@@ -1,4 +1,4 @@
-"""A history with gradients, and the folder that it was saved in."""
+"""A history with gradients, and the folder that it is saved in."""
 
 from __future__ import annotations
 

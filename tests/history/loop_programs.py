@@ -1,4 +1,4 @@
-"""Small models with their layers written beside them.
+"""Small models, each with its layers.
 
 A graph is the operations in the order in which they ran, by short label: ``relu_1:2`` is the second pass of the first
 ReLU layer, ``relu_1`` the only one.
@@ -28,7 +28,7 @@ class Program:
 
 
 class Programs(dict):
-    """Programs by name; a decorator enters them."""
+    """Programs by name; a decorator adds them."""
 
     def add(self, layers, inputs=lambda: (torch.rand(1, 4),)):
         def enter(code):
@@ -56,7 +56,7 @@ def trace(model, *inputs):
 
 
 class Nested(nn.Module):
-    """A model inside others, `levels` deep."""
+    """A model nested in `levels` others."""
 
     def __init__(self, model, levels):
         super().__init__()
@@ -67,13 +67,13 @@ class Nested(nn.Module):
 
 
 def an_assert(x):
-    """Stands here because pytest rewrites the assertions of test files."""
+    """Is defined in this module because pytest rewrites the assertions of test files."""
     assert x.sum() > 0, "it is positive"
     return x + 1
 
 
 def assertions(x):
-    """Stands here for the same reason."""
+    """Is defined in this module for the same reason."""
     assert x.sum() > 0
     torch._assert(x.mean() > 0, "positive")
     return x + 1

@@ -1,4 +1,4 @@
-"""Loops whose passes take different branches or leave steps out, and functions that call themselves."""
+"""Loops whose passes take different branches or skip steps, and recursive functions."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class AStackRunTwiceWithAStepOfItsSecondLayer(nn.Module):
         return x
 
 
-# -- functions and modules that call themselves ----------------------------------------------------------------
+# -- recursive functions and modules ---------------------------------------------------------------------------
 
 
 @PROGRAMS.add("""getitem_1:1 getitem_2:1 add_1:1 tanh_1:1 getitem_1:2 getitem_2:2 add_1:2 tanh_1:2

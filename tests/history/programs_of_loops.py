@@ -1,4 +1,4 @@
-"""Loops without parameters, and what looks like one."""
+"""Loops without parameters, and programs that look like loops."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def product_from_one_on(x):
     cos_1:2 sum_2:2 div_1:2 mul_1:2 add_1:2 mul_2:2 sub_1:2 sum_1:3 div_2:2 mul_3:2 add_2:2
     cos_1:3 sum_2:3 div_1:3 mul_1:3 add_1:3 mul_2:3 sub_1:3 sum_1:4 div_2:3 mul_3:3 add_2:3""")
 def one_body_with_two_equal_updates(r):
-    """Conjugate gradients: two places of the body divide, multiply and add."""
+    """Conjugate gradients: the body divides, multiplies and adds at two places."""
     x = p = r
     size = r.sum()
     for _ in range(3):

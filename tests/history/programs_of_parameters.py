@@ -104,7 +104,7 @@ class LoopsThatShareALayer(OneLinear):
 
 @PROGRAMS.add("linear_1 relu_1 t_1 linear_2")
 class TiedAutoEncoder(OneLinear):
-    """The decoder works on the transposed weight: another layer than the encoder."""
+    """The decoder uses the transposed weight: it is a different layer from the encoder."""
 
     def forward(self, x):
         return F.linear(torch.relu(self.fc(x)), self.fc.weight.t())
@@ -208,7 +208,7 @@ class LSTMOverTime(nn.Module):
 
 @PROGRAMS.add("linear_1 zeros_1 add_1:1 tanh_1:1 linear_2:1 add_1:2 tanh_1:2 linear_2:2 add_1:3 tanh_1:3")
 class FixedPoint(nn.Module):
-    """Like a deep equilibrium model: z = tanh(W z + U x) until it stands still."""
+    """Like a deep equilibrium model: z = tanh(W z + U x) until it converges."""
 
     def __init__(self):
         super().__init__()
@@ -269,7 +269,7 @@ class ElmanCell(nn.Module):
     lambda: (torch.rand(2, 1, 4),),
 )
 class GateOfABuffer(nn.Module):
-    """A gate over a state that is a buffer first."""
+    """A gate over a state that is a buffer at first."""
 
     def __init__(self):
         super().__init__()
@@ -332,7 +332,7 @@ class BesideWhatDescendsFromTheInput(Generator):
     lambda: (torch.rand(2, 1, 4),),
 )
 class LearnedFirstState(Generator):
-    """The state that the first pass is given is no weight of its layer."""
+    """The initial state that the first pass reads is not a weight of its layer."""
 
     def forward(self, x):
         h = self.state

@@ -1,4 +1,4 @@
-"""Which lines conditions led to where one stands in another, and how a value is followed by its names."""
+"""Lines taken by nested conditions, and values that are followed through names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models defined in a cell of IPython: no file, but source that `linecache` has."""
+"""Models defined in a cell of IPython: they have no file, but `linecache` has their source."""
 
 from __future__ import annotations
 

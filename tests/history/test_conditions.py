@@ -1,4 +1,4 @@
-"""Conditions of every shape are found: a name, a call, `not`, `or`; what is asked wrongly is answered in a sentence."""
+"""Conditions of every shape are found: a name, a call, `not`, `or`; wrong keys give an error that is a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Truth tests, branches, and loops that data decide."""
+"""Truth tests, branches, and loops that depend on data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.models import Function
 
 
 def line(function, offset):
-    """Return the number of a line of a function, its ``def`` being 0."""
+    """Return the number of a line of a function, counted from its ``def`` as 0."""
     return function.__code__.co_firstlineno + offset
 
 
@@ -122,7 +122,7 @@ def test_the_line_and_the_operation_that_was_asked():
 
 def test_lines_taken_and_not_taken():
     history = trace(Function(an_else), torch.ones(2))
-    # the `elif` itself is in the `else` of the first `if`, and was gone into; what it leaves out was not
+    # the `elif` is in the `else` of the first `if`, which was taken; the branch that the `elif` skips was not
     assert history.lines_taken[__file__] == [line(an_else, i) for i in (3, 4, 5)]
     assert history.lines_not_taken[__file__] == [line(an_else, i) for i in (2, 6)]
 

@@ -1,4 +1,4 @@
-"""Saved histories that are damaged, or made to do harm: a clear error, and nothing is run or read elsewhere."""
+"""Damaged and malicious saved histories give a clear error; nothing is run, and no other file is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def op_of(content, place):
 
 
 def nested(depth):
-    """Modules inside each other, which no network has."""
+    """Return modules nested deeper than in any real network."""
     addresses = ["m" + ".m" * level for level in range(depth)]
     return [{"address": outer, "module_type": "M", "children": [outer + ".m"]} for outer in addresses[:-1]] + [
         {"address": addresses[-1], "module_type": "M"}
@@ -54,11 +54,11 @@ DAMAGE = {
     "cycle": (lambda c: c["history"]["operations"][0].update(parent_layers=["output_1_10"]), "does not come before"),
     "child": (
         lambda c: c["history"]["operations"][0].update(child_layers=["x"]),
-        "read by 'x', which does not exist or",
+        "read by 'x', which does not exist",
     ),
     "frames": (
         lambda c: c["stacks"].update(linear_1_1=[999]),
-        "call stack of 'linear_1_1' refers to frames that do not",
+        "call stack of 'linear_1_1' refers to frames that",
     ),
     "layer-list": (lambda c: c["history"]["layer_list"].append("y"), "layer_list has 'y'"),
     "modules": (lambda c: c["history"]["modules"][1].update(children=["inner"]), "'inner' cannot contain 'inner'"),
@@ -289,7 +289,7 @@ ODD = st.one_of(
 
 
 def places(value, path=()):
-    """Yield the way to every part of a JSON value."""
+    """Yield the path to every part of a JSON value."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
@@ -331,7 +331,7 @@ def test_each_parameter_of_an_operation_has_a_shape(folder, tmp_path):
 
 
 def use_all(loaded):
-    """Ask for everything that can be asked for."""
+    """Use every attribute of a history."""
     assert str(loaded)
     assert loaded._repr_html_()
     assert loaded.record()

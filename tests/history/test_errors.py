@@ -1,4 +1,4 @@
-"""What a user may get wrong: each gets an error that names the thing, the reason and what to do."""
+"""User errors: each message names what is wrong, the reason, and what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.models import RecurrentNetwork
 
 
 class Watched(nn.Module):
-    """Knows whether it has run."""
+    """Records whether it has run."""
 
     def __init__(self):
         super().__init__()

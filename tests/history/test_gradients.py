@@ -123,7 +123,7 @@ def test_create_graph_leaves_no_graph_in_what_is_saved():
     assert not history["conv2d_1"].grad_contents.requires_grad
 
 
-# -- written in place ----------------------------------------------------------------------------------------------
+# -- in-place writes -----------------------------------------------------------------------------------------------
 
 WEIGHT = torch.tensor([1.0, 10.0, 100.0, 1000.0])
 
@@ -180,7 +180,7 @@ def base_overwritten(x):
 
 
 IN_PLACE = {
-    # each worked out by hand: the derivative of the result by what the operation gave, as it was then
+    # worked out by hand: the derivative of the result by the output of each operation at that time
     view_then_base: {"mul_1": [1, 30, 300, 3000], "getitem_1": [30, 300, 3000], "mul_2": [10, 100, 1000]},
     view_read_before_and_after: {
         "mul_1": [0, 35, 305, 3005], "getitem_1": [35, 305, 3005], "mul_2": [1, 1, 1], "mul_3": [10, 100, 1000],

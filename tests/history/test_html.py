@@ -1,4 +1,4 @@
-"""What notebooks show: the same facts as text has, well-formed, with names from models escaped."""
+"""The HTML for notebooks has the same facts as the text, is well-formed, and escapes names from models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of several passes: labels, printing, look-up and rolled edges, as the paper's examples have them."""
+"""Layers of several passes: labels, printing, look-up and rolled edges, as in the paper's examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python 3.10 keeps lines of instructions and no columns, as does ``-X no_debug_ranges``: less is said, none wrong."""
+"""Python 3.10 and ``-X no_debug_ranges`` keep lines of instructions but no columns: records say less, nothing wrong."""
 
 from __future__ import annotations
 

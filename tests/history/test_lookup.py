@@ -1,4 +1,4 @@
-"""Keys that several things go by: labels, short labels, modules, modules with several outputs, odd addresses."""
+"""Keys that match several operations: labels, short labels, modules, modules with several outputs, odd addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest_torchlens as tl
 
 
 class Named(nn.Module):
-    """Modules under the names given; `forward` gets them by name."""
+    """Modules under given names; `forward` finds them by name."""
 
     def __init__(self, forward, **modules):
         super().__init__()

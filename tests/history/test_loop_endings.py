@@ -1,4 +1,4 @@
-"""What decides when a loop ends, by whatever way it goes; and functions that call themselves."""
+"""The values that decide when a loop ends, through names, calls and branches; and recursive functions."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_decides_the_passes(code, expected):
     assert {said.partition(",")[0].rpartition("_")[0] for said in loop.decided_by} == expected
 
 
-# -- functions that call themselves ----------------------------------------------------------------------------
+# -- recursive functions ---------------------------------------------------------------------------------------
 
 
 def until_negative(x):

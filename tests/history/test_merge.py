@@ -1,4 +1,4 @@
-"""Two passes as one graph where a branch is in a loop: the passes of the loop are told apart."""
+"""Two passes as one graph if a branch is in a loop: the passes of the loop stay separate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be merged: passes of one model, whatever branches they took; and what cannot."""
+"""Passes of one model can be merged, whatever branches they took; other passes cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels, printing, indexing and selecting, as the examples of the paper's READMEs have them."""
+"""Labels, printing, indexing and selecting, as in the examples of the paper's READMEs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_has_no_gradient_function_names_none():
 
 
 class Frozen(nn.Module):
-    """Two layers with one weight, which counts once; all of one layer frozen, the bias of another."""
+    """Two layers share a weight, which counts once; one layer is frozen, and the bias of another."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Conditions that hang on a number, on a part of a condition, or on what a function returned."""
+"""Conditions that depend on a number, on a part of a condition, or on the result of a function."""
 
 from __future__ import annotations
 

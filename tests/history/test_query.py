@@ -1,4 +1,4 @@
-"""Finding layers, walking the graph, and handing it to pandas and networkx."""
+"""Finding layers, walking the graph, and converting it for pandas and networkx."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.models import RecurrentNetwork
 
 
 class Pools(nn.Module):
-    """Two pooling layers, of which one follows a ReLU; half precision; a block of its own."""
+    """Two pooling layers, one after a ReLU; half precision; a submodule."""
 
     def __init__(self):
         super().__init__()

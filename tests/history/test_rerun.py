@@ -1,4 +1,4 @@
-"""The same model again, on another input, and where its graph then differs."""
+"""`rerun` on another input, and the differences of its graph."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def differences(forward, first, second, *modules):
 
 
 class Stages(nn.Module):
-    """A model whose forward is given its modules."""
+    """A model whose forward gets its modules."""
 
     def __init__(self, forward, *modules):
         super().__init__()

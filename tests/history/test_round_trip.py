@@ -1,4 +1,4 @@
-"""Twelve models of different kinds: their histories hold together, and survive the way through the disk."""
+"""Twelve models of different kinds: their histories are consistent, and the same after saving and loading."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_graph(history: tl.ModelHistory) -> None:
 
 
 def check_table(history: tl.ModelHistory, model: torch.nn.Module) -> None:
-    """Fields of the table are what the model and the saved tensors say."""
+    """Fields of the table agree with the model and the saved tensors."""
     for op in history.operations:
         tensor = op.tensor_contents
         if tensor is not None and tensor.layout is torch.strided and not tensor.is_nested:

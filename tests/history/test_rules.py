@@ -1,4 +1,4 @@
-"""The three rules of what is one layer, on models of a few lines with their layers written out."""
+"""The three rules for layers, on models of a few lines with their expected layers."""
 
 from __future__ import annotations
 

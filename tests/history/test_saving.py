@@ -1,4 +1,4 @@
-"""What is done to activations when they are saved, and their gradients."""
+"""The options for saving activations and their gradients."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class NetworkOrganizationDemo(nn.Module):
 
 @pytest.fixture
 def in_a_folder(tmp_path, monkeypatch):
-    """Drawings land in the working folder."""
+    """Run in a temporary folder, which drawings are written to."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pytest_torchlens.draw.drawing.render", lambda dot, _format, **_: dot.encode())
     return tmp_path

@@ -1,4 +1,4 @@
-"""Equal streams side by side in a loop: each is a layer of its own, whatever they read of each other."""
+"""Equal parallel streams in a loop: each has its own layers, even if they read each other."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def history(model):
     return tl.log_forward_pass(model, torch.ones(2, 2), random_seed=3)
 
 
-# Fields that most operations of the model have in common; each operation below lists where it differs.
+# Fields that are equal for most operations of the model; each operation below lists the others.
 COMMON = {
     "layer_type_num": 1, "pass_num": 1, "layer_passes_total": 1, "same_layer_operations": (),
     "tensor_shape": (2,), "tensor_dtype": "torch.float32", "tensor_fsize": 8,

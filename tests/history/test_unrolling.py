@@ -1,4 +1,4 @@
-"""What must hold of every loop: random bodies, unrolled, in company, renamed."""
+"""Properties of every loop: random bodies, unrolled, next to other models, renamed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BINARY = ["+", "-", "*"]
 def bodies(draw):
     """Draw a loop body over a variable ``x`` and the input ``a``: each step reads earlier steps, each function once.
 
-    The last step is the new ``x`` and hangs on the old one by a chain through all steps.
+    The last step is the new ``x``; it depends on the old one by a chain through all steps.
     """
     functions = draw(st.permutations(UNARY))[: draw(st.integers(2, 8))]
     lines = ["t0 = x"]
@@ -75,7 +75,7 @@ def test_inside_other_modules_the_layers_are_the_same(body, passes, style, level
 
 
 class Beside(nn.Module):
-    """A model, and things that have nothing to do with it."""
+    """A model, and other operations unrelated to it."""
 
     def __init__(self, model, others):
         super().__init__()
@@ -103,7 +103,7 @@ def test_unrelated_parts_change_nothing(body, passes, style, others):
 
 @st.composite
 def masks(draw):
-    """Draw for each step of a body the passes that take it; one step is taken by all."""
+    """Draw for each step of a body the passes that run it; all passes run one of the steps."""
     passes, steps = draw(st.integers(2, 6)), draw(st.integers(1, 5))
     found = [draw(st.lists(st.booleans(), min_size=passes, max_size=passes)) for _ in range(steps)]
     found.insert(draw(st.integers(0, steps)), [True] * passes)
@@ -111,7 +111,7 @@ def masks(draw):
 
 
 def with_steps_left_out(steps, first):
-    """Return a function whose loop takes each step in the passes that its mask says."""
+    """Return a function whose loop runs each step in the passes that its mask selects."""
     lines = [f"    if {mask}[i]: x = {name}" for name, mask in steps.items()]
     source = "\n".join(
         ["def forward(x, fc=None):", *first, f"  for i in range({len(mask_of(steps))}):", *lines, "  return x"]

@@ -55,8 +55,18 @@ print(json.dumps([sorted(set(sys.modules) - before), sys.path == path]))
 """
 """Prints what the plugin's engine loads beside what torch loads by itself, and whether `sys.path` is as it was."""
 UNNEEDED = {
+    "PIL",
     "distutils",
+    "graphviz",
+    "jinja2",
+    "psutil",
+    "pytest_torchlens.draw",
+    "pytest_torchlens.plugin",
+    "pytest_torchlens.recorder",
+    "pytest_torchlens.report",
+    "pytest_torchlens.run.worker",
     "setuptools",
+    "tabulate",
     "timm",
     "torch._dynamo",
     "torch.utils.benchmark",

@@ -141,15 +141,15 @@ def test_what_an_interpreter_last_said_is_why_it_does_not_run(tmp_path: Path, pr
     _script(tmp_path, "echo 'starting' >&2; echo 'libpython is gone' >&2; exit 1")
     result = against(project, str(tmp_path / "python"))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*python is no Python interpreter that runs: libpython is gone"])
+    result.stderr.fnmatch_lines(["*expected a Python interpreter, got *python: libpython is gone"])
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nowhere/python", "there is no 'nowhere/python'; name an interpreter*"),
-        ("zoo", "*zoo is a folder; name the interpreter"),
-        ("zoo/net.yaml", "*net.yaml is no Python interpreter that runs: *"),
+        ("nowhere/python", "expected a Python interpreter such as *, got 'nowhere/python'"),
+        ("zoo", "expected a Python interpreter, got the folder *zoo"),
+        ("zoo/net.yaml", "expected a Python interpreter, got *net.yaml: *"),
     ],
 )
 def test_what_is_no_interpreter_is_a_usage_error(name: str, said: str, project: pytest.Pytester):

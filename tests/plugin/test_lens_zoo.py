@@ -252,8 +252,8 @@ def test_an_unexpected_pass_fails(pytester: pytest.Pytester, tiny_zoo):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("cdua", "--lens-device: 'cdua' is no device; did you mean 'cuda'?"),
-        ("meta", "--lens-device: tensors on meta have no values to record; write cpu or cuda"),
+        ("cdua", "--lens-device: expected a device, got 'cdua'; did you mean 'cuda'?"),
+        ("meta", "--lens-device: expected a device such as cpu or cuda, got 'meta', *"),
         ("cuda:77", "--lens-device: torch * has no device cuda:77 on this machine: *"),
     ],
 )

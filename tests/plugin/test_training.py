@@ -72,7 +72,7 @@ def test_left_as_found():
     result.stdout.fnmatch_lines(
         [
             "*ExpectationError: step 7, parameter gradient of 'fc.weight': * of 32 values are NaN or infinite*",
-            "loss: of 3 losses the first 1 are 1 in the mean, the last 1 3;*",
+            "loss: of 3 losses, the first 1 have the mean 1, the last 1 3;*",
         ]
     )
     # The frames of the recorder are no part of what a person has to read.
@@ -147,7 +147,7 @@ def test_by_a_fixture(tracked, number, request):
         [
             "*ExpectationError: step 3, parameter gradient of 'Net.fc.weight': * of 32 values*",
             "loss: of 12 losses*",
-            "no_nan looked at nothing*",
+            "no_nan had nothing to check*",
         ]
     )
 

@@ -154,7 +154,7 @@ def test_a_decrease_is_from_the_first_to_the_last_quarter(expected: object, fail
     if not fails:
         recorder.close()
         return
-    with pytest.raises(ExpectationError, match=r"expected loss_decreases=>90%, found 50\.00%"):
+    with pytest.raises(ExpectationError, match=r"expected loss_decreases=>90%, got 50\.00%"):
         recorder.close()
 
 
@@ -163,7 +163,7 @@ def test_a_loss_that_does_not_decrease():
     recorder.expect(loss_decreases=True)
     for _ in range(10):
         recorder.step(loss=torch.tensor(2.0))
-    with pytest.raises(ExpectationError, match="the first 2 are 2 in the mean, the last 2 2"):
+    with pytest.raises(ExpectationError, match="the first 2 have the mean 2, the last 2 2"):
         recorder.close()
 
 
@@ -187,8 +187,8 @@ def test_losses_that_are_not_finite_do_not_decrease(bad: float, place: int):
         ({"dead_units": "<5%"}, "no output of a layer"),
         ({"update_ratio": "<1"}, "no update of a weight"),
         ({"parameters_move": True}, "no update was read"),
-        ({"loss_decreases": True}, "tell the loss of each step"),
-        ({"loss": "<1"}, "tell it: rec.step"),
+        ({"loss_decreases": True}, "pass the loss of each step"),
+        ({"loss": "<1"}, "pass it: rec.step"),
     ],
 )
 def test_an_expectation_that_looked_at_nothing_fails(expected: dict, hint: str):
@@ -286,10 +286,10 @@ def test_parameters_that_are_all_nan_do_not_move():
 @pytest.mark.parametrize(
     ("expected", "hint"),
     [
-        ({"no_nan": True, "layers": "nosuch*"}, r"no tracked item fits 'nosuch\*'; 19 are known"),
-        ({"dead_units": "<90%", "layers": "rely"}, "no tracked item fits 'rely'; did you mean 'relu'"),
-        ({"grad_norm": "<1e3", "layers": "last"}, "no tracked item fits 'last'; did you mean 'last.grad'"),
-        ({"loss": "<10", "layers": "last"}, "no tracked item fits 'last'; known are loss"),
+        ({"no_nan": True, "layers": "nosuch*"}, r"no tracked item matches 'nosuch\*'; 19 are known"),
+        ({"dead_units": "<90%", "layers": "rely"}, "no tracked item matches 'rely'; did you mean 'relu'"),
+        ({"grad_norm": "<1e3", "layers": "last"}, "no tracked item matches 'last'; did you mean 'last.grad'"),
+        ({"loss": "<10", "layers": "last"}, "no tracked item matches 'last'; known are loss"),
         ({"update_ratio": "<1", "layers": "*.bias.update"}, "no update of a weight"),
     ],
 )
@@ -299,7 +299,7 @@ def test_layers_that_fit_nothing_that_is_looked_at(expected: dict, hint: str):
     recorder.track_parameters(model)
     recorder.expect(**expected)
     train(model, 2, recorder)
-    with pytest.raises(ExpectationError, match=f"looked at nothing: {hint}"):
+    with pytest.raises(ExpectationError, match=f"had nothing to check: {hint}"):
         recorder.close()
 
 

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from pytest_torchlens.baseline.policy import Policy
+from pytest_torchlens.capture import record
+from pytest_torchlens.measure.flops import CountOnce
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 from pytest_torchlens.run import RunOptions
@@ -191,6 +197,57 @@ def test_a_report_says_what_the_model_costs(tmp_path: Path):
     assert len(report.measurements.operations) == report.history.num_operations
     assert report.notes == ()
     assert run_case(case(lambda: nn.Linear(4, 3)), RunOptions()).report.measurements is None
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[FlopCounterMode]:
+    """Every use of PyTorch's counter."""
+    found: list[FlopCounterMode] = []
+    enter = FlopCounterMode.__enter__
+    monkeypatch.setattr(FlopCounterMode, "__enter__", lambda counter: found.append(counter) or enter(counter))
+    return found
+
+
+def test_floating_point_operations_are_counted_once(tmp_path: Path, counted: list[FlopCounterMode]):
+    folders = {name: str(tmp_path / name) for name in ("folder", "pending", "activations")}
+    options = RunOptions(validate=True, folder=tmp_path / "report", baseline=Policy(**folders))
+    report = run_case(case(lambda: nn.Linear(4, 3)), options).report
+    assert (report.stage, report.notes) == (Stage.DONE, ())
+    assert report.comparison is not None
+    assert report.measurements.operation_flops == (2 * 2 * 4 * 3,)
+    assert report.flops == report.measurements.flops == 48
+    assert len(counted) == 1
+
+
+CLEARS_THE_PATH = """
+import sys
+from pathlib import Path
+from torch import nn
+from pytest_torchlens.run import RunOptions, run_case
+from tests.run.test_run_case import case
+
+class ClearsThePath(nn.Linear):
+    def forward(self, x):
+        sys.path.clear()
+        return super().forward(x)
+
+assert not {"graphviz", "tabulate"} & set(sys.modules)
+report = run_case(case(lambda: ClearsThePath(4, 3)), RunOptions(folder=Path(sys.argv[1]))).report
+print(report.outcome.value, report.graph)
+"""
+
+
+def test_a_model_that_clears_the_path_is_drawn(tmp_path: Path):
+    command = [sys.executable, "-c", CLEARS_THE_PATH, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("passed models/mine/model.svg\n", "")
+
+
+def test_calls_of_other_shapes_are_counted_again(counted: list[FlopCounterMode]):
+    count = CountOnce()
+    small, large = (record(nn.Linear(4, 3), (torch.ones(rows, 4),)) for rows in (2, 5))
+    assert [count(small), count(small), count(large)] == [(48,), (48,), (120,)]
+    assert len(counted) == 2
 
 
 def test_what_differs_from_pass_to_pass_has_no_cost(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""A catalogue of damage to a record, each applied to one operation; with the part and operations that must name it."""
+"""A catalogue of damage to a record, each applied to one operation, with the part and operations that must name it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Scene:
         self.nodes = [node for node in history.nodes if node.number == number]
 
     def earlier(self) -> list[Value]:
-        """Return the values that there are before the operation, latest first."""
+        """Return the values that exist before the operation, latest first."""
         made = [value for call in self.recording.calls[: self.number] for value in call.outputs]
         return [*reversed(made), *(source.value for source in self.recording.sources)]
 
@@ -57,7 +57,7 @@ KINDS: dict[str, Damage] = {}
 
 
 def kind(damage: Damage) -> Damage:
-    """Enter a kind of damage: it returns part and operations that must be named, None where it cannot be done."""
+    """Register a kind of damage: it returns the part and operations to report; None if it does not apply."""
     KINDS[damage.__name__.replace("_", " ")] = damage
     return damage
 
@@ -299,7 +299,7 @@ def write_in_place_forgotten(scene):
 
 @kind
 def write_in_place_undone(scene):
-    """Replace the function by one that gives the same without writing."""
+    """Replace the function by one with the same result that does not write."""
     if not scene.call.writes or scene.call.info.name not in INSTEAD_OF_WRITING:
         return None
     scene.call.info = info_of(INSTEAD_OF_WRITING[scene.call.info.name])
@@ -310,5 +310,5 @@ INSTEAD_OF_WRITING = {"add_": torch.add, "mul_": torch.mul, "relu_": torch.relu,
 
 
 def later_labels(scene):
-    """Return the operations from this one on: it is the first that reads the tensor which differs."""
+    """Return the operations from this one on: the first that reads the different tensor may be any of them."""
     return {scene.history.label(number) for number in range(scene.number, len(scene.recording.calls))}

@@ -1,4 +1,4 @@
-"""What the recorder itself computes about a custom autograd function is not taken for the model's doing."""
+"""The recorder's own operations on a custom autograd function are not recorded as the model's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recorded of gradients is what the replay gives, but for what no call says."""
+"""Recorded gradient flags equal the replayed ones, except where code without a recorded call sets them."""
 
 from __future__ import annotations
 

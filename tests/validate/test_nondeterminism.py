@@ -1,4 +1,4 @@
-"""Operations that do not repeat themselves: found by repeating, held to a tolerance, counted apart."""
+"""Operations that do not repeat themselves: found by repeating, compared by a tolerance, counted separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be read but once is read once; nothing is said to be proven where nothing was checked."""
+"""Inputs that can be read only once are read once; a part that checked nothing has not passed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = torch.ones(2)
 
 
 class Stream:
-    """An object around what cannot go back."""
+    """An object around a single-use iterator."""
 
     def __init__(self, pipe):
         self.pipe = pipe
@@ -91,7 +91,7 @@ EMPTY = {"nothing": lambda x: None, "a number": lambda x: 3, "a generator": gene
 
 
 @pytest.mark.parametrize("forward", EMPTY.values(), ids=EMPTY)
-def test_where_nothing_was_checked_nothing_has_passed(forward):
+def test_a_part_that_checked_nothing_has_not_passed(forward):
     found = validate(Function(forward), (X,))
     assert not found
     assert found.verdict.status is Status.NOT_APPLICABLE

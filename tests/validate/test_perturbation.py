@@ -1,4 +1,4 @@
-"""Perturbation: what it finds, and which reasons excuse an edge: each in both directions."""
+"""Perturbation: the edges that it finds, and the reasons that excuse an edge, each in both directions."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ MANY = {
 
 
 @pytest.mark.parametrize("join", MANY.values(), ids=MANY)
-def test_many_arguments_are_each_seen_to_matter(join):
+def test_each_of_many_arguments_matters(join):
     part = perturbed(lambda x: join([x * number for number in range(1, 9)]))
     assert (part.failures, part.exempt) == ((), {})
 
@@ -206,7 +206,7 @@ def keep(boxes):
 
 
 @pytest.mark.parametrize("boxes", [1, 2, 40])
-def test_boxes_that_are_all_kept_are_told_to_matter(boxes):
+def test_boxes_that_are_all_selected_matter(boxes):
     part = perturbed(lambda x: keep(boxes) + x.sum())
     assert part.failures == ()
     assert part.exempt.get("single element", 0) == (2 if boxes == 1 else 0)

@@ -1,4 +1,4 @@
-"""Validation puts back what objects, functions, classes, buffers, files and caches hold, or says what it could not."""
+"""Validation restores objects, functions, classes, buffers, files and caches, or reports what it could not restore."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Calls:
 
 
 class Counts:
-    """An iterator written in Python: what it has read is an attribute."""
+    """An iterator written in Python: its position is an attribute."""
 
     def __init__(self):
         self.at = 0
@@ -174,7 +174,7 @@ HELD = {
 
 
 class Holds(nn.Module):
-    """Holds a thing, and gives what comes of using it."""
+    """Holds an object, and uses it in its forward."""
 
     def __init__(self, held, use):
         super().__init__()
@@ -187,7 +187,7 @@ class Holds(nn.Module):
 
 @pytest.mark.parametrize("where", ["attribute", "input"])
 @pytest.mark.parametrize(("build", "use", "facts"), HELD.values(), ids=HELD)
-def test_a_thing_that_forward_changes_is_left_as_it_was(build, use, facts, where):
+def test_an_object_that_forward_changes_is_restored(build, use, facts, where):
     held = build()
     before = facts(held)
     model, args = (Holds(held, use), (X,)) if where == "attribute" else (Function(lambda x, h: x * use(h)), (X, held))
@@ -207,7 +207,7 @@ def test_a_file_is_read_again_from_where_it_stood(tmp_path):
         assert numbers.tell() == before
 
 
-def test_a_mapped_file_is_left_as_it_was(tmp_path):
+def test_a_mapped_file_is_restored(tmp_path):
     mapped = np.memmap(tmp_path / "values", "float32", "w+", shape=(3,))
     assert validate(Holds(mapped, lambda h: put(h, 0, h[0] + 1)), (X,))
     assert mapped.tolist() == [0, 0, 0]
@@ -216,7 +216,7 @@ def test_a_mapped_file_is_left_as_it_was(tmp_path):
 VARIABLE = contextvars.ContextVar("VARIABLE", default=0)
 
 
-def test_context_variables_and_settings_of_pytorch_are_left_as_they_were():
+def test_context_variables_and_settings_of_pytorch_are_restored():
     def forward(x):
         VARIABLE.set(VARIABLE.get() + 1)
         torch.set_grad_enabled(False)
@@ -282,6 +282,6 @@ def test_a_model_that_reads_what_cannot_be_put_back_is_not_judged_by_a_second_ru
     )
 
 
-def test_an_iterator_that_is_held_and_not_read_is_no_concern():
+def test_an_iterator_that_is_not_read_is_ignored():
     part = validate(Holds(iter([1]), lambda h: 2), (X,)).verdict.part("observer")
     assert (part.status, part.notes) == (Status.PASSED, ())

@@ -1,4 +1,4 @@
-"""Validation leaves everything as it found it, whatever the model changes and wherever that is held."""
+"""Validation restores everything that the model changes: tensors, objects, inputs, generators."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Around(nn.Module):
 
 
 class Swapping(nn.Module):
-    """Gives a parameter and a buffer other memory."""
+    """Moves a parameter and a buffer to other memory."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ class Swapping(nn.Module):
 
 
 class Memory:
-    """A cache of the kind that language models are given."""
+    """A cache like those of language models."""
 
     def __init__(self):
         self.keys = []
@@ -95,7 +95,7 @@ MODELS = {
 
 
 def everything_in(value):
-    """Return what can be compared of a value: contents of tensors, objects and containers."""
+    """Return a comparable form of a value: contents of tensors, objects and containers."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), fingerprint(value)
     if isinstance(value, dict | collections.UserDict):
@@ -114,14 +114,14 @@ def everything_in(value):
 
 
 def all_of(model):
-    """Return everything that forward may change in a model."""
+    """Return a comparable form of everything that forward may change in a model."""
     scripted = [(m.calls, everything_in(m.latest)) for m in model.modules() if hasattr(m, "latest")]
     plain = [everything_in(m.memory) for m in model.modules() if hasattr(m, "memory")]
     return everything_in(dict(model.state_dict())), scripted, plain
 
 
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
-def test_a_model_is_left_as_it_was(build):
+def test_a_model_is_restored(build):
     model, x = build(), torch.tensor([1.0, 2.0, 3.0])
     before = all_of(model)
     found = validate(model, (x,))
@@ -161,7 +161,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize(("forward", "build"), INPUTS.values(), ids=INPUTS)
-def test_inputs_are_left_as_they_were(forward, build):
+def test_inputs_are_restored(forward, build):
     args = build()
     before = everything_in(args)
     found = validate(Function(forward), args)
@@ -173,7 +173,7 @@ def test_inputs_are_left_as_they_were(forward, build):
 GENERATOR = torch.Generator()
 
 
-def test_a_global_generator_is_left_as_it_was():
+def test_a_global_generator_is_restored():
     before = fingerprint(GENERATOR.get_state())
     found = validate(Function(lambda x: x + torch.rand(3, generator=GENERATOR)), (X,))
     assert found, found.verdict

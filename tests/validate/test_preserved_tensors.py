@@ -1,4 +1,4 @@
-"""Validation puts back what autograd knows of tensors, arrays before tensors over them, expanded memory, optimizers."""
+"""Validation restores autograd state, arrays before tensors over them, expanded memory, optimizers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CacheInAnAttribute(nn.Module):
         return x @ self.keys.T
 
 
-def test_flags_and_histories_are_left_as_they_were():
+def test_flags_and_histories_are_restored():
     model, x = CacheInABuffer(), torch.ones(2, 3)
     found = validate(model, (x,))
     assert found, found.verdict
@@ -50,7 +50,7 @@ def test_flags_and_histories_are_left_as_they_were():
     assert (model.keys.grad_fn, model.keys.requires_grad) == (None, False)
 
 
-def test_the_history_of_an_unregistered_tensor_is_left_as_it_was():
+def test_the_history_of_an_unregistered_tensor_is_restored():
     model = CacheInAnAttribute(torch.zeros(4, 3))
     found = validate(model, (torch.ones(2, 3),))
     assert found, found.verdict
@@ -143,7 +143,7 @@ class Trains(nn.Module):
         return repr((self.optimizer.state_dict(), self.schedule.state_dict(), gradients, weights))
 
 
-def test_optimizer_and_schedule_are_left_as_they_were():
+def test_optimizer_and_schedule_are_restored():
     model = Trains()
     before = model.facts()
     found = validate(model, (X,))
@@ -152,7 +152,7 @@ def test_optimizer_and_schedule_are_left_as_they_were():
 
 
 class Rebuilds(nn.Module):
-    """Changes what it is made of: hooks, children, parameters, and modules that it holds unregistered."""
+    """Changes its own hooks, children, parameters, and modules that it holds unregistered."""
 
     table = torch.zeros(3)
 
@@ -177,7 +177,7 @@ class Rebuilds(nn.Module):
         return repr((about, held, [name for name, _ in self.named_modules()]))
 
 
-def test_what_a_module_is_made_of_is_left_as_it_was():
+def test_what_a_module_is_made_of_is_restored():
     model = Rebuilds()
     before = model.facts()
     found = validate(model, (X,))

@@ -1,4 +1,4 @@
-"""Each kind of damage to a record is found, at its operation."""
+"""Each kind of damage to a record is found, at the damaged operation."""
 
 from __future__ import annotations
 

@@ -65,12 +65,12 @@ class Patient:
         self.state.restore()
         recording = record(self.model, (self.x,), keep="all", seed=0, thorough=True)
         for value in (value for call in recording.calls for value in call.outputs if value.tensor is not None):
-            value.tensor = value.tensor.detach().clone()  # it may be a buffer, which is put back now
+            value.tensor = value.tensor.detach().clone()  # it may be a buffer, which is restored next
         self.state.restore()
         return recording, ModelHistory(recording)
 
     def found(self, kind, number):
-        """Damage the record; return None where that cannot be done, else what must be found and what is."""
+        """Damage the record; return the expected and the actual findings, or None if the damage does not apply."""
         recording, history = self.recorded()
         with torch.no_grad():
             constants = [(source.live, source.live.clone()) for source in recording.sources]
@@ -84,7 +84,7 @@ class Patient:
         return expected, parts
 
     def without_effect(self, kind, number):
-        """Return whether a damaged call, made by hand with what an undamaged record kept, gives the same bits."""
+        """Return whether the damaged call, run with the saved values of an undamaged record, has the same bits."""
         recording, history = self.recorded()
         kept = {(value.slot, value.call): value.tensor for call in recording.calls for value in call.outputs}
         kept |= {(source.value.slot, -1): source.value.tensor for source in recording.sources}
@@ -100,7 +100,7 @@ class Patient:
         return [fingerprint(tensor) for tensor in tensors(call.info.func(*args, **kwargs))] == digests
 
 
-# what may be without effect, and is then shown to be, each time that it is not found
+# damage that may have no effect; where it is not found, the test shows that it has none
 EQUIVALENT = {
     "argument positions swapped": "addition and multiplication commute",
     "edge to another parent": "the other parent holds the same values: of a relu, what was positive before",
@@ -109,12 +109,12 @@ EQUIVALENT = {
 
 
 def place_of(label):
-    """Return a label; of an operation without part in the result, whose function may be the damage, its number."""
+    """Return a label; its number if it does not reach the result: damage may change its function."""
     return label.partition(" ")[2] or label
 
 
 def tally(name, numbers=None):
-    """Return counts of damage done, what was not found as it should have been, and what was without effect."""
+    """Return counts of the damage, what was not found at its operation, and counts of damage without effect."""
     patient = Patient(name)
     counts, wrong, equivalent = Counter(), [], Counter()
     for kind in KINDS:

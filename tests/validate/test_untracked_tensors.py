@@ -1,4 +1,4 @@
-"""What is computed inside an operation and kept there is said to be missed; what Python's own data made is not."""
+"""A tensor computed inside an operation and stored there is reported as missed; one made of Python data is not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def as_part_of_a_wrapper(x):
 
 
 @pytest.mark.parametrize("forward", [by_a_hook, by_an_operator, as_part_of_a_wrapper])
-def test_what_an_operation_keeps_for_itself_is_missed(forward):
+def test_a_tensor_that_an_operation_stores_is_missed(forward):
     verdict = validate(Function(forward), (torch.ones(3),)).verdict
     part = verdict.part("completeness")
     assert not part.status.ok
@@ -68,6 +68,6 @@ def constant_written_in_an_operation(x):
 
 
 @pytest.mark.parametrize("forward", [constant_written_in_an_operation, lambda x: x + torch.Tensor([1.0, 2.0, 3.0])])
-def test_constants_are_not_taken_for_it(forward):
+def test_constants_are_not_missed_operations(forward):
     verdict = validate(Function(forward), (torch.ones(3),)).verdict
     assert verdict, verdict

@@ -1,4 +1,4 @@
-"""Right records pass, the model is left alone, and each kind of damage is found at its operation."""
+"""Right records pass, and the model is restored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.models import failures
 
 
 class Memory(nn.Module):
-    """State kept beside parameters and buffers: a counter, a cache, a reassigned buffer."""
+    """State besides parameters and buffers: a counter, a cache, a reassigned buffer."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize(("build", "shape"), MODELS.values(), ids=MODELS)
-def test_right_records_pass_and_the_model_is_left_as_it_was(build, shape):
+def test_right_records_pass_and_the_model_is_restored(build, shape):
     torch.manual_seed(0)
     model, x = build(), torch.randn(shape)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -130,7 +130,7 @@ def test_uninitialised_outputs_are_known_by_their_path():
     assert compare(traced, plain, {"a"}).num_failures == 1
 
 
-def test_observer_sees_state_left_otherwise():
+def test_observer_sees_changed_state():
     class Hidden(nn.Module):
         def __init__(self):
             super().__init__()
@@ -212,7 +212,7 @@ def test_what_a_thread_computes_past_torch_functions_is_missed_by_name():
     )
 
 
-def test_a_thread_older_than_the_pass_is_given_away_by_what_it_made():
+def test_a_thread_older_than_the_pass_is_found_by_the_tensors_it_makes():
     with ThreadPoolExecutor(1) as pool:
         pool.submit(torch.ones, 1).result()  # the thread is there now
         forward = lambda x: pool.submit(torch.relu, x).result() + 1  # noqa: E731
@@ -261,7 +261,7 @@ OLD = {
 
 
 @pytest.mark.parametrize("forward", OLD.values(), ids=OLD)
-def test_constants_that_were_there_before_are_none_of_them(forward):
+def test_constants_from_before_the_pass_are_known(forward):
     part = validate(Function(forward), (torch.ones(2),)).verdict.part("completeness")
     assert part.failures == ()
 

@@ -229,7 +229,7 @@ def _match_fields(filename: str, statement: ast.Match, value: Any) -> dict[str, 
     return {**fields, "branch": ""}
 
 
-# -- where the expression alone is no condition- -------------------------------------------------------------------
+# -- conditions that read the value later ----------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=256)

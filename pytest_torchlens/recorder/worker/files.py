@@ -1,4 +1,4 @@
-"""Names of a recording's files, files that are appended to, and the reports in a folder."""
+"""Names files of a recording, appends to files, and reads the reports in a folder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class WholeFile:
 
 
 def file_stem(number: int, name: str) -> str:
-    """Return a file name for an item, without suffix: unlike any other item's, and safe on any disk.
+    """Return a file name for an item, without suffix: unique among items, and valid on any file system.
 
     Examples
     --------
@@ -72,9 +72,9 @@ def file_stem(number: int, name: str) -> str:
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
     """Return the reports of a recording's processes, in their order; ignore other files."""
-    found = []
+    reports = []
     for path in sorted(folder.glob("recording-*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):
             report = json.loads(path.read_text(encoding="utf-8"))
-            found += [report] if {"ended", "items"} <= set(report) else []
-    return found
+            reports += [report] if {"ended", "items"} <= set(report) else []
+    return reports

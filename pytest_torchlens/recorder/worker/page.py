@@ -32,11 +32,11 @@ WIDTH, HEIGHT = 300, 80
 MOST_POINTS = 600
 
 SPAN = 100.0
-"""From so many times the smallest value to the largest on, the scale is logarithmic."""
+"""Ratio of the largest value to the smallest above which the scale is logarithmic."""
 
 
 MOST_BYTES = 3_400_000
-"""Of videos that are within the page; further ones are links."""
+"""Maximum size of the videos that are embedded in the page; further videos are links."""
 
 TYPES = {".mp4": "video/mp4", ".webp": "image/webp"}
 
@@ -83,7 +83,7 @@ class _Films:
 
 @dataclass(frozen=True)
 class Film:
-    """A video: within the page, or a link to its file."""
+    """A video: embedded in the page, or a link to its file."""
 
     name: str
     type: str
@@ -93,10 +93,10 @@ class Film:
 def _card(item: dict[str, Any], reports: list[dict[str, Any]], points: dict[str, Points], films: _Films) -> Card:
     same = [other for report in reports for other in report["items"] if other["item"] == item["item"]]
     names = [name for other in same for name in other["files"]]
-    found = [film for name in names if (film := films.film(name))]
+    own_films = [film for name in names if (film := films.film(name))]
     own = points.get(item["name"], Points())
     frames, dropped = (sum(other[what] for other in same) for what in ("frames", "dropped"))
-    return Card(item["name"], item["kind"], frames, dropped, own.nans, curves(item["kind"], own), found)
+    return Card(item["name"], item["kind"], frames, dropped, own.nans, curves(item["kind"], own), own_films)
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ def _allowed(text: str) -> str:
 
 
 def curves(kind: str, points: Points) -> list[Curve]:
-    """Return the curves of an item: those of its columns that tell something of its kind."""
+    """Return the curves of an item: of the columns that have a meaning for its kind."""
     if kind == "scalar":
         return _existing([_curve("value", points.all, "mean")])
-    found = [_curve("mean ± std", points.all, "mean", "std"), _curve("norm", points.all, "norm")]
+    candidates = [_curve("mean ± std", points.all, "mean", "std"), _curve("norm", points.all, "norm")]
     for title, column in (
         ("update over weight", "ratio"),
         ("share of zeros", "zeros"),
@@ -152,27 +152,27 @@ def curves(kind: str, points: Points) -> list[Curve]:
         ("not finite", "nans"),
     ):
         if any(values[column] > 0 for _, values in points.all):
-            found.append(_curve(title, points.all, column))
-    return _existing(found)
+            candidates.append(_curve(title, points.all, column))
+    return _existing(candidates)
 
 
-def _existing(found: Sequence[Curve | None]) -> list[Curve]:
-    return [curve for curve in found if curve]
+def _existing(candidates: Sequence[Curve | None]) -> list[Curve]:
+    return [curve for curve in candidates if curve]
 
 
 def _curve(title: str, points: Sequence[Point], column: str, around: str = "") -> Curve | None:
-    known = [
+    finite = [
         (step, values[column], values[around] if around else 0.0)
         for step, values in points
         if math.isfinite(values[column]) and math.isfinite(values.get(around, 0.0))
     ]
-    if not known:
+    if not finite:
         return None
-    known = known * 2 if len(known) == 1 else known  # a line across: of a single point nothing would be seen
-    lows, highs = [value - more for _, value, more in known], [value + more for _, value, more in known]
+    finite = finite * 2 if len(finite) == 1 else finite  # a horizontal line: a single point would be invisible
+    lows, highs = [value - more for _, value, more in finite], [value + more for _, value, more in finite]
     low, high = min(lows), max(highs)
     is_log = not around and low > 0 and high / low > SPAN
-    steps = [step for step, _, _ in known]
+    steps = [step for step, _, _ in finite]
     places = steps if steps[-1] > steps[0] else range(len(steps))
 
     def path(values: Sequence[float], start: str = "M", *, backwards: bool = False) -> str:
@@ -183,9 +183,9 @@ def _curve(title: str, points: Sequence[Point], column: str, around: str = "") -
         return start + " L".join(reversed(corners) if backwards else corners)
 
     band = path(highs) + path(lows, " L", backwards=True) + " Z" if around else ""
-    line = path([value for _, value, _ in known])
+    line = path([value for _, value, _ in finite])
     title = f"{title}, logarithmic" if is_log else title
-    return Curve(title, line, band, low, high, steps[0], steps[-1], known[-1][1])
+    return Curve(title, line, band, low, high, steps[0], steps[-1], finite[-1][1])
 
 
 def _share(value: float, low: float, high: float) -> float:
@@ -198,18 +198,18 @@ def _height(value: float, low: float, high: float, is_log: bool) -> float:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line, ready to be drawn.
+    """One line of a chart.
 
     Attributes
     ----------
     title : str
-        What it is.
+        What the line shows.
     line, band : str
-        Path of the line in SVG's terms, and of the area around it; empty where there is none.
+        SVG paths of the line and of the area around it; the area's is empty if there is none.
     low, high : float
         Ends of the vertical axis.
     first, last : int
-        Ends of the horizontal one: steps.
+        Ends of the horizontal axis: steps.
     now : float
         The last value.
     """
@@ -236,20 +236,20 @@ def read_points(path: Path) -> dict[str, Points]:
 
 
 class Points:
-    """Rows of one item, evenly thinned out to a number that does not grow."""
+    """Rows of one item; if there are more than 600, an evenly spread part of them."""
 
     def __init__(self) -> None:
         self.all: list[Point] = []
         self.nans = 0
         self._every = 1
-        self._seen = 0
+        self._num_rows = 0
 
     def add(self, step: int, values: dict[str, float]) -> None:
-        """Take in a row."""
+        """Add a row."""
         self.nans += int(values["nans"])
-        if self._seen % self._every == 0:
+        if self._num_rows % self._every == 0:
             self.all.append((step, values))
-        self._seen += 1
+        self._num_rows += 1
         if len(self.all) > MOST_POINTS:
             self.all = self.all[::2]
             self._every *= 2

@@ -20,7 +20,7 @@ FOOT = LINE + 4
 INK = (236, 239, 242)
 LONGEST = 100
 SHORTEST = 4
-"""Letters of a name that are shown at least."""
+"""Minimum number of letters of a name that are shown."""
 QUIET = (160, 169, 178)
 ALARM = (255, 120, 110)
 
@@ -31,7 +31,7 @@ class Painter:
     Parameters
     ----------
     name, kind
-        Of the item.
+        Name and kind of the item.
     view
         Name of the view.
     size

@@ -32,7 +32,7 @@ MOST_POINTS = 2000
 AXES = 2
 
 TILE = 2
-"""Dimensions of a tile."""
+"""Number of dimensions of a tile."""
 
 
 def new_view(name: str, kind: str, shape: tuple[int, ...]) -> View:
@@ -66,13 +66,13 @@ class View(Protocol):
 
 
 class Heatmap:
-    """Numbers as colours, two dimensions as they are."""
+    """Two dimensions as a picture, one colour for each number."""
 
     def __init__(self) -> None:
         self.scale = ColourScale()
 
     def draw(self, values: Array, width: int, height: int) -> Colours:
-        """Draw the last two dimensions, others below each other."""
+        """Draw the last two dimensions; stack the others vertically."""
         rows = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(1, -1)
         self.scale.follow(rows)
         return stretch(self.scale.colour(rows), width, height)
@@ -83,7 +83,7 @@ class Heatmap:
 
 
 class Square(Heatmap):
-    """All numbers in order, line by line, as a square: for shapes that no other view fits."""
+    """All numbers in order, line by line, as a square: for shapes that suit no other view."""
 
     def draw(self, values: Array, width: int, height: int) -> Colours:
         """Draw as many lines as columns."""
@@ -97,10 +97,10 @@ class Square(Heatmap):
 
 
 class Channels(Heatmap):
-    """A tile a channel, in a grid."""
+    """A grid with one tile for each channel."""
 
     def draw(self, values: Array, width: int, height: int) -> Colours:
-        """Draw the last two dimensions as tiles, all others in order."""
+        """Draw one tile for each entry of the other dimensions, in order."""
         tiles = values.reshape(-1, *values.shape[-2:])
         tiles = tiles[:: max(1, -(-len(tiles) // MOST_TILES))]
         self.scale.follow(tiles)
@@ -108,7 +108,7 @@ class Channels(Heatmap):
 
 
 class Histogram:
-    """How often which values come up."""
+    """A histogram of the values."""
 
     def __init__(self) -> None:
         self.scale = ColourScale()
@@ -130,7 +130,7 @@ class Histogram:
 
 
 class Projection:
-    """Rows as points, on their two main directions; these are turned as little as can be from frame to frame."""
+    """Rows as points on their two principal axes, which turn as little as possible from frame to frame."""
 
     def __init__(self) -> None:
         self._axes: Points | None = None
@@ -147,7 +147,7 @@ class Projection:
         return scatter(points / self._reach, width, height)
 
     def caption(self) -> str:
-        """Return how much of the spread is seen."""
+        """Return how much of the variance the picture shows."""
         return f"two main directions, {self._share:.0%} of the variance"
 
     def _project(self, rows: Points) -> Points:
@@ -161,7 +161,7 @@ class Projection:
 
 
 def main_axes(rows: Points) -> tuple[Points, float]:
-    """Return the two directions that centred rows spread most in, and their share of the variance."""
+    """Return the two principal axes of centred rows, and their share of the variance."""
     is_wide = rows.shape[0] < rows.shape[1]
     products = rows @ rows.T if is_wide else rows.T @ rows
     sizes, vectors = np.linalg.eigh(products)
@@ -174,7 +174,7 @@ def main_axes(rows: Points) -> tuple[Points, float]:
 
 
 def tile_grid(tiles: Colours, aspect: float) -> Colours:
-    """Return tiles side by side with a pixel between them, in about the shape asked for."""
+    """Return tiles side by side with a pixel between them, in about the given proportions."""
     count, height, width, _ = tiles.shape
     columns = max(1, min(count, round(math.sqrt(count * aspect * height / width))))
     lines = -(-count // columns)
@@ -185,14 +185,14 @@ def tile_grid(tiles: Colours, aspect: float) -> Colours:
 
 
 def stretch(colours: Colours, width: int, height: int) -> Colours:
-    """Return a picture of exactly that size; small ones with hard edges."""
+    """Return a picture of exactly that size; a small one is enlarged with hard edges."""
     lines, columns = colours.shape[:2]
     smooth = lines > height or columns > width
     return _resized(colours, width, height, smooth)
 
 
 def fit(colours: Colours, width: int, height: int) -> Colours:
-    """Return a picture of that size with the other in its middle, its proportions kept."""
+    """Return a picture of that size with the given one in the middle, in its own proportions."""
     lines, columns = colours.shape[:2]
     scale = min(width / columns, height / lines)
     inner = _resized(colours, max(1, int(columns * scale)), max(1, int(lines * scale)), scale < 1)
@@ -203,7 +203,7 @@ def fit(colours: Colours, width: int, height: int) -> Colours:
 
 
 def draw_bars(heights: Points, width: int, height: int) -> Colours:
-    """Return bars from the bottom; `heights` are shares of the picture's."""
+    """Return bars from the bottom; `heights` are shares of the picture's height."""
     columns = np.minimum(np.arange(width) * len(heights) // width, len(heights) - 1)
     tops = (1 - 0.95 * heights[columns]) * height
     is_bar = np.arange(height)[:, None] >= tops
@@ -212,7 +212,7 @@ def draw_bars(heights: Points, width: int, height: int) -> Colours:
 
 
 def scatter(points: Points, width: int, height: int) -> Colours:
-    """Return points in a picture whose sides are at -1 and 1, coloured by their order."""
+    """Return a picture of points, coloured by their order; its edges are at -1 and 1."""
     frame = np.full((height, width, 3), BACK, np.uint8)
     frame[height // 2, :] = frame[:, width // 2] = (60, 66, 74)
     across = ((points[:, 0] * 0.95 + 1) / 2 * (width - 5)).astype(int)
@@ -249,7 +249,7 @@ def _table(stops: list[tuple[int, int, int]]) -> Colours:
 
 
 SEQUENTIAL = _table(_LIGHTNESS)
-"""From dark to light: numbers that are not negative."""
+"""From dark to light, for numbers that are not negative."""
 
 DIVERGING = _table(_SIGNED)
 """Blue below zero, red above."""
@@ -266,7 +266,7 @@ class ColourScale:
 
     FORGETTING = 0.2
     MOST = 8.0
-    """Times that what comes may be smaller than the range."""
+    """Maximum ratio of the range to new values."""
 
     def __init__(self) -> None:
         self.low = self.high = 0.0
@@ -274,11 +274,11 @@ class ColourScale:
 
     @property
     def table(self) -> Colours:
-        """The colours that go with it."""
+        """The colour table of the range."""
         return DIVERGING if self.low < 0 else SEQUENTIAL
 
     def follow(self, values: np.ndarray[Any, Any]) -> None:
-        """Extend the range by new values, without the outermost percent on each side."""
+        """Extend the range by new values, except for the outermost percent on each side."""
         sample = values.reshape(-1)[:: max(1, values.size // MOST_LOOKED_AT)]
         finite = sample[np.isfinite(sample)]
         if not finite.size:

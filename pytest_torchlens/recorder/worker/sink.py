@@ -191,8 +191,8 @@ class Callback:
     """
 
     def __init__(self, where: dict[str, str]) -> None:
-        found = getattr(_module(where["module"], where["file"]), where["name"])
-        self._call = found() if isinstance(found, type) else found
+        target = getattr(_module(where["module"], where["file"]), where["name"])
+        self._call = target() if isinstance(target, type) else target
 
     def __call__(self, name: str, step: int, values: np.ndarray[Any, Any]) -> None:
         """Pass one frame to the callback."""
@@ -243,13 +243,13 @@ class Messages:
         self.last: dict[str, Any] | None = None
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.is_stopped = False
-        self._done = 0
+        self._num_handled = 0
         threading.Thread(target=self._read, args=(source,), daemon=True).start()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         while (message := self._queue.get()) is not None and not self.is_stopped:
             yield message
-            self._done += 1
+            self._num_handled += 1
 
     def stop(self) -> None:
         """Stop taking messages."""
@@ -269,9 +269,9 @@ class Messages:
 
     def _guard(self) -> None:
         """End this process when it makes no progress: a hanging callback must not keep it alive forever."""
-        done = -1
-        while done != self._done:
-            done = self._done
+        before = -1
+        while before != self._num_handled:
+            before = self._num_handled
             time.sleep(GRACE)
         os._exit(4)
 

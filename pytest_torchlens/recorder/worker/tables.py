@@ -1,4 +1,4 @@
-"""The table of statistics: as CSV, which has whole lines at any time; as Parquet; and as TensorBoard event files."""
+"""Writes the table of statistics: as CSV, which has only whole lines at any time, as Parquet, and for TensorBoard."""
 
 from __future__ import annotations
 

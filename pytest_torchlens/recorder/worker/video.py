@@ -1,4 +1,4 @@
-"""Videos that play at any time while they are written, and up to wherever they are cut.
+"""Videos that can be played while they are written, and if they are cut off.
 
 With PyAV they are H.264 in fragmented MP4, one fragment for each frame.  Without it they are animated WebP, written
 frame by frame, because Pillow alone keeps all frames until the last.  A WebP file is a list of chunks, and its header
@@ -40,12 +40,12 @@ def new_video(stem: Path, settings: dict[str, Any]) -> Video:
 
 
 class Video:
-    """The video of one item, in one file after the other.
+    """The video of one item, in one or several files.
 
     Attributes
     ----------
     paths : list of Path
-        Its files.
+        The files.
     """
 
     def __init__(self, stem: Path, suffix: str, writer: Any, settings: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ QUALITY = {"preset": "ultrafast", "tune": "zerolatency", "crf": "20", "threads":
 
 
 class Mp4:
-    """One file."""
+    """One video file in fragmented MP4."""
 
     def __init__(self, path: Path, frames_per_second: int, size: tuple[int, int]) -> None:
         import av
@@ -122,12 +122,12 @@ class Pieces:
         self._data = bytearray()
 
     def write(self, data: bytes) -> int:
-        """Take a piece."""
+        """Buffer a piece."""
         self._data += data
         return len(data)
 
     def take(self) -> bytes:
-        """Return all pieces since the last time."""
+        """Return all pieces since the last call."""
         data = bytes(self._data)
         self._data.clear()
         return data
@@ -140,7 +140,7 @@ KEEP_BELOW = 0b10
 
 
 class WebP:
-    """One file."""
+    """One video file in animated WebP."""
 
     def __init__(self, path: Path, frames_per_second: int, size: tuple[int, int]) -> None:
         self._duration = 1000 // frames_per_second
