@@ -224,7 +224,7 @@ OPTIONS = (
         "--lens-strict",
         "flag",
         "",
-        "Fail on models without a baseline, and on baselines without a model. "
+        "Fail on models without a baseline, on baselines without a model, and on unproven verdicts. "
         "Default: under CI, in projects that have baselines.",
     ),
     Option(
@@ -237,9 +237,17 @@ OPTIONS = (
         "--lens-fail-on",
         "list",
         "CONDITION[,CONDITION...]",
-        "What fails a model: classes of change (structure, local-change@layer_norm, none) and limits "
-        "(own:1e-5@features.*, output:1e-4, peak:+10%%, time:+20%%). May be repeated. "
+        "What fails a model: classes of change (structure, local-change@layer_norm, none), limits "
+        "(own:1e-5@features.*, output:1e-4, peak:+10%%, time:+20%%), and unproven verdicts (unproven), calls of tests "
+        "that no verdict covers (unvalidated), audit findings of high severity (high). May be repeated. "
         "Default: structure, meta-change, nan-change, regression, inputs-differ.",
+    ),
+    Option(
+        "--lens-ignore",
+        "list",
+        "RULE[,RULE...]",
+        "Leave out the findings of these audit rules: not-a-number, infinite. A zoo file can do so for a model, with "
+        "the reason. Default: none.",
     ),
     Option(
         "--lens-keep",
@@ -293,6 +301,7 @@ INI_KEYS = (
     IniKey("lens_keep", "args", [], "What is saved of each model, as --lens-keep"),
     IniKey("lens_baseline_dir", "string", "", "Folder of the baselines (default: lens_baselines)"),
     IniKey("lens_fail_on", "linelist", [], "What fails a model, as --lens-fail-on"),
+    IniKey("lens_ignore", "args", [], "Audit rules whose findings are left out, as --lens-ignore"),
     IniKey("lens_strict", "bool", False, "Fail on new and unused baselines, as --lens-strict"),
     IniKey("lens_autotrace", "string", "once", "Which models that tests call are validated, as --lens-autotrace"),
     IniKey("lens_autotrace_mode", "string", "fail", "What a failed verdict does, as --lens-autotrace-mode"),

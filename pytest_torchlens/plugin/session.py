@@ -94,6 +94,7 @@ class LensSession:
             folder=options.report,
             graphs=options.graphs,
             baseline=baseline,
+            ignore=options.ignore,
             device=options.device,
         )
 

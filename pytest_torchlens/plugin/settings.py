@@ -46,6 +46,8 @@ class LensOptions:
     junit_properties: bool
     graphs: Graphs | None
     """Drawings in addition to those of the report; None if not requested."""
+    ignore: tuple[str, ...]
+    """Audit rules whose findings are left out."""
     device: str
     """The device of all models; empty to use the zoo file's."""
     sweep: SweepOptions
@@ -77,6 +79,7 @@ class LensOptions:
             report=report_folder(config),
             junit_properties=config.getini("lens_junit_properties"),
             graphs=_graphs(config),
+            ignore=_ignore(option.lens_ignore or config.getini("lens_ignore")),
             device=_device(option.lens_device or config.getini("lens_device")),
             sweep=SweepOptions.of(config),
             ci=CiOptions.of(config),
@@ -112,6 +115,12 @@ def _parts(values: list[str]) -> tuple[str, ...] | None:
     from pytest_torchlens.validate import check_parts
 
     return check_parts(_words("--lens-parts", values, PARTS))
+
+
+def _ignore(values: list[str]) -> tuple[str, ...]:
+    from pytest_torchlens.audit import RULES
+
+    return _words("--lens-ignore", values, [rule.name for rule in RULES]) if values else ()
 
 
 def _device(name: str) -> str:

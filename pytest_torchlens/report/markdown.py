@@ -21,7 +21,9 @@ from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import line
 from pytest_torchlens.report.summary import severities
 from pytest_torchlens.report.summary import status
+from pytest_torchlens.report.summary import status_text
 from pytest_torchlens.report.summary import trouble
+from pytest_torchlens.report.summary import urgency
 
 if TYPE_CHECKING:
     from pytest_torchlens.records import ModelReport
@@ -53,8 +55,9 @@ def _lines(run: RunReport) -> Iterator[str]:
         yield from _failure(model)
     if len(bad) > _MOST_FAILURES:
         yield f"\nand {count_text(len(bad) - _MOST_FAILURES, 'more failed model')}\n"
+    yield from _unproven(run)
     yield from _audit(run)
-    models = sorted(run.models, key=lambda model: not is_bad(model))
+    models = sorted(run.models, key=urgency)
     yield f"\n{_COLUMNS}\n{re.sub(r'[^|]+', '---', _COLUMNS)}"
     yield from map(_row, models[:_MOST_ROWS])
     if len(models) > _MOST_ROWS:
@@ -80,6 +83,16 @@ def _failure(model: ModelReport) -> Iterator[str]:
     yield from (f"  - {word}: {_text(text)}" for word, text in details.items() if text)
 
 
+def _unproven(run: RunReport) -> Iterator[str]:
+    """Yield what could not be shown of models that did not fail."""
+    verdicts = [(model, model.verdict) for model in run.models if model.verdict is not None and not is_bad(model)]
+    found = [(model, one) for model, verdict in verdicts for one in verdict.unproven]
+    for model, one in found[:_MOST_FAILURES]:
+        yield f"- 🟡 **{_text(_name(model))}** unproven: {_text(one.words)}"
+    if len(found) > _MOST_FAILURES:
+        yield f"- and {len(found) - _MOST_FAILURES:,} more"
+
+
 def _audit(run: RunReport) -> Iterator[str]:
     """Yield the number of audit findings, and the most severe ones."""
     graves = [(model, it) for model in run.models for it in model.findings if it.severity is Severity.HIGH]
@@ -93,7 +106,7 @@ def _row(model: ModelReport) -> str:
     history, verdict = model.history, model.verdict
     cells = [
         _text(_name(model)),
-        f"{_sign(status(model))} {status(model)}",
+        f"{_sign(status(model))} {status_text(model)}",
         magnitude(history.total_params) if history else _NONE,
         f"{history.num_operations:,}" if history else _NONE,
         byte_size(history.tensor_fsize_total) if history else _NONE,
@@ -140,6 +153,19 @@ def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[st
         message = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice)))
         properties = ",".join(f"{key}={_escape(value, _PROPERTY)}" for key, value in {**place, "title": title}.items())
         yield f"::error {properties}::{_escape(message, _TEXT)}"
+    yield from _warnings([model for model in models if not is_bad(model)], root)
+
+
+def _warnings(models: list[ModelReport], root: Path) -> Iterator[str]:
+    """Yield a line for each of the first unproven models."""
+    found = [
+        (model, model.verdict.unproven[0]) for model in models if model.verdict is not None and model.verdict.unproven
+    ]
+    for model, one in found[:MOST]:
+        place = _place(one.source_place, root) or {"file": model.nodeid.partition("::")[0]}
+        properties = {**place, "title": f"lens: {model.zoo}:{model.name} unproven"}
+        text = ",".join(f"{key}={_escape(value, _PROPERTY)}" for key, value in properties.items())
+        yield f"::warning {text}::{_escape(one.words, _TEXT)}"
 
 
 def _place(place: SourcePlace | None, root: Path) -> dict[str, str]:
@@ -165,7 +191,14 @@ _MOST_FAILURES: Final = 50
 
 _LONGEST: Final = 500
 
-_SIGNS: Final = {"passed": "✅", "passed-with-tolerance": "✅", "failed": "❌", "xfailed": "⚠️", "xpassed": "⚠️"}
+_SIGNS: Final = {
+    "passed": "✅",
+    "passed-with-tolerance": "✅",
+    "unproven": "🟡",
+    "failed": "❌",
+    "xfailed": "⚠️",
+    "xpassed": "⚠️",
+}
 
 _COLUMNS: Final = "| model | verdict | params | operations | activations | forward ms | checked | edges |"
 

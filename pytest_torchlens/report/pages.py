@@ -64,13 +64,18 @@ class Pages:
         )
         self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shorten}
         self.jinja.filters |= {"mark": _mark, "place": short_place, "duration": duration, "magnitude": magnitude}
-        self.jinja.globals |= {"counted": count_text, "status": summary.status, "failed_at": summary.failed_at}
+        self.jinja.globals |= {
+            "counted": count_text,
+            "status": summary.status,
+            "num_severe": summary.num_severe,
+            "failed_at": summary.failed_at,
+        }
         self.jinja.globals["failed_how"] = summary.failed_how
         self.jinja.globals |= assets()
 
     def index(self, *, has_training: bool = False) -> str:
         """Return the page with all models; `has_training` adds a link to the training recordings."""
-        models = [(report, str(page_path(report))) for report in self.run.models]
+        models = [(report, str(page_path(report))) for report in sorted(self.run.models, key=summary.urgency)]
         counts = summary.counts(self.run.models)
         return self.jinja.get_template("index.html.j2").render(
             run=self.run,
@@ -181,6 +186,7 @@ _MARKS = {
     "passed": "✓",
     "passed-with-tolerance": "≈",
     "failed": "✕",
+    "unproven": "?",
     "xpassed": "✓",
     "xfailed": "✕",
 }

@@ -11,6 +11,7 @@ from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import write_atomically
 from pytest_torchlens.report.summary import explain
 from pytest_torchlens.report.summary import failed_how
+from pytest_torchlens.report.summary import status_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,7 +163,7 @@ def row_of(report: ModelReport, environment: Environment) -> dict[str, str]:
         row["forward_ms"] = f"{report.forward_ms:.2f}"
     if report.flops is not None:
         row["flops"] = str(report.flops)
-    if verdict := report.verdict:
+    if (verdict := report.verdict) is not None:
         row["edges"] = str(verdict.edges_checked)
         if report.forward_ms and float(row["forward_ms"]):  # what shows as 0.00 is nothing to divide by
             row["validate_ratio"] = f"{verdict.seconds * 1e3 / report.forward_ms:.1f}"
@@ -177,7 +178,7 @@ def _library(zoo: str, environment: Environment) -> str:
 def _verdict(report: ModelReport) -> str:
     """Return the verdict if the item passed, else its outcome and where it failed."""
     if report.outcome is Outcome.PASSED and report.verdict is not None:
-        return report.verdict.status.value
+        return status_text(report)
     word: str = report.outcome.value
     return f"{word} {failed_how(report)}" if _failed_outside_validation(report) else word
 
@@ -190,7 +191,7 @@ def _reason(report: ModelReport) -> str:
 
 
 def _failed_outside_validation(report: ModelReport) -> bool:
-    holds = report.verdict is None or bool(report.verdict)
+    holds = report.verdict is None or report.verdict.status.ok
     failed = report.outcome in (Outcome.FAILED, Outcome.XFAILED)
     return (
         failed and holds and (report.error is not None or (report.comparison is not None and report.comparison.fails))

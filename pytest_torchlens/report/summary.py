@@ -11,6 +11,7 @@ from pytest_torchlens.records import Failure
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
+from pytest_torchlens.records import Unproven
 from pytest_torchlens.report.drawings import row_id
 
 if TYPE_CHECKING:
@@ -121,7 +122,26 @@ def status(report: ModelReport) -> str:
 def counts(models: Iterable[ModelReport]) -> dict[str, int]:
     """Return how many models have each word, ``failed`` first."""
     words = Counter(map(status, models))
-    return dict(sorted(words.items(), key=lambda item: (item[0] != "failed", item[0])))
+    return dict(sorted(words.items(), key=lambda item: (item[0] not in _FIRST_WORDS, item[0])))
+
+
+_FIRST_WORDS = ("failed", "unproven")
+
+
+def status_text(report: ModelReport) -> str:
+    """Return the word for a model with the number of severe findings: ``"passed, 1 high finding"``."""
+    count = num_severe(report)
+    return f"{status(report)}, {count_text(count, 'high finding')}" if count else status(report)
+
+
+def num_severe(report: ModelReport) -> int:
+    """Return the number of audit findings of high severity."""
+    return sum(finding.severity is Severity.HIGH for finding in report.findings)
+
+
+def urgency(report: ModelReport) -> tuple[bool, bool, bool]:
+    """Return a sort key: failed models first, then those with severe findings, then unproven ones."""
+    return not is_bad(report), not num_severe(report), status(report) != "unproven"
 
 
 def failed_at(report: ModelReport) -> str:
@@ -157,6 +177,10 @@ def explain(report: ModelReport) -> Trouble:
     if report.comparison is not None and report.comparison.fails:
         return _of_comparison(report.comparison)
     failure = report.verdict.first_failure if report.verdict is not None else None
+    if failure is None and report.verdict is not None and report.verdict.unproven:
+        return _of_unproven(report.verdict.unproven[0])
+    if failure is None and (severe := [one for one in report.findings if one.severity is Severity.HIGH]):
+        return Trouble(what=line(severe[0]), advice=severe[0].advice)
     return _of_failure(failure) if failure else Trouble(what=f"failed in stage {report.stage.value}")
 
 
@@ -167,6 +191,12 @@ def _of_comparison(comparison: Comparison) -> Trouble:
     where = ", ".join(filter(None, (first.operation, first.source_line)))
     what, cause = f"{first.change.value}: {first.message}", "; ".join(comparison.axes)
     return Trouble(what=what, where=where, place=first.source_place, cause=cause)
+
+
+def _of_unproven(one: Unproven) -> Trouble:
+    where = ", ".join(filter(None, (one.operation, one.source_line)))
+    advice = "leave 'unproven' out of --lens-fail-on if this is as it should be"
+    return Trouble(what=f"unproven: {one.message}", where=where, place=one.source_place, advice=advice)
 
 
 def _of_failure(failure: Failure) -> Trouble:

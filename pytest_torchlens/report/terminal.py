@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from typing import Final
@@ -18,7 +17,7 @@ from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import short_place
 from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import Outcome
-from pytest_torchlens.records import Status
+from pytest_torchlens.records import Severity
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.summary import failed_at
@@ -26,6 +25,7 @@ from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import line
 from pytest_torchlens.report.summary import status
+from pytest_torchlens.report.summary import status_text
 from pytest_torchlens.report.summary import trouble
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def terminal_table(
     shown, hidden = _most_important(every, top)
     writer = _TerminalWriter(width, ascii)
     parts = [writer.table(shown), *(writer.hidden_line(hidden) if hidden else ())]
-    parts += writer.unjudged_lines(every)
+    parts += writer.unproven_lines(every) + writer.severe_lines(every)
     parts += [writer.trouble(report) for report in every if is_bad(report)]
     text = "\n".join(parts)
     return in_ascii(text) if ascii else text
@@ -112,15 +112,26 @@ class _TerminalWriter:
     def hidden_line(self, count: int) -> list[str]:
         return [f"{self.gap} and {count:,} more, none of which failed"]
 
-    def unjudged_lines(self, models: Sequence[ModelReport]) -> list[str]:
-        """Return which parts were not judged, each reason once."""
-        reasons: Counter[str] = Counter()
+    def unproven_lines(self, models: Sequence[ModelReport]) -> list[str]:
+        """Return what could not be shown, each reason once with the first model, operation and line."""
+        places: dict[str, list[str]] = {}
         for report in models:
-            for part in report.verdict.parts if report.verdict is not None and not is_bad(report) else ():
-                if part.status in (Status.NOT_APPLICABLE, Status.NOT_RUN):
-                    reasons[f"{part.name} {part.status.value}: {part.reason or 'no reason was given'}"] += 1
-        lines = (f"{self._line(reason)} ({count_text(count, 'model')})" for reason, count in reasons.most_common())
-        return [*lines]
+            for one in report.verdict.unproven if report.verdict is not None and not is_bad(report) else ():
+                place = ", ".join(filter(None, (_name(report), one.operation, one.source_line)))
+                places.setdefault(one.message, []).append(place)
+        ordered = sorted(places.items(), key=lambda item: -len(item[1]))
+        lines = [f"unproven: {self._line(reason)} (in {first})" for reason, (first, *_) in ordered[:_MOST_REASONS]]
+        if len(ordered) > _MOST_REASONS:
+            lines.append(f"unproven: {len(ordered) - _MOST_REASONS:,} more reasons")
+        return lines
+
+    def severe_lines(self, models: Sequence[ModelReport]) -> list[str]:
+        """Return the most severe audit finding of each model that has one of high severity, of the first models."""
+        found = [(report, one) for report in models for one in report.findings if one.severity is Severity.HIGH]
+        lines = [f"high: {_name(report)}: {self._line(line(one))}" for report, one in found[:_MOST_REASONS]]
+        if len(found) > _MOST_REASONS:
+            lines.append(f"high: {count_text(len(found) - _MOST_REASONS, 'more finding')}")
+        return lines
 
     def trouble(self, report: ModelReport) -> str:
         """Return two to four lines about a failed model."""
@@ -169,15 +180,13 @@ def _name(report: ModelReport) -> str:
 
 
 def _verdict(report: ModelReport) -> str:
-    """Return the status, the operations equal only within tolerance, and the share of parts that were judged."""
+    """Return the status, the number of severe findings, and the operations equal only within tolerance."""
     if is_bad(report):
         return f"FAILED {failed_at(report)}"
     if report.outcome is not Outcome.PASSED or report.verdict is None:
         return status(report)
-    parts, tolerated = report.verdict.parts, report.verdict.tolerated
-    judged = [part for part in parts if part.status not in (Status.NOT_APPLICABLE, Status.NOT_RUN)]
-    some = f" {len(judged)}/{len(parts)}" if judged and len(judged) < len(parts) else ""
-    return f"{status(report)}{some}" + (f" ({tolerated:,} ops)" if tolerated else "")
+    tolerated = report.verdict.tolerated
+    return status_text(report) + (f" ({tolerated:,} ops)" if tolerated else "")
 
 
 def verbose_text(report: ModelReport, verbosity: int, *, ascii: bool = False) -> str:  # noqa: A002 - as of the table
@@ -262,6 +271,8 @@ def _operations(report: ModelReport) -> Iterator[tuple[str, str]]:
 
 _MEBIBYTE = 2**20
 
+_MOST_REASONS = 10
+"""Reasons of unproven verdicts, and severe findings, below the table."""
 _SHORTEST_NAME = 12
 
 _COMFORTABLE_NAME = 24

@@ -74,6 +74,7 @@ def _options(plain: dict[str, Any]) -> RunOptions:
     plain["graphs"] = graphs and Graphs.of(Path(graphs[0]), graphs[1:])
     plain["folder"] = folder and Path(folder)
     plain["parts"] = parts and tuple(parts)
+    plain["ignore"] = tuple(plain["ignore"])
     baseline = plain["baseline"]
     plain["baseline"] = baseline and Policy(**{**baseline, **{key: tuple(baseline[key]) for key in _TUPLES}})
     return RunOptions(**plain)

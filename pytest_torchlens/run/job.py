@@ -41,6 +41,7 @@ from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
@@ -209,6 +210,8 @@ class RunOptions:
     """Drawings besides those of the report; None for none."""
     baseline: Policy | None = None
     """How baselines are treated; None for no comparison."""
+    ignore: tuple[str, ...] = ()
+    """Audit rules whose findings are left out."""
     device: str = ""
     """Where models run (``"cuda"``, ``"cuda:1"``); empty for the device that their zoo file names."""
 
@@ -304,7 +307,18 @@ class _Job:
             cost = self.fields.get("measurements")
             self.draw(ModelReport(zoo=self.case.zoo, name=self.case.name, history=history, measurements=cost))
         known = self.fields.get("statistics"), self.fields.get("measurements")
-        self.fields["findings"] = audit(Subject(history, *known, ModelFacts.of(model)))
+        self.audit(Subject(history, *known, ModelFacts.of(model)))
+
+    def audit(self, subject: Subject) -> None:
+        """Add the audit findings, but for ignored rules; one of high severity fails the model if conditions say so."""
+        reasons = dict.fromkeys(self.options.ignore, "--lens-ignore") | self.case.settings.ignore
+        found = audit(subject)
+        self.fields["findings"] = tuple(one for one in found if one.rule not in reasons)
+        ignored = (f"audit: {one.rule} ignored: {reasons[one.rule]}" for one in found if one.rule in reasons)
+        self.fields["notes"] = (*self.fields.get("notes", ()), *ignored)
+        severe = any(one.severity is Severity.HIGH for one in self.fields["findings"])
+        if severe and self.has_condition("high") and "outcome" not in self.fields:
+            self.fields.update(outcome=Outcome.FAILED, stage=Stage.VALIDATE)
 
     def enter(self, stage: Stage) -> None:
         exit_if_forked(self.process, 0)  # the model may have forked and returned in the child
@@ -352,8 +366,12 @@ class _Job:
         """Return whether a verdict fails the model: ``failed`` always, ``unproven`` by ``--lens-fail-on``."""
         if verdict.status is not Status.UNPROVEN:
             return verdict.status is Status.FAILED
+        return self.has_condition("unproven")
+
+    def has_condition(self, name: str) -> bool:
+        """Return whether ``--lens-fail-on`` or the zoo file has one of the conditions on verdicts."""
         policy = self.options.baseline
-        return policy is not None and policy.conditions(self.case.settings.fail_on).has("unproven")
+        return policy is not None and policy.conditions(self.case.settings.fail_on).has(name)
 
     def compare(self, baseline: Policy, validation: Validation) -> None:
         environment = replace(find_environment(), device=self.device.type)

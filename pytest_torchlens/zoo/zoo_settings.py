@@ -65,6 +65,8 @@ class Settings:
     size: str = "fast"
     fail_on: tuple[str, ...] = ()
     """Conditions under which a comparison with the baseline fails, as ``--lens-fail-on``."""
+    ignore: dict[str, str] = field(default_factory=dict)
+    """Audit rules whose findings are left out, each with the reason."""
     marks: tuple[str, ...] = ()
     skip: str | None = None
     xfail: str | None = None
@@ -180,6 +182,24 @@ def _fail_on(raw: LinedDict, key: str) -> tuple[str, ...]:
     return tuple(conditions)
 
 
+def _ignore(raw: LinedDict, key: str) -> dict[str, str]:
+    from pytest_torchlens.audit import RULES  # loads torch, which few zoo files need for this
+
+    value = raw[key]
+    if not isinstance(value, LinedDict):
+        raise _wrong(raw, key, "a mapping of audit rules to reasons {infinite: 'a mask of -inf'}")
+    names = [rule.name for rule in RULES]
+    for rule in value:
+        if rule not in names:
+            hint = close(str(rule), names)
+            raise value.error(
+                rule, f"{key}: expected {', '.join(names)}, got {rule!r}" + (f" ({hint})" if hint else "")
+            )
+        if not isinstance(value[rule], str) or not value[rule].strip():
+            raise _wrong(value, rule, "the reason as text")
+    return {rule: str(value[rule]) for rule in value}
+
+
 def _reason(raw: LinedDict, key: str) -> str | None:
     if raw[key] is None:
         return None
@@ -201,6 +221,7 @@ _PARSERS: dict[str, Callable[[LinedDict, str], Any]] = {
     "memory": _memory,
     "size": _choice(*SIZES),
     "fail_on": _fail_on,
+    "ignore": _ignore,
     "marks": _marks,
     "skip": _reason,
     "xfail": _reason,

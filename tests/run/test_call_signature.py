@@ -204,7 +204,7 @@ def test_classes_of_one_name_are_not_one():
 
 UNTELLABLE = {
     "iterator of a list": lambda: iter([1]),
-    "open file": Path(__file__).open
+    "open file": Path(__file__).open,
     "array of objects": lambda: np.array([object()]),
     "set of objects": lambda: {object()},
 }
