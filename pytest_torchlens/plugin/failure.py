@@ -42,12 +42,24 @@ def failure_text(report: ModelReport, config: pytest.Config) -> str:
         return ""
     failed = [part for part in report.verdict.parts if not part.status.ok]
     if not failed:
-        reasons = (f"  {one.words}" for one in report.verdict.unproven)
-        return "\n".join([f"{report.zoo}:{report.name}: validation unproven, which --lens-fail-on fails", *reasons])
+        return _failed_by_condition(report)
     names = " and ".join(part.name for part in failed)
     lines = [f"{report.zoo}:{report.name}: validation failed in {names}"]
     for part in failed:
         lines += ["", *part_text(part)]
+    return "\n".join(lines)
+
+
+def _failed_by_condition(report: ModelReport) -> str:
+    """Return what ``--lens-fail-on`` fails in a model whose validation did not fail: unproven, or a severe finding."""
+    from pytest_torchlens.report.summary import explain
+
+    found = explain(report)
+    details = {"at": found.where, "what to do": found.advice}
+    lines = [
+        f"{report.zoo}:{report.name}: {found.what}",
+        *(f"  {word}: {text}" for word, text in details.items() if text),
+    ]
     return "\n".join(lines)
 
 

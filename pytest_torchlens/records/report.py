@@ -18,6 +18,7 @@ from pytest_torchlens.records.history import HistoryRecord
 from pytest_torchlens.records.measurements import Measurements
 from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.records.verdict import AuditFinding
+from pytest_torchlens.records.verdict import Severity
 from pytest_torchlens.records.verdict import Verdict
 
 SCHEMA = 1
@@ -115,7 +116,8 @@ class ModelReport:
     statistics: ActivationStatistics | None = None
     """Statistics of its activations; null if the run did not ask for them."""
     findings: tuple[AuditFinding, ...] = ()
-    """Findings of the audit, the most severe first.  In ``report.json`` without meaning, advice and places."""
+    """Findings of the audit, the most severe first.  In ``report.json`` without the meaning, and
+    without advice and places; those of high severity keep the advice and the first place."""
     code: dict[str, str] = field(default_factory=dict)
     """Lines of code around each ``source_line`` of its operations."""
     graph: str = ""
@@ -140,12 +142,16 @@ class ModelReport:
             history=history and replace(history, **_without_lists(history)),
             measurements=cost and replace(cost, **_without_lists(cost) | {"modules": cost.modules[:1]}),
             statistics=None,
-            findings=tuple(replace(finding, **_ON_PAGES_ONLY) for finding in self.findings),
+            findings=tuple(map(_in_short, self.findings)),
             code={},
         )
 
 
-_ON_PAGES_ONLY: dict[str, Any] = {"meaning": "", "advice": "", "places": ()}
+def _in_short(finding: AuditFinding) -> AuditFinding:
+    """Return a finding without what only pages show; one of high severity keeps its first place and the advice."""
+    if finding.severity is Severity.HIGH:
+        return replace(finding, meaning="", places=finding.places[:1])
+    return replace(finding, meaning="", advice="", places=())
 
 
 def _without_lists(record: HistoryRecord | Measurements) -> dict[str, Any]:

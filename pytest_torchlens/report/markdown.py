@@ -158,9 +158,8 @@ def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[st
 
 def _warnings(models: list[ModelReport], root: Path) -> Iterator[str]:
     """Yield a line for each of the first unproven models."""
-    found = [
-        (model, model.verdict.unproven[0]) for model in models if model.verdict is not None and model.verdict.unproven
-    ]
+    verdicts = [(model, model.verdict) for model in models if model.verdict is not None]
+    found = [(model, verdict.unproven[0]) for model, verdict in verdicts if verdict.unproven]
     for model, one in found[:MOST]:
         place = _place(one.source_place, root) or {"file": model.nodeid.partition("::")[0]}
         properties = {**place, "title": f"lens: {model.zoo}:{model.name} unproven"}

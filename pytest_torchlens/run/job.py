@@ -26,6 +26,7 @@ from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.capture import SaveOptions
+from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
@@ -131,6 +132,11 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
 def _is_plain(tensor: torch.Tensor) -> bool:
     kind_is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)
     return kind_is_plain and not tensor.is_complex() and tensor.numel() > 0
+
+
+def _is_odd(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor of an output holds NaN or infinity."""
+    return tensor.is_floating_point() and _is_plain(tensor) and not bool(tensor.detach().isfinite().all())
 
 
 _REPLAYS = 5
@@ -283,6 +289,8 @@ class _Job:
         self.stage = Stage.BUILD
         self.fields: dict[str, Any] = {"weights": case.settings.weights}
         self.fastest = 0.0
+        self.has_odd_outputs = False
+        """Whether an output holds NaN or infinity."""
         self.process = os.getpid()
         self.count = CountOnce()
 
@@ -306,6 +314,8 @@ class _Job:
             self.describe(model, history)
             cost = self.fields.get("measurements")
             self.draw(ModelReport(zoo=self.case.zoo, name=self.case.name, history=history, measurements=cost))
+        elif self.options.validate and (self.has_odd_outputs or self.has_condition("high")):
+            self.find_statistics(model)  # for the audit to name the operation
         known = self.fields.get("statistics"), self.fields.get("measurements")
         self.audit(Subject(history, *known, ModelFacts.of(model)))
 
@@ -330,6 +340,7 @@ class _Job:
         output = model(*inputs.args, **inputs.kwargs)
         exit_if_forked(self.process, 0)
         self.fields["outputs"] = describe(output)
+        self.has_odd_outputs = any(map(_is_odd, tensors(output)))
         wait_for(self.device)
         times: list[float] = []
         # In train mode each pass changes running statistics, so the number of passes is fixed.
@@ -391,14 +402,18 @@ class _Job:
 
     def describe(self, model: nn.Module, history: HistoryRecord) -> None:
         """Add what pages and drawings show: lines of code, statistics of activations, costs of the pass."""
-        seed, graphs = self.case.settings.seed, self.options.graphs
+        graphs = self.options.graphs
         if self.options.folder:
             self.fields["code"] = code_of(history)
-            self.attempt("statistics", model, lambda given: activation_statistics(model, given, seed))
+            self.find_statistics(model)
         if self.options.folder or (graphs and graphs.needs_measurements):
             self.attempt("measurements", model, partial(_measured, model, history, self.count))
             cost = self.fields.get("measurements")
             self.fields["flops"] = cost.flops if cost and cost.operation_flops else self.fields.get("flops")
+
+    def find_statistics(self, model: nn.Module) -> None:
+        seed = self.case.settings.seed
+        self.attempt("statistics", model, lambda given: activation_statistics(model, given, seed))
 
     def attempt(self, name: str, model: nn.Module, find: Callable[[Inputs], Any]) -> None:
         """Find a part of the report by further passes; if they raise, leave it out with a note."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pytest_torchlens.baseline.conditions import ConditionError
 from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.inputs import FLOATS
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import parse_input
@@ -191,10 +192,7 @@ def _ignore(raw: LinedDict, key: str) -> dict[str, str]:
     names = [rule.name for rule in RULES]
     for rule in value:
         if rule not in names:
-            hint = close(str(rule), names)
-            raise value.error(
-                rule, f"{key}: expected {', '.join(names)}, got {rule!r}" + (f" ({hint})" if hint else "")
-            )
+            raise value.error(rule, f"{key}: expected an audit rule, got {rule!r} ({nearest(str(rule), names)})")
         if not isinstance(value[rule], str) or not value[rule].strip():
             raise _wrong(value, rule, "the reason as text")
     return {rule: str(value[rule]) for rule in value}
