@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 from typing import Any
@@ -11,6 +14,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _pop_mode
+from torch.utils._python_dispatch import _push_mode
 
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import MissedOperation
@@ -21,6 +27,33 @@ if TYPE_CHECKING:
 
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
+
+
+dispatch_depth = torch._C._len_torch_dispatch_stack
+
+
+@contextlib.contextmanager
+def dispatch_modes_removed() -> Iterator[list[Any]]:
+    """Take all dispatch modes off the stack, and yield them; those of PyTorch's own compilers and fakes stay."""
+    modes: list[Any] = []
+    if not any(mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()):
+        modes = [_pop_mode() for _ in range(dispatch_depth())][::-1]
+    try:
+        yield modes
+    finally:
+        for mode in modes:
+            _push_mode(mode)
+
+
+def call_under(modes: list[Any], func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function under dispatch modes that were removed."""
+    for mode in modes:
+        _push_mode(mode)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        for _ in modes:
+            _pop_mode()
 
 
 class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]

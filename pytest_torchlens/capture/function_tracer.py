@@ -7,6 +7,7 @@ the calls inside them.  Each line here costs time for every operation.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import sys
 import threading
@@ -35,6 +36,9 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.dispatch_watch import call_under
+from pytest_torchlens.capture.dispatch_watch import dispatch_depth
+from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
@@ -109,6 +113,8 @@ class FunctionTracer(TorchFunctionMode):
 
     boundary: CodeType
     """Code of the frame around a module's forward, where the walk up the stack ends."""
+    num_own_modes = 0
+    """Dispatch modes of our own on the stack: the watch."""
     over = False
     """Whether the pass is over: a thread may outlive it."""
     busy = False
@@ -142,9 +148,26 @@ class FunctionTracer(TorchFunctionMode):
         try:
             if kind is PLAIN or kind is UNTRACED:
                 return func(*args, **kwargs)
-            return self._escape(info, args, kwargs) if kind is ESCAPE else self._leaf(info, args, kwargs)
+            handle = self._escape if kind is ESCAPE else self._leaf
+            if dispatch_depth() > self.num_own_modes:
+                return self._under_modes(handle, info, args, kwargs)
+            return handle(info, args, kwargs)
         finally:
             self.busy = False
+
+    def _under_modes(
+        self, handle: Callable[..., Any], info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Make and record a call under dispatch modes that are not ours: they see the function, and not our work."""
+        number = len(self.calls)
+        with dispatch_modes_removed() as modes:
+            under = copy.copy(info)
+            under.func = functools.partial(call_under, modes, info.func)
+            try:
+                return handle(under, args, kwargs)
+            finally:
+                for call in self.calls[number:]:
+                    call.info = info if call.info is under else call.info
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -246,9 +269,10 @@ class FunctionTracer(TorchFunctionMode):
         self._finish(call, (tensor,), ())
 
     def _record_write(self, tensor: Tensor, contents: Tensor) -> None:
-        call = self._new_call(
-            _COPY, (self.table.read(tensor), self.table.read(contents)), {}, Group("array", self._group)
-        )
+        reads = self.table.read(tensor), self.table.read(contents)
+        # PyTorch writes to an inference tensor in inference mode only
+        with torch.inference_mode() if tensor.is_inference() else contextlib.nullcontext():
+            call = self._new_call(_COPY, reads, {}, Group("array", self._group))
         self._finish(call, (tensor,), (tensor,))
 
     def _frames(self, depth: int = 3) -> Frames:

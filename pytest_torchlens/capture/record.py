@@ -21,6 +21,7 @@ import torch
 
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.dispatch_watch import DispatchWatch
+from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import kinds
@@ -123,6 +124,7 @@ class OnePass:
         The tracer to record with.
     """
 
+    @dispatch_modes_removed()
     def __init__(
         self,
         model: torch.nn.Module,
@@ -149,9 +151,11 @@ class OnePass:
             for tensor, kind_of, name in registered.sharing_memory([tensor for _, tensor in inputs]):
                 self.tracer.table.add_source(tensor, kind_of, name)
 
+    @dispatch_modes_removed()
     def add_checks(self, *, watch: bool, parameters: bool) -> None:
         """Set whether to watch the dispatcher, and whether to take fingerprints of parameters."""
         self._watch = self.tracer.watch = DispatchWatch(self.tracer) if watch else None
+        self.tracer.num_own_modes = int(watch)
         self.tracer.table.parameters_too = parameters
         if parameters:
             with torch._C.DisableTorchFunctionSubclass():
@@ -169,6 +173,7 @@ class OnePass:
             self.tracer.close()
         self.recording.elapsed = time.perf_counter() - start
 
+    @dispatch_modes_removed()
     def finish(self, model: torch.nn.Module, output: Any) -> Recording:
         """Complete the recording with the output and the final states, and return it."""
         recording = self.recording

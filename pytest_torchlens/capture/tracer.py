@@ -13,6 +13,7 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.dispatch_watch import dispatch_depth
 from pytest_torchlens.capture.function_tracer import FunctionTracer
 from pytest_torchlens.capture.function_tracer import dispatch_enabled
 from pytest_torchlens.capture.function_tracer import mode_disabled
@@ -184,6 +185,8 @@ class Tracer(FunctionTracer):
         info.func = dispatch_enabled(func)
         try:
             with mode_disabled(self), torch._C.DisableTorchFunction():
+                if dispatch_depth() > self.num_own_modes:
+                    return self._under_modes(self._leaf, info, args, kwargs)
                 return self._leaf(info, args, kwargs)
         finally:
             self.busy, info.func = False, func

@@ -146,12 +146,16 @@ def _of_another_kind(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield halved values; for sparse tensors also one with an entry less: functions may read only the positions."""
+    """Yield halved values; for sparse tensors also one with an entry less, or the first entry if there is none."""
     yield tensor * 0.5
     if tensor.layout is torch.sparse_coo and tensor._nnz():
         indices, values = tensor._indices()[:, :-1], tensor._values()[:-1]
         coalesced = tensor.is_coalesced()
         yield torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=coalesced, check_invariants=False)
+    elif tensor.layout is torch.sparse_coo and tensor.numel():
+        one = torch.zeros(tensor.sparse_dim(), 1, dtype=torch.long, device=tensor.device)
+        values = tensor._values().new_ones(1, *tensor.shape[tensor.sparse_dim() :])
+        yield torch.sparse_coo_tensor(one, values, tensor.shape, is_coalesced=True, check_invariants=False)
     if tensor.layout in _COMPRESSED and tensor.dim() == _PLANE and len(tensor.values()):
         ends, places = (getattr(tensor, name)() for name in _COMPRESSED[tensor.layout])
         values = tensor.values()[:-1]

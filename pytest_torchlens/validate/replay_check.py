@@ -172,6 +172,8 @@ class ReplayCheck:
         self._unfingerprinted = 0
         self._flagged: set[int] = set()
         self._made_without_grad: set[int] = set()
+        self._made_in_group: set[int] = set()
+        """Slots of results of calls without gradients, and of those inside a custom function."""
         self.doubtful: set[str] = set()
         """Names of functions whose values differ from the recorded ones."""
         self.nondeterministic: str | None = None
@@ -248,9 +250,12 @@ class ReplayCheck:
             return True
         if not (with_gradients and value.requires_grad):
             return False
-        return any(
-            slot in self._flagged or slot in self._made_without_grad
-            for slot in (value_of(read).slot for _, read in edges_in(call))
+        reads = [value_of(read) for _, read in edges_in(call)]
+        if any(read.slot in self._flagged or read.slot in self._made_in_group for read in reads):
+            return True
+        # An `apply` that was looked up before the recording makes no group: no argument was recorded to require one
+        return not any(read.requires_grad for read in reads) and any(
+            read.slot in self._made_without_grad for read in reads
         )
 
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> bool:
@@ -259,8 +264,8 @@ class ReplayCheck:
             self._uninitialised += 1
             return True
         with_gradients, *_ = self._recording.ambient.rows[call.ambient]
-        if not with_gradients and call.group is not None:
-            self._made_without_grad.add(value.slot)
+        if not with_gradients:
+            (self._made_without_grad if call.group is None else self._made_in_group).add(value.slot)
         self._score.checked += 1
         replayed = _facts(Value(value.slot, value.call, value.position, tensor))
         recorded = _facts(value)

@@ -13,9 +13,8 @@ from torch._C import _autograd
 from torch.overrides import _pop_mode as _pop_function_mode
 from torch.overrides import _push_mode as _push_function_mode
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _pop_mode
-from torch.utils._python_dispatch import _push_mode
 
+from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.validate.state import Generators
 
 
@@ -48,7 +47,7 @@ def _no_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_modes() -> Iterator[None]:
-    with _no_function_modes(), _no_dispatch_modes():
+    with _no_function_modes(), dispatch_modes_removed():
         yield
 
 
@@ -81,13 +80,3 @@ def _no_function_modes() -> Iterator[None]:
             _pop_function_mode()  # type: ignore[no-untyped-call]
         for mode in modes:
             _push_function_mode(mode)  # type: ignore[no-untyped-call]
-
-
-@contextlib.contextmanager
-def _no_dispatch_modes() -> Iterator[None]:
-    modes = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())][::-1]
-    try:
-        yield
-    finally:
-        for mode in modes:
-            _push_mode(mode)

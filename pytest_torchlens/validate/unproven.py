@@ -29,8 +29,7 @@ NOTHING_RAN = "no operation ran, so there was nothing to prove"
 _UNJUDGED = (Status.UNPROVEN, Status.NOT_APPLICABLE, Status.NOT_RUN)
 _TRUTH = frozenset(["__bool__", "is_nonzero", "equal", "allclose", "__contains__"])
 """Escapes that hand over a truth value: they decide a branch, which the history records."""
-_COMMON = (0.0, 1.0, -1.0, 0.5, 2.0, math.inf, -math.inf)
-"""Numbers that say nothing about where they come from."""
+_SMALL = 100
 _FROM_NUMBERS = frozenset("tensor as_tensor asarray scalar_tensor new_tensor from_numpy frombuffer".split())
 """Functions that make a tensor of Python's numbers or of an array."""
 
@@ -147,7 +146,7 @@ def _constants_from_python(recording: Recording, where: Where, from_inputs: _Rea
 
 def _numbers_from_python(recording: Recording, handed: list[Escape], where: Where) -> Iterator[Unproven]:
     """Yield the first call that takes a float which an escape before it handed to Python: ``x * x.sum().item()``."""
-    results = {one.result: one for one in reversed(handed) if type(one.result) is float and one.result not in _COMMON}
+    results = {one.result: one for one in reversed(handed) if type(one.result) is float and _is_telling(one.result)}
     for number, call in enumerate(recording.calls) if results else ():
         for argument in _floats((call.args, call.kwargs)):
             if argument in results and results[argument].call <= number:
@@ -158,6 +157,11 @@ def _numbers_from_python(recording: Recording, handed: list[Escape], where: Wher
                     source_place=where.source_place(number),
                 )
                 return
+
+
+def _is_telling(number: float) -> bool:
+    """Return whether a number is unlikely to be a literal of the code as well: finite, and not a small whole number."""
+    return math.isfinite(number) and not (abs(number) < _SMALL and (2 * number).is_integer())
 
 
 def _floats(template: Any) -> Iterator[float]:
