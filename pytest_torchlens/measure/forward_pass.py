@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from typing import TypeGuard
 
+import numpy as np
 import torch
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import record
+from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
-from pytest_torchlens.capture.values import version_of
+from pytest_torchlens.capture.memory import duplicate
+from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.history.history_options import arguments_of
@@ -53,8 +59,9 @@ def measure_forward_pass(
 ) -> Measurements:
     """Measure time, memory and floating-point operations of a forward pass.
 
-    The model runs about six times, and twice for each of `passes` (a short pass more often).  Its recorded operations
-    run twice.  Buffers, inputs and PyTorch's random generators are restored afterwards.
+    The model runs at most ``10 + 23 * passes`` times; a pass of 10 ms or longer ``10 + 4 * passes`` times.  Its recorded
+    operations run twice.  Afterwards buffers, parameters and inputs that the passes changed have their former values,
+    and the random generators of PyTorch, NumPy and Python their former states; nothing else is written to.
 
     Parameters
     ----------
@@ -199,22 +206,26 @@ def by_module(recording: Recording, costs: Costs) -> tuple[ModuleMeasurements, .
 
 @contextlib.contextmanager
 def _preserve_state(model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Restore what passes change: buffers, inputs, and the random generators of the CPU and the current GPU."""
-    buffers = [(module, name, buffer, buffer.clone()) for module, name, buffer in _buffers(model)]
-    versions = [(tensor, version_of(tensor), tensor.clone()) for tensor in inputs]
+    """Restore what passes change: buffers, parameters, inputs and random generators; what is unchanged stays untouched.
+
+    An autograd graph of the caller's may hold these tensors, and a write would spoil it.
+    """
+    members = [(part, dict(part._buffers)) for part in torch.nn.Module.modules(model)]
+    held = itertools.chain(torch.nn.Module.parameters(model), *(buffers.values() for _, buffers in members), inputs)
+    before = [(tensor, fingerprint(tensor), duplicate(tensor)) for tensor in held if _is_real(tensor)]
+    numbers, state = np.random.get_state(), random.getstate()  # noqa: NPY002 - the global generator
     try:
         with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):  # type: ignore[no-untyped-call]
             yield
     finally:
-        with torch.no_grad():
-            for module, name, buffer, contents in buffers:
-                module._buffers[name] = buffer
-                buffer.copy_(contents)
-            for tensor, version, contents in versions:
-                if version_of(tensor) != version:
-                    tensor.copy_(contents)
+        np.random.set_state(numbers)  # noqa: NPY002 - as above
+        random.setstate(state)
+        for part, buffers in members:
+            part._buffers.update(buffers)
+        for tensor, digest, contents in before:
+            if fingerprint(tensor) != digest:
+                overwrite(tensor, contents)
 
 
-def _buffers(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, torch.Tensor]]:
-    for module in model.modules():
-        yield from ((module, name, buffer) for name, buffer in module._buffers.items() if buffer is not None)
+def _is_real(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    return tensor is not None and not is_lazy(tensor)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pytest_torchlens import capture
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.storage import storage_key
@@ -61,8 +56,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         before = {storage_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         result = func(*args, **kwargs)
-        results = [] if self._recording is not None and _is_recorder_work() else tree_leaves(result)
-        for leaf in results:
+        for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and storage_key(leaf) not in before:
                 self._add(leaf)
         self.peak = max(self.peak, self._bytes)
@@ -81,20 +75,6 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _free(self, key: int, size: int) -> None:
         self._alive.discard(key)
         self._bytes -= size
-
-
-def _is_recorder_work() -> bool:
-    """Return whether the recorder runs an operation for itself, such as a fingerprint or a copy before a write."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename in _RECORDER_FILES
-
-
-_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
-_RECORDER_FILES = {
-    f"{Path(capture.__file__).parent}{os.sep}{name}.py" for name in ("fingerprint", "memory", "storage", "values")
-}
 
 
 def measured_peak(run: Callable[[], object], device: torch.device) -> tuple[int, str]:

@@ -20,6 +20,8 @@ from pytest_torchlens.measure.flops import replay_calls
 
 _SHORTEST = 0.01
 """Minimum seconds of one timing; it runs a shorter pass several times."""
+_MOST_RUNS = 20
+"""Maximum runs of one timing, however short a pass is."""
 _TINY = 400
 """Number of tiny operations that measure the overhead."""
 
@@ -52,7 +54,7 @@ def times_of(run: Callable[[], object], again: Callable[[], Recording], recordin
     """
     threads = torch.get_num_threads()
     seconds_of(run, 1)  # warms up
-    number = max(1, round(_SHORTEST / max(seconds_of(run, 1), 1e-9)))
+    number = min(max(1, round(_SHORTEST / max(seconds_of(run, 1), 1e-9))), _MOST_RUNS)
     plain: list[float] = []
     recorded: list[list[int]] = []
     for _ in range(passes):
