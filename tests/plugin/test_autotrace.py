@@ -52,8 +52,7 @@ def test_three():
         [
             "lens: each model that tests call is validated once; a failed verdict fails the test",
             "*= lens: models called in tests =*",
-            "3 outermost module calls in 2 tests; 1 like one validated before",
-            "validated: 2 passed",
+            "3 outermost module calls in 2 tests: 2 proven, 1 like one before",
             "it took * s of the * s that the tests took",
         ]
     )
@@ -120,7 +119,7 @@ def test_other_outcomes_are_kept(pytester: pytest.Pytester, write):
     result = pytester.runpytest_inprocess("--lens-validate")
     assert result.parseoutcomes() == plain
     assert plain == {"xfailed": 1, "xpassed": 1, "skipped": 1, "failed": 1, "errors": 1}
-    result.stdout.fnmatch_lines(["5 outermost module calls in 5 tests", "validated: 5 failed"])
+    result.stdout.fnmatch_lines(["5 outermost module calls in 5 tests: 5 failed"])
 
 
 def test_off_and_all(pytester: pytest.Pytester, write):
@@ -129,11 +128,11 @@ def test_off_and_all(pytester: pytest.Pytester, write):
     off.stdout.no_fnmatch_line("*models called*")
     off.stdout.fnmatch_lines(["lens: no model is named*"])
     every = pytester.runpytest_inprocess("--lens-validate", "--lens-autotrace=all")
-    every.stdout.fnmatch_lines(["lens: all model calls *", "validated: 3 passed"])
+    every.stdout.fnmatch_lines(["lens: all model calls *", "3 outermost module calls in 1 test: 3 proven"])
     pytester.makeini("[pytest]\nlens_autotrace = all")
-    pytester.runpytest_inprocess("--lens-validate").stdout.fnmatch_lines(["validated: 3 passed"])
+    pytester.runpytest_inprocess("--lens-validate").stdout.fnmatch_lines(["*: 3 proven"])
     once = pytester.runpytest_inprocess("--lens-validate", "--lens-autotrace=once")
-    once.stdout.fnmatch_lines(["validated: 1 passed"])
+    once.stdout.fnmatch_lines(["*: 1 proven, 2 like one before"])
 
 
 @pytest.mark.parametrize(
@@ -186,9 +185,10 @@ def test_no_memory():
     result.stdout.fnmatch_lines(
         [
             "*test_nearest_wins FAILED*",
-            "validated: 2 failed, 2 not-run, 1 passed",
-            "not replayed: 2, for the replay would hold about 32 B, and 0 B are allowed",
-            "not recorded: 1, for the time for this test was up",
+            "6 outermost module calls in 5 tests: 2 failed, 1 proven, 2 unproven, 1 left out",
+            "unproven: 2 calls: replay and perturbation: the replay would hold about 32 B, and 0 B are allowed (first in "
+            "test_them.py::test_no_memory)",
+            "left out: 1 call: the time for this test was up (first in test_them.py::test_no_time)",
         ]
     )
 
@@ -225,7 +225,9 @@ def test_errors_of_ours_are_said_and_break_nothing(pytester: pytest.Pytester, wr
             "Sequential was called, but could not be recorded, by an error of pytest-torchlens's:",
             "*in breaks",
             "RuntimeError: an insect",
-            "not recorded: 1, by errors of pytest-torchlens's; please report the first",
+            "*: 1 left out",
+            "left out: 1 call: an error of pytest-torchlens (first in test_them.py::test_it)",
+            "please report this error of pytest-torchlens:",
             "  test_them.py::test_it: Sequential: RuntimeError: an insect",
         ]
     )
@@ -246,7 +248,7 @@ def test_constant():
     result.stdout.fnmatch_lines(
         [
             "Adds: not checked: whether 1 constant of the graph existed before the call",
-            "not checked: whether 1 constant of the graph existed before the call (1 call)",
+            "not checked: 1 call: whether 1 constant of the graph existed before the call (first in *::test_constant)",
         ]
     )
 
@@ -257,10 +259,12 @@ def test_lf_comes_back_to_it(pytester: pytest.Pytester, write):
     pytester.runpytest_inprocess("--lens-validate", "--lf").assert_outcomes(failed=1)
 
 
-def test_quiet_tells_of_failures_alone(pytester: pytest.Pytester, write):
+def test_quiet_says_in_one_line_how_many_calls_there_were(pytester: pytest.Pytester, write):
     write("def test_it():\n    nn.ReLU()(X)\n")
     result = pytester.runpytest_inprocess("--lens-validate", "-q")
-    result.stdout.no_fnmatch_line("*lens*")
+    assert [line for line in result.outlines if "lens" in line] == ["lens: 1 outermost module call in 1 test: 1 proven"]
+    write("def test_it():\n    pass\n")
+    pytester.runpytest_inprocess("--lens-validate", "-q").stdout.no_fnmatch_line("*lens*")
     write("def test_it():\n    Hidden()(X)\n")
     pytester.runpytest_inprocess("--lens-validate", "-q").stdout.fnmatch_lines(["FAILED *Hidden: failed*"])
 
@@ -306,7 +310,7 @@ def test_results_of_workers_are_gathered_once(pytester: pytest.Pytester, write):
     result = pytester.runpytest_subprocess("--lens-validate", "-n2")
     result.assert_outcomes(passed=4, failed=1)
     assert result.stdout.str().count("models called in tests") == 1
-    result.stdout.fnmatch_lines(["5 outermost module calls in 5 tests", "validated: 4 passed, 1 failed"])
+    result.stdout.fnmatch_lines(["5 outermost module calls in 5 tests: 1 failed, 4 proven"])
 
 
 @pytest.mark.parametrize("plugin", ["cacheprovider", "xdist", "capture", "terminal", "warnings", "skipping"])

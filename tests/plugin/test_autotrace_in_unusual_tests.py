@@ -69,7 +69,7 @@ def test_after():
 """
     )
     result.assert_outcomes(skipped=1, failed=1, xfailed=1, passed=2)
-    result.stdout.fnmatch_lines(["validated: 1 passed", "not recorded: 4, for it raised"])
+    result.stdout.fnmatch_lines(["*: 1 proven, 4 left out", "left out: 4 calls: it raised *"])
 
 
 def test_an_interrupt_amid_forward_is_the_tests_to_catch(run):
@@ -91,7 +91,7 @@ def test_it(interruptible):
 """
     )
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["validated: 1 passed", "not recorded: 1, for it raised"])
+    result.stdout.fnmatch_lines(["*: 1 proven, 1 left out", "left out: 1 call: it raised *"])
 
 
 @pytest.mark.parametrize(("ends", "code"), [("raise KeyboardInterrupt", 2), ('pytest.exit("enough", 7)', 7)])
@@ -136,7 +136,7 @@ def test_it():
 """
     )
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["1 outermost module call in 1 test", "validated: 1 passed"])
+    result.stdout.fnmatch_lines(["1 outermost module call in 1 test: 1 proven"])
 
 
 def test_a_pool_of_threads_in_forward(run):
@@ -162,7 +162,7 @@ def test_it():
         "--lens-autotrace=all",
     )
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["5 outermost module calls in 1 test", "validated: 5 passed"])
+    result.stdout.fnmatch_lines(["5 outermost module calls in 1 test: 5 proven"])
 
 
 def test_a_test_that_records_beside_and_inside_a_model(run):
@@ -179,7 +179,7 @@ def test_inside(lens_trace):
 """
     )
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["validated: 2 passed", "not recorded: 1, for it records a model itself"])
+    result.stdout.fnmatch_lines(["*: 2 proven, 1 left out", "left out: 1 call: it records a model itself *"])
 
 
 def test_copies_stand_ins_and_wrappers_of_modules(run):
@@ -211,7 +211,7 @@ def test_wrapper():
 """
     )
     result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines(["6 outermost module calls in 4 tests; 2 like*", "validated: 4 passed"])
+    result.stdout.fnmatch_lines(["6 outermost module calls in 4 tests: 4 proven, 2 like one before"])
 
 
 FORKS = """
@@ -237,7 +237,7 @@ def test_a_child_process_of_the_tests(pytester: pytest.Pytester):
     pytester.makepyfile(test_them=MODELS + FORKS)
     result = pytester.runpytest_subprocess("--lens-validate", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["1 outermost module call in 1 test", "validated: 1 passed"])
+    result.stdout.fnmatch_lines(["1 outermost module call in 1 test: 1 proven"])
 
 
 def test_a_timer_in_another_thread(run):

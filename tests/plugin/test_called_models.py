@@ -113,7 +113,7 @@ def test_bad(lens_trace):
     )
     result = pytester.runpytest_inprocess("--lens-validate", "--lens-report=out", "test_mine.py")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["2 outermost module calls in 2 tests", "validated: 1 passed, 1 failed"])
+    result.stdout.fnmatch_lines(["2 outermost module calls in 2 tests: 1 failed, 1 proven"])
     assert [model.outcome for model in read(pytester).models] == [Outcome.PASSED, Outcome.FAILED]
 
 

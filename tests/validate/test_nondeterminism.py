@@ -134,6 +134,6 @@ def test_a_verdict_that_does_not_apply_says_why():
     counter = itertools.count()
     verdict = validate(Function(lambda x: x + next(counter)), (X,), parts=["observer"]).verdict
     assert verdict.words == (
-        "not-applicable (two plain runs in a row differ, for what the model changes could not be put back: "
+        "unproven (observer: two plain runs in a row differ, for what the model changes could not be put back: "
         "attribute 'function.counter' (count))"
     )
