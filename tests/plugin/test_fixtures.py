@@ -47,7 +47,7 @@ def test_lens_draw_draws_a_model_or_a_history(pytester: pytest.Pytester):
             assert "relu_1_2" in lens_draw(history, path=tmp_path / "net.dot", focus="1").read_text()
 
         def test_mistake(lens_draw):
-            with pytest.raises(tl.OptionError, match="'focsu'; did you mean 'focus'"):
+            with pytest.raises(tl.OptionError, match="unknown option 'focsu'; did you mean 'focus'"):
                 lens_draw(MODEL, X, focsu="0")
         """
     )
