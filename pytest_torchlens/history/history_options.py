@@ -1,6 +1,6 @@
-"""What `forward` is called with, how it is recorded, and which layers are saved: checked before anything runs.
+"""Checks the arguments of `forward`, the options of recording, and the layers to save, before anything runs.
 
-The options are kept with the history, for a rerun.
+The history keeps the options for a rerun.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def arguments_of(model: torch.nn.Module, input_args: Any, input_kwargs: Mapping[str, Any] | None) -> Arguments:
-    """Return forward's arguments: a list or tuple has the positional ones, anything else is the only one.
+    """Return forward's arguments: a list or tuple holds the positional ones, anything else is the only one.
 
     Raises
     ------
     TraceError
-        If `model` is no module, or its forward cannot take them.
+        If `model` is not a module, or its forward cannot take the arguments.
     """
     check_model(model)
     if not isinstance(input_kwargs, Mapping | None):
@@ -57,7 +57,7 @@ def arguments_of(model: torch.nn.Module, input_args: Any, input_kwargs: Mapping[
 
 
 def _check_fit(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], was_list: bool) -> None:
-    """Say so where forward cannot take the arguments and a list was probably meant as one of them."""
+    """Raise `TraceError` if forward cannot take the arguments; hint at a list that was meant as one argument."""
     if _may_change_them(model):
         return
     try:
@@ -73,19 +73,19 @@ def _check_fit(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _may_change_them(model: torch.nn.Module) -> bool:
-    """Return whether code of the model's runs before forward and may give it other arguments."""
+    """Whether code of the model that runs before forward may change its arguments."""
     hooks = model._forward_pre_hooks or torch.nn.modules.module._global_forward_pre_hooks
     return bool(hooks) or type(model).__call__ is not torch.nn.Module.__call__
 
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """Options of `log_forward_pass` but for those of the drawing, checked.
+    """Options of `log_forward_pass`, without those of the drawing.
 
     Raises
     ------
-    TypeError, LookupKeyError
-        If an option is of a kind that it cannot be.
+    LookupKeyError
+        If `layers_to_save` cannot select layers of any history.
     """
 
     layers_to_save: LayersToSave = "all"
@@ -111,7 +111,7 @@ class TraceOptions:
 
     @property
     def keep(self) -> Keep:
-        """What the recording keeps."""
+        """Which values the recording keeps."""
         if self.saves_none:
             return "none"
         return "all" if self.saving == SaveOptions() else self.saving
@@ -123,7 +123,7 @@ class TraceOptions:
         save_options: SaveOptions | EllipsisType | None,
         save_gradients: bool | EllipsisType,
     ) -> TraceOptions:
-        """Return the options for another pass; ``...`` stands for what is here, with a new folder to stream to."""
+        """Return the options for another pass; ``...`` repeats an option, but streams to a new folder."""
         saving = self._saving_again() if save_options is ... else save_options
         gradients = self.saving.gradients if save_gradients is ... else save_gradients
         return TraceOptions(
@@ -143,19 +143,19 @@ _SAVING = Option("SaveOptions(detach=True, …) or None", (SaveOptions, NoneType
 
 
 def with_gradients(saving: SaveOptions | None, gradients: bool) -> SaveOptions:
-    """Return options, or the default ones, with gradients noted or not.
+    """Return the options, or the default ones, with `gradients` set.
 
     Raises
     ------
     TypeError
-        If `saving` is something else.
+        If `saving` is neither SaveOptions nor None.
     """
     _SAVING.check("save_options", saving)
     return dataclasses.replace(saving or SaveOptions(), gradients=gradients)
 
 
 def _free(folder: Path) -> Path:
-    """Return the first of ``NAME-2``, ``NAME-3``, … that is not there."""
+    """Return the first of ``NAME-2``, ``NAME-3``, … that does not exist."""
     return next(path for number in itertools.count(2) if not (path := Path(f"{folder}-{number}")).exists())
 
 
@@ -164,7 +164,7 @@ LayersToSave = str | int | Test | Sequence[str | int | Test] | None
 
 
 def keys_and_tests(wanted: LayersToSave) -> tuple[list[str | int], list[Test]]:
-    """Return the keys in what was asked for, and the queries and functions."""
+    """Return the keys in `layers_to_save`, and the queries and functions."""
     items = wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str | bytes) else [wanted]
     if odd := [hint for item in items if (hint := _why_not(item))]:
         raise LookupKeyError(f"layers_to_save cannot have {odd[0]}")
@@ -173,7 +173,7 @@ def keys_and_tests(wanted: LayersToSave) -> tuple[list[str | int], list[Test]]:
 
 
 def _why_not(item: object) -> str:
-    """Return what is wrong with a thing to save, nothing for a good one."""
+    """Return why an item of `layers_to_save` is invalid, or an empty string."""
     if isinstance(item, str) and item in ("", "all", "none"):
         return f"{item!r} among others; it stands alone" if item else "'', which is part of every label; say 'all'"
     if isinstance(item, torch.nn.Module):
@@ -194,7 +194,7 @@ def places_that_pass(operations: list[LoggedOperation], tests: list[Test]) -> se
     LookupKeyError
         If a test selects none.
     SavingError
-        If a function raises; with the operation.
+        If a function raises; the message names the operation.
     """
     by_label = {op.label: op for op in operations}
     chosen: set[int] = set()

@@ -191,13 +191,16 @@ def test_what_fails_can_be_said_in_the_option_and_in_the_zoo_file(pytester: pyte
     (project / "net.yaml").write_text(ZOO + rule, encoding="utf-8")
     validate(pytester).assert_outcomes(passed=1, failed=2)
     (project / "net.yaml").write_text(ZOO + "rules:\n  - {match: a, fail_on: structur}\n", encoding="utf-8")
-    validate(pytester).stderr.fnmatch_lines(["*net.yaml:*'fail_on': expected a condition, got 'structur'*structure*"])
+    validate(pytester).stderr.fnmatch_lines(["*net.yaml:*: fail_on: expected a condition, got 'structur'*structure*"])
 
 
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ("--lens-update=newer", "*--lens-update: no kind 'newer'*new*"),
+        (
+            "--lens-update=newer",
+            "*--lens-update: expected new, changed, unused, all, got 'newer' (did you mean 'new'?)",
+        ),
         ("--lens-fail-on=own", "*--lens-fail-on: expected a number from 0, as in own:1e-5, got 'own'*"),
         (
             "--lens-fail-on=slower",

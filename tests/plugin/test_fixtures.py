@@ -59,4 +59,4 @@ def test_each_says_what_it_gives(pytester: pytest.Pytester, name: str):
     lines = pytester.runpytest_inprocess("--fixtures").outlines
     place = next(number for number, line in enumerate(lines) if line.startswith(f"{name} --"))
     assert "no docstring" not in lines[place + 1]
-    assert "forward pass of a model" in lines[place + 1]
+    assert "forward pass" in lines[place + 1]

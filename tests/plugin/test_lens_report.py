@@ -73,7 +73,7 @@ def test_a_file_in_its_place_is_a_usage_error(pytester: pytest.Pytester):
 def test_a_folder_that_cannot_be_made_is_a_usage_error(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-report=/proc/out")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--lens-report: /proc/out cannot be made (*); name a folder*"])
+    result.stderr.fnmatch_lines(["*--lens-report: expected a folder *, got /proc/out, which cannot be made (*)"])
 
 
 def test_a_report_that_cannot_be_written_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):

@@ -46,7 +46,7 @@ def test_parts_in_the_ini_file(pytester: pytest.Pytester):
     ("arguments", "message"),
     [
         (["--lens-validate", "--lens-parts=replai"], "*--lens-parts: *'replai'*'replay'*"),
-        (["--lens-parts=replay"], "*add --lens-validate"),
+        (["--lens-parts=replay"], "*--lens-parts needs --lens-validate, whose parts it selects"),
     ],
 )
 def test_wrong_parts_are_usage_errors(pytester: pytest.Pytester, arguments: list[str], message: str):

@@ -166,7 +166,7 @@ def test_by_a_fixture(tracked, number, request):
         ("no_nan=True, layers=5", "marker lens_expect: layers: expected one glob*, got 5*"),
         ("", "marker lens_expect: expected keywords such as no_nan=True, got none"),
         ("no_nan=False", "marker lens_expect: expected at least one expectation*"),
-        ("True", "marker lens_expect takes keywords only*"),
+        ("True", "marker lens_expect: expected keywords such as no_nan=True, got True"),
     ],
 )
 def test_a_wrong_marker_is_said(pytester: pytest.Pytester, marker: str, message: str):
