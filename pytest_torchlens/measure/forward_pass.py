@@ -59,7 +59,7 @@ def measure_forward_pass(
 ) -> Measurements:
     """Measure time, memory and floating-point operations of a forward pass.
 
-    The model runs at most ``10 + 23 * passes`` times; a pass of 10 ms or longer ``10 + 4 * passes`` times.  Its recorded
+    The model runs at most ``10 + 23 * passes`` times, ``10 + 4 * passes`` if a pass takes 10 ms or longer.  Its recorded
     operations run twice.  Afterwards buffers, parameters and inputs that the passes changed have their former values,
     and the random generators of PyTorch, NumPy and Python their former states; nothing else is written to.
 

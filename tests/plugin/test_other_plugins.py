@@ -77,7 +77,7 @@ def test_after():
     )
     result = pytester.runpytest_inprocess(*VALIDATE, "--timeout-method=signal")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*Timeout*", "2 outermost module calls in 2 tests: 1 proven, 1 left out", "left out: 1 call: it raised *"])
+    result.stdout.fnmatch_lines(["*Timeout*", "*: 1 proven, 1 left out", "left out: 1 call: it raised *"])
 
 
 def test_async_tests(pytester: pytest.Pytester, write):

@@ -4,11 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_torchlens.records import AuditFinding
+from pytest_torchlens.records import AuditPlace
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
+from pytest_torchlens.records import Unproven
+from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.report import terminal_table
 from tests.report.samples import passed
 from tests.report.samples import raised
@@ -22,12 +27,11 @@ def cells(text, name):
 
 def test_a_row_tells_what_was_found():
     text = terminal_table([passed()], width=120)
-    header, rule, row, unjudged = text.splitlines()
+    header, rule, row = text.splitlines()
     for word in ("model", "params", "ops", "layers", "fwd ms", "act. MB", "verdict", "checked", "edges"):
         assert word in header
     assert set(rule) == {"-", " "}
-    assert row.split() == ["torchvision:alexnet", "61.1M", "24", "24", "12.3", "4.8", "passed", "4/5", "24", "24"]
-    assert unjudged == "completeness not-run: needs torch 2.6 or later (1 model)"
+    assert row.split() == ["torchvision:alexnet", "61.1M", "24", "24", "12.3", "4.8", "passed", "24", "24"]
 
 
 def test_what_is_not_known_is_a_dash():
@@ -110,19 +114,41 @@ def test_a_model_is_named_as_on_the_command_line_whatever_the_width(width):
     assert "torchvision:alexnet" in terminal_table([passed()], width=width)
 
 
-def test_parts_that_were_not_judged_are_told_once_with_their_reason():
+def unproven(*reasons):
     report = passed()
     assert report.verdict is not None
-    parts = [replace(part, status=Status.NOT_APPLICABLE, reason="it keeps state") for part in report.verdict.parts[:2]]
-    other = replace(report, verdict=replace(report.verdict, parts=(*parts, *report.verdict.parts[2:])))
-    lines = terminal_table([report, other, other], width=120).splitlines()
-    assert "passed 4/5" in lines[2]
-    assert "passed 2/5" in lines[4]
+    return replace(report, verdict=replace(report.verdict, status=Status.UNPROVEN, unproven=reasons))
+
+
+def test_each_reason_of_unproven_models_is_shown_once_with_the_first_place():
+    state = Unproven(message="observer: it keeps state")
+    output = Unproven(
+        message="the output depends on no input", operation="add_1_1", source_place=SourcePlace("a.py", 3, "forward")
+    )
+    lines = terminal_table([passed(), unproven(state, output), unproven(state)], width=120).splitlines()
+    assert [line.split()[6] for line in lines[2:5]] == ["passed", "unproven", "unproven"]
     assert lines[5:] == [
-        "completeness not-run: needs torch 2.6 or later (3 models)",
-        "observer not-applicable: it keeps state (2 models)",
-        "replay not-applicable: it keeps state (2 models)",
+        "unproven: observer: it keeps state (in torchvision:alexnet)",
+        "unproven: the output depends on no input (in torchvision:alexnet, add_1_1, a.py:3, in forward)",
     ]
+
+
+def test_more_than_ten_reasons_are_counted():
+    reasons = [Unproven(message=f"reason {number}") for number in range(12)]
+    lines = terminal_table([unproven(*reasons)], width=120).splitlines()
+    assert lines[3:] == [
+        *(f"unproven: reason {n} (in torchvision:alexnet)" for n in range(10)),
+        "unproven: 2 more reasons",
+    ]
+
+
+def test_severe_findings_stand_in_the_verdict_and_below_the_table():
+    place = AuditPlace(operation="log_1_1", source_line="a.py:3, in forward")
+    finding = AuditFinding(rule="not-a-number", severity=Severity.HIGH, title="NaN", places=(place,), num_places=1)
+    low = replace(finding, severity=Severity.LOW)
+    lines = terminal_table([replace(passed(), findings=(finding, low))], width=120).splitlines()
+    assert "passed, 1 high finding" in lines[2]
+    assert lines[3:] == ["high: torchvision:alexnet: NaN, at 1 place: log_1_1, a.py:3, in forward"]
 
 
 def test_operations_equal_within_tolerance_are_counted():

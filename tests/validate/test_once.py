@@ -42,7 +42,7 @@ def total(batches):
 def test_the_one_recording_there_can_be_is_judged(build, name):
     found = validate(Function(total), (build(),))
     assert failures(found.verdict) == []
-    assert found
+    assert found.verdict.status is Status.UNPROVEN
     assert found.verdict.operations_checked > 2
     part = found.verdict.part("observer")
     assert part.status is Status.NOT_APPLICABLE
@@ -76,7 +76,7 @@ def test_of_a_model_that_runs_other_operations_each_time_the_first_recording_is_
         return x
 
     found = validate(Function(forward), (X,))
-    assert found, found.verdict
+    assert found.verdict.status is Status.UNPROVEN
     assert len(found.history.recording.calls) == 1
     part = found.verdict.part("observer")
     assert part.status is Status.NOT_APPLICABLE
@@ -91,14 +91,14 @@ EMPTY = {"nothing": lambda x: None, "a number": lambda x: 3, "a generator": gene
 
 
 @pytest.mark.parametrize("forward", EMPTY.values(), ids=EMPTY)
-def test_a_part_that_checked_nothing_has_not_passed(forward):
+def test_a_model_without_operations_is_unproven(forward):
     found = validate(Function(forward), (X,))
     assert not found
-    assert found.verdict.status is Status.NOT_APPLICABLE
-    assert found.verdict.part("replay").reason == (
-        "there was nothing to check: no operation ran, and no tensor was returned"
-    )
+    assert found.verdict.status is Status.UNPROVEN
+    assert found.verdict.words == "unproven (no operation ran, so there was nothing to prove)"
 
 
-def test_a_model_that_returns_its_input_is_checked():
-    assert validate(nn.Identity(), (X,))
+def test_a_model_that_returns_its_input_is_unproven():
+    verdict = validate(nn.Identity(), (X,)).verdict
+    assert verdict.status is Status.UNPROVEN
+    assert verdict.part("replay").status is Status.PASSED
