@@ -59,9 +59,9 @@ def measure_forward_pass(
 ) -> Measurements:
     """Measure time, memory and floating-point operations of a forward pass.
 
-    The model runs at most ``10 + 23 * passes`` times, ``10 + 4 * passes`` if a pass takes 10 ms or longer.  Its recorded
-    operations run twice.  Afterwards buffers, parameters and inputs that the passes changed have their former values,
-    and the random generators of PyTorch, NumPy and Python their former states; nothing else is written to.
+    The model runs at most ``10 + 23 * passes`` times, ``10 + 4 * passes`` if a pass takes 10 ms or longer.  Its
+    recorded operations run twice.  Afterwards buffers, parameters and inputs that the passes changed have their former
+    values, and the random generators of PyTorch, NumPy and Python their former states; nothing else is written to.
 
     Parameters
     ----------

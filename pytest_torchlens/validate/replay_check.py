@@ -100,13 +100,14 @@ class Replay:
         return verdicts if self._perturbation is None else [*verdicts, self._perturbation.verdict(complete)]
 
     def _with_unsettled(self, verdict: PartVerdict) -> PartVerdict:
-        """Return the verdict as unproven if a function that differed in the replay before does not differ now."""
-        unsettled = sorted(self._doubts - self._check.doubtful)
-        if not unsettled or not verdict.status.ok or self.out_of_time:
+        """Return the verdict as unproven if functions differed in the replay before, and none of them differs now.
+
+        If one differs again, the others may have differed because of what it gave them.
+        """
+        if not self._doubts or self._doubts & self._check.doubtful or not verdict.status.ok or self.out_of_time:
             return verdict
-        reason = (
-            f"{', '.join(unsettled)} gave other values than recorded in one replay, and the recorded ones in another"
-        )
+        names = ", ".join(sorted(self._doubts))
+        reason = f"{names} gave other values than recorded in one replay, and the recorded ones in another"
         return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=reason)
 
     def _step(self, player: Player, number: int, call: Call) -> bool:

@@ -104,7 +104,7 @@ def test_the_width_is_kept(width):
 
 def test_80_columns_hold_nearly_every_column():
     text = terminal_table([passed(), passed("resnet18")], width=80)
-    assert text.splitlines()[0].endswith("verdict     checked  edges")
+    assert text.splitlines()[0].endswith("verdict  checked  edges")
     assert "act. MB" in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -136,10 +136,8 @@ def test_each_reason_of_unproven_models_is_shown_once_with_the_first_place():
 def test_more_than_ten_reasons_are_counted():
     reasons = [Unproven(message=f"reason {number}") for number in range(12)]
     lines = terminal_table([unproven(*reasons)], width=120).splitlines()
-    assert lines[3:] == [
-        *(f"unproven: reason {n} (in torchvision:alexnet)" for n in range(10)),
-        "unproven: 2 more reasons",
-    ]
+    shown = [f"unproven: reason {number} (in torchvision:alexnet)" for number in range(10)]
+    assert lines[3:] == [*shown, "unproven: 2 more reasons"]
 
 
 def test_severe_findings_stand_in_the_verdict_and_below_the_table():
@@ -156,7 +154,7 @@ def test_operations_equal_within_tolerance_are_counted():
     assert report.verdict is not None
     parts = tuple(replace(part, tolerated=3 if part.name == "replay" else 0) for part in report.verdict.parts)
     verdict = replace(report.verdict, status=Status.PASSED_WITH_TOLERANCE, parts=parts)
-    assert "passed-with-tolerance 4/5 (3 ops)" in terminal_table([replace(report, verdict=verdict)], width=120)
+    assert "passed-with-tolerance (3 ops)" in terminal_table([replace(report, verdict=verdict)], width=120)
 
 
 def test_a_narrow_terminal_keeps_what_matters():
