@@ -7,8 +7,11 @@ import hashlib
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock
 
 _LONGEST = 80
 # Lower case only: on some file systems `Net` and `net` are the same file.
@@ -100,6 +103,17 @@ def replacing(path: Path, *, make_folders: bool = True) -> Iterator[Path]:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Let one process of this machine at a time read and rewrite a file; others wait.
+
+    The lock is a file in the system's temporary folder, so that nothing is left beside the user's.
+    """
+    digest = hashlib.sha256(os.path.realpath(path).encode(errors="surrogatepass")).hexdigest()[:32]
+    with FileLock(Path(tempfile.gettempdir()) / f"pytest-torchlens-{digest}.lock", mode=0o666):
+        yield
 
 
 def _copy_mode(source: Path, target: Path) -> None:

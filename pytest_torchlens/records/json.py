@@ -31,9 +31,13 @@ def from_json(text: str, kind: type[T]) -> T:
     Raises
     ------
     ValueError
-        If the text is not JSON, has a field that `kind` does not have, or a value of another type.
+        If the text is not JSON, is nested too deeply, has a field that `kind` does not have, or a value of another
+        type.
     """
-    return typing.cast("T", _parse(json.loads(text), kind, kind.__name__))
+    try:
+        return typing.cast("T", _parse(json.loads(text), kind, kind.__name__))
+    except RecursionError:
+        raise ValueError(f"expected a {kind.__name__} as JSON, got text that is nested too deeply") from None
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import exclusive
 from pytest_torchlens.report.summary import explain
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import status_text
@@ -65,6 +66,10 @@ class ResultTable:
         OSError, TableError
             If writing fails, or the file is no longer a results table; it is then unchanged.
         """
+        with exclusive(self._path):
+            self._add(report, environment)
+
+    def _add(self, report: ModelReport, environment: Environment) -> None:
         self._read()  # keep rows that other processes have written since
         key = (report.zoo, report.name)
         own = {column: text for column, text in self._rows.get(key, {}).items() if column not in COLUMNS}
@@ -73,7 +78,7 @@ class ResultTable:
         text.write(_mark(self._path))
         writer = csv.DictWriter(text, self._columns, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self._rows[key] for key in sorted(self._rows))
+        writer.writerows(map(_as_text, (self._rows[key] for key in sorted(self._rows))))
         write_atomically(self._path, text.getvalue())
 
     def _read(self) -> None:
@@ -103,7 +108,7 @@ def _read(path: Path) -> tuple[list[str], Rows]:
             raise _not_a_table(path, why)
         rows: Rows = {}
         for cells in filter(None, lines):
-            row = dict(zip(columns, cells, strict=False))
+            row = _from_text(dict(zip(columns, cells, strict=False)))
             key = (row.get("zoo", ""), row.get("model", ""))
             if len(cells) > len(columns) or key in rows:
                 raise TableError(
@@ -111,6 +116,24 @@ def _read(path: Path) -> tuple[list[str], Rows]:
                 )
             rows[key] = row
     return list(dict.fromkeys([*columns, *COLUMNS])), rows
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a cell begins with that a spreadsheet would run."""
+
+
+def _as_text(row: dict[str, str]) -> dict[str, str]:
+    """Return a row whose own cells a spreadsheet shows as text: an apostrophe precedes what looks like a formula."""
+    return row | {name: f"'{row[name]}" for name in COLUMNS if _is_formula(row.get(name, ""))}
+
+
+def _from_text(row: dict[str, str]) -> dict[str, str]:
+    quoted = [name for name in COLUMNS if row.get(name, "")[:1] == "'" and _is_formula(row[name])]
+    return row | {name: row[name][1:] for name in quoted}
+
+
+def _is_formula(cell: str) -> bool:
+    return cell.lstrip("'").startswith(_FORMULA)
 
 
 def _row_fault(key: tuple[str, str], cells: list[str], columns: list[str]) -> str:
