@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from itertools import zip_longest
 from types import CodeType
 from typing import Any
@@ -22,10 +23,12 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.history.source import is_model_code
 from pytest_torchlens.history.source import model_frames
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.validate.expected_fields import SourceLines
+from pytest_torchlens.validate.expected_fields import line_of_code
 from pytest_torchlens.validate.expected_graph import ExpectedGraph
 from pytest_torchlens.validate.expected_graph import ExpectedOperation
 
@@ -168,7 +171,7 @@ def _line_faults(record: EscapeRecord, files: list[str]) -> Iterator[str]:
     if record.branch in ("", "undecided") and pieces:
         yield f"lines_taken is {record.lines_taken!r:.100}, and no branch is known"
     pieces.sort()
-    if any(before[1] >= after[0] for before, after in zip(pieces, pieces[1:], strict=False)):
+    if any(before[1] >= after[0] for before, after in pairwise(pieces)):
         yield "lines_taken and lines_not_taken have lines in common"
 
 
@@ -186,11 +189,10 @@ def loop_faults(
     lines: SourceLines,
 ) -> Iterator[tuple[str, str]]:
     """Yield the first layer of a loop and what is wrong with its record."""
-    if not loops:
+    layers = {one.layer_label: one.passes for one in graph.operations if len(one.passes) > 1}
+    if not layers and not loops:
         return
-    layers: dict[str, list[ExpectedOperation]] = defaultdict(list)
-    for one in graph.operations:
-        layers[one.layer_label].append(one)
+    yield from _omissions(layers, loops)
     times = _times(recording)
     decisions = _decisions(graph, escapes, lines)
     for loop in loops:
@@ -206,6 +208,36 @@ def loop_faults(
             yield _first(loop), f"layers of a loop is {loop.layers!r:.100}, and {wrong or 'none'} was not run by it"
         if unknown := [text for text in loop.decided_by if text not in decisions]:
             yield _first(loop), f"decided_by of a loop has {unknown[0]!r:.150}, which nothing in the recording did"
+
+
+def _omissions(layers: dict[str, list[ExpectedOperation]], loops: tuple[LoopRecord, ...]) -> Iterator[tuple[str, str]]:
+    """Yield layers that stand below a ``for`` or ``while`` and ran twice in one call of their module, in no record."""
+    known = {label for loop in loops for label in loop.layers}
+    for label, passes in layers.items():
+        calls = [one.call for one in passes if one.call is not None] if label not in known else []
+        places = Counter((id(call.module), *map(id, call.frames[::2]), *call.frames[1::2]) for call in calls)
+        if calls and max(places.values()) > 1 and _stands_below_a_loop(calls[0]):
+            yield label, "loops has no loop around it, its line stands in one and was run several times"
+
+
+def _stands_below_a_loop(call: Call) -> bool:
+    """Return whether the line of the model's that made a call is indented below a loop of its function."""
+    code, at = next(_own_frames(call), (None, 0))
+    if code is None or not is_model_code(code):
+        return False
+    lines = linecache.getlines(code.co_filename)
+    number = line_of_code(code, at)
+    indent = _indent(lines[number - 1]) if number <= len(lines) else 0
+    for line in reversed(lines[code.co_firstlineno : number - 1]):
+        if line.strip() and _indent(line) < indent:
+            indent = _indent(line)
+            if re.match(r"\s*(async\s+for|for|while)\b.*:\s*(#.*)?$", line):
+                return True
+    return False
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 _PLACE = re.compile(r"(?P<file>.+):(?P<line>\d+), in (?P<function>.+)")

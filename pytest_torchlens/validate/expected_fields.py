@@ -45,7 +45,7 @@ class ExpectedFields:
                 self._work.update(map(id, one.call.module.stack()))
 
     def of(self, one: ExpectedOperation, keys: tuple[str | int, ...], record: Operation) -> dict[str, Any]:
-        """Return the fields that do not depend on measurement; `record` gives the text of arguments of other classes."""
+        """Return all fields of an operation; `record` gives the text of arguments whose class has a text of its own."""
         return {
             **_labels(one, keys),
             **self._tensor(one),
@@ -266,9 +266,12 @@ class SourceLines:
 
 
 def _place(code: CodeType, at: int) -> str:
-    number = code.co_firstlineno
+    return f"{code.co_filename}:{line_of_code(code, at)}, in {code.co_name}"
+
+
+def line_of_code(code: CodeType, at: int) -> int:
+    """Return the line of the instruction at a byte offset."""
     for start, end, line in code.co_lines():
         if start <= at < end and line is not None:
-            number = line
-            break
-    return f"{code.co_filename}:{number}, in {code.co_name}"
+            return line
+    return code.co_firstlineno

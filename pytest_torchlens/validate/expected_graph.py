@@ -6,6 +6,7 @@ number of the call and the place among its outputs, where `history` goes by the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +94,7 @@ class ExpectedGraph:
         self._written = {one.value.slot: one for one in recording.sources if one.kind == "parameter"}
         self.faults: list[tuple[int, str]] = []
         self.first_readers: dict[int, int] = {}
+        self._slots = {source.value.slot for source in recording.sources}
         self.operations: list[ExpectedOperation] = []
         for place, source in enumerate(recording.sources):
             if source.kind == "input":
@@ -119,10 +121,19 @@ class ExpectedGraph:
             if reads and call.outputs:
                 self._makers[number, 0] = self._maker(reads[0][1], number)
             return
+        self._note_slots(number, call, reads)
         made = [ExpectedOperation("operation", value, number, call) for value in call.outputs]
         self._connect(made, reads, number)
         for place, operation in enumerate(made):
             self._enter((number, place), operation)
+
+    def _note_slots(self, number: int, call: Call, reads: list[tuple[str, Value | Aliased]]) -> None:
+        """Note the tensors that a call gave; one that was there before must be one that it was given."""
+        given = {(read.value if isinstance(read, Aliased) else read).slot for _, read in reads}
+        for value in call.outputs:
+            if value.slot in self._slots and value.slot not in given and not call.info.opaque:
+                self.faults.append((number, "its result is recorded as a tensor from before that it was not given"))
+        self._slots.update(value.slot for value in call.outputs)
 
     def _reads(self, number: int, call: Call) -> Iterator[tuple[str, Value | Aliased]]:
         for path, leaf in tensors_in(call):
@@ -214,21 +225,22 @@ def tensors_in(call: Call) -> Iterator[tuple[str, Any]]:
 
 def _tensors_in(template: Any, path: str, entered: set[int]) -> Iterator[tuple[str, Any]]:
     kind = type(template)
-    if kind is Value or kind is Aliased:
+    if kind is Value or kind is Aliased or (isinstance(template, torch.Tensor) and not is_lazy(template)):
         yield path, template
-    elif isinstance(template, torch.Tensor):
-        if not is_lazy(template):
-            yield path, template
-    elif isinstance(template, list | tuple):
-        for place, item in enumerate(template):
-            yield from _tensors_in(item, f"{path}.{place}", entered)
-    elif isinstance(template, dict):
-        for name, item in template.items():
-            yield from _tensors_in(item, f"{path}.{name}", entered)
-    elif kind is slice:
-        for name in ("start", "stop", "step"):
-            yield from _tensors_in(getattr(template, name), f"{path}.{name}", entered)
-    elif kind is Opened and id(template) not in entered:
+        return
+    if kind is Opened:
+        if id(template) in entered:
+            return
         entered.add(id(template))
-        for name, item in template.parts.items():
-            yield from _tensors_in(item, f"{path}.{name}", entered)
+    for name, item in _parts(template):
+        yield from _tensors_in(item, f"{path}.{name}", entered)
+
+
+def _parts(template: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(template, list | tuple):
+        return enumerate(template)
+    if isinstance(template, dict):
+        return template.items()
+    if isinstance(template, slice):
+        return [(name, getattr(template, name)) for name in ("start", "stop", "step")]
+    return template.parts.items() if isinstance(template, Opened) else ()

@@ -100,22 +100,26 @@ def model_faults(recording: Recording) -> Iterator[str]:
         return
     if recording.model_name != type(model).__name__:
         yield f"model_name is {recording.model_name!r}, the model is a {type(model).__name__}"
+    for address, module in model.named_modules():
+        kind = recording.modules.get(address, type(module).__name__)
+        if kind != type(module).__name__ and "Lazy" not in kind:  # a lazy module takes another class in its first call
+            yield f"module {address!r} is recorded as {kind}, it is a {type(module).__name__}"
     held = {name: parameter for name, parameter in model.named_parameters() if name in recording.parameters}
+    if not any(map(is_lazy, held.values())):
+        yield from _parameter_faults(recording, held)
+
+
+def _parameter_faults(recording: Recording, held: dict[str, torch.nn.Parameter]) -> Iterator[str]:
     trained = set(recording.trainable)
     for name, parameter in held.items():
-        if is_lazy(parameter):
-            return
-        if recording.parameters[name] != parameter.shape:
-            shape = tuple(recording.parameters[name])
+        shape = tuple(recording.parameters[name])
+        if shape != parameter.shape:
             yield f"parameter {name!r} is recorded as {shape}, it has {tuple(parameter.shape)}"
         if parameter.requires_grad != (name in trained):
             yield f"parameter {name!r} is recorded as {'frozen' if parameter.requires_grad else 'trained'}"
-    if len(held) == len(recording.parameters) and _bytes(held.values()) != recording.parameter_bytes:
-        yield f"total_params_fsize is {recording.parameter_bytes}, the parameters have {_bytes(held.values())} bytes"
-    for address, module in model.named_modules():
-        kind = recording.modules.get(address, type(module).__name__)
-        if kind != type(module).__name__ and "Lazy" not in kind:
-            yield f"module {address!r} is recorded as {kind}, it is a {type(module).__name__}"
+    size = _bytes(held.values())
+    if len(held) == len(recording.parameters) and size != recording.parameter_bytes:
+        yield f"total_params_fsize is {recording.parameter_bytes}, the parameters have {size} bytes"
 
 
 def _bytes(parameters: Any) -> int:

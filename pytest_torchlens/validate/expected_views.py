@@ -127,8 +127,9 @@ def _edge_faults(layer: Layer, label: str, edges: tuple[RolledEdge, ...]) -> Ite
         "child_layers": tuple(dict.fromkeys([edge.child for edge in out])),
     }
     for name, value in expected.items():
-        if getattr(layer, name) != value:
-            yield f"{name} is {getattr(layer, name)!r:.100}, its operations give {value!r:.100}"
+        given = getattr(type(layer), name).fget(layer)
+        if given != value:
+            yield f"{name} is {given!r:.100}, its operations give {value!r:.100}"
 
 
 def _rolled(operations: list[ExpectedOperation]) -> tuple[RolledEdge, ...]:

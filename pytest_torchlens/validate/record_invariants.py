@@ -61,12 +61,21 @@ class RecordCheck:
         self.compared = 0
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is wrong, in the order of operations; then what is wrong with the history as a whole."""
-        record = self._history.record()
+        """Yield what is wrong, in the order of operations; then what is wrong with the history as a whole.
+
+        A record that cannot be read is wrong too: what it raises is a finding.
+        """
         graph = ExpectedGraph(self._recording)
         for number, problem in graph.faults:
             yield self._name_of(number), problem
         yield from self._recording_faults(graph)
+        try:
+            yield from self._record_faults(graph)
+        except Exception as error:  # noqa: BLE001 - a wrong record may make any property of the history raise
+            yield self._recording.model_name, f"its records cannot be read: {type(error).__name__}: {error}"
+
+    def _record_faults(self, graph: ExpectedGraph) -> Iterator[Finding]:
+        record = self._history.record()
         if len(record.operations) != len(graph.operations):
             yield self._first_difference(record.operations, graph.operations)
             return
@@ -76,13 +85,13 @@ class RecordCheck:
         listed, saved = self._saved(graph.operations)
         fields = ExpectedFields(self._recording, graph, saved)
         yield from self._operations(record, graph, listed, fields)
+        yield from escape_faults(self._recording, graph, record.escapes, fields.lines)
+        yield from self._whole(record, graph, saved)
+        yield from loop_faults(self._recording, graph, record.loops, record.escapes, fields.lines)
         yield from view_faults(self._history, graph)
         yield from layer_faults(self._history, graph)
         walks = walk_faults(graph.operations, self._history.operations, _STEPS)
         yield from ((one.label, problem) for one, problem in walks)
-        yield from self._whole(record, graph, saved)
-        yield from escape_faults(self._recording, graph, record.escapes, fields.lines)
-        yield from loop_faults(self._recording, graph, record.loops, record.escapes, fields.lines)
 
     def _name_of(self, number: int) -> str:
         return self._history.label(number) if 0 <= number < len(self._recording.calls) else "output"
@@ -98,13 +107,13 @@ class RecordCheck:
         yield from ((self._name_of(number), problem) for number, problem in faults)
         yield from ((f"module {name}", problem) for name, problem in module_call_faults(self._recording))
         if self._restored:
-            yield from ((self._history.model_name, problem) for problem in model_faults(self._recording))
+            yield from ((self._recording.model_name, problem) for problem in model_faults(self._recording))
 
     def _first_difference(self, given: tuple[Operation, ...], expected: list[ExpectedOperation]) -> Finding:
         for record, one in zip(given, expected, strict=False):
             if (record.call_id, record.layer_type) != (one.number, one.layer_type):
                 return record.label, f"in its place the recording has {one.layer_type}, of call {one.number}"
-        last = given[min(len(given), len(expected)) - 1].label if given else self._history.model_name
+        last = given[min(len(given), len(expected)) - 1].label if given else self._recording.model_name
         return last, f"the history has {len(given)} operations, the recording gives {len(expected)}"
 
     def _saved(self, operations: list[ExpectedOperation]) -> tuple[list[ExpectedOperation], set[int]]:
@@ -139,20 +148,23 @@ class RecordCheck:
         for name, value in expected.items():
             for given in (getattr(record, name), _as_listed(getattr(self._history, name))):
                 if given != value:
-                    yield record.model_name, f"{name} is {given!r:.100}, the recording gives {value!r:.100}"
+                    yield self._recording.model_name, f"{name} is {given!r:.100}, the recording gives {value!r:.100}"
                     break
         yield from self._modules(record)
 
     def _modules(self, record: HistoryRecord) -> Iterator[Finding]:
         expected = expected_modules(self._recording)
         if len(expected) != len(record.modules):
-            yield record.model_name, f"modules has {len(record.modules)} entries, the model has {len(expected)}"
+            yield (
+                self._recording.model_name,
+                f"modules has {len(record.modules)} entries, the model has {len(expected)}",
+            )
             return
         for module, fields in zip(record.modules, expected, strict=True):
             self.compared += len(fields)
             for name, value in fields.items():
                 if getattr(module, name) != value:
-                    label = f"module {fields['address'] or record.model_name}"
+                    label = f"module {fields['address'] or self._recording.model_name}"
                     yield label, f"{name} is {getattr(module, name)!r:.100}, the recording gives {value!r:.100}"
 
 
