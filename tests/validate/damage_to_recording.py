@@ -21,7 +21,7 @@ def kind(damage):
     return damage
 
 
-# -- literal tensors in place of recorded values ------------------------------------------------------------------------
+# -- literal tensors in place of recorded values ------------------------------------------------------------------
 
 
 def literal(place):
@@ -50,7 +50,7 @@ def literal_tensor_added(scene):
     return "invariants", {scene.label}
 
 
-# -- sources ------------------------------------------------------------------------------------------------------------
+# -- sources ------------------------------------------------------------------------------------------------------
 
 
 def source_damage(change):
@@ -129,7 +129,7 @@ def source_under_the_number_of_another(scene):
     return "invariants", {scene.label}
 
 
-# -- values -------------------------------------------------------------------------------------------------------------
+# -- values -------------------------------------------------------------------------------------------------------
 
 
 @kind
@@ -212,7 +212,7 @@ def value_that_no_call_made(scene):
     return "invariants", {scene.label}
 
 
-# -- escapes ------------------------------------------------------------------------------------------------------------
+# -- escapes ------------------------------------------------------------------------------------------------------
 
 
 def escape_damage(change):
@@ -273,7 +273,7 @@ def escape_of_another_operation(scene):
     return "invariants", {label, scene.history.nodes[0].label}
 
 
-# -- modules and parameters ---------------------------------------------------------------------------------------------
+# -- modules and parameters ---------------------------------------------------------------------------------------
 
 
 def module_call_damage(change):
