@@ -171,8 +171,8 @@ def _line_faults(record: EscapeRecord, files: list[str]) -> Iterator[str]:
     if record.branch in ("", "undecided") and pieces:
         yield f"lines_taken is {record.lines_taken!r:.100}, and no branch is known"
     pieces.sort()
-    if any(before[1] > after[0] for before, after in pairwise(pieces)):
-        yield "lines_taken and lines_not_taken have lines in common"  # one line may hold both: a if x else b
+    if any(before[1] > after[0] for before, after in pairwise(pieces)):  # one line may hold both: a if x else b
+        yield "lines_taken and lines_not_taken have lines in common"
 
 
 # -- loops ----------------------------------------------------------------------------------------------------------

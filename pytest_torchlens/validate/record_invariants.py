@@ -106,6 +106,7 @@ class RecordCheck:
         faults = _source_faults(recording, graph.first_readers, named)
         yield from ((self._name_of(number), problem) for number, problem in faults)
         yield from ((f"module {name}", problem) for name, problem in module_call_faults(self._recording))
+        yield from ((self._name_of(number), problem) for number, problem in _time_faults(self._recording))
         if self._restored:
             yield from ((self._recording.model_name, problem) for problem in model_faults(self._recording))
 
@@ -214,3 +215,10 @@ def _source_faults(recording: Recording, first: dict[int, int], named: set[str])
             yield reader, f"{what} is said to be first used after call {source.since}"
         if source.kind in ("parameter", "buffer") and named and source.name not in named:
             yield reader, f"{what} is under a name that the model does not have"
+
+
+def _time_faults(recording: Recording) -> Iterator[tuple[int, str]]:
+    """Yield calls that took longer than the whole pass, or less than no time."""
+    for number, call in enumerate(recording.calls):
+        if call.elapsed < 0 or (recording.elapsed and call.elapsed > recording.elapsed * 1e9):
+            yield number, f"it took {call.elapsed / 1e9:.3g} s of a pass of {recording.elapsed:.3g} s"

@@ -185,6 +185,18 @@ def name_of_the_function_around_wrong(scene):
 
 
 @kind
+def call_that_took_longer_than_the_pass(scene):
+    scene.call.elapsed = int(2e9 * scene.recording.elapsed) + 1
+    return "invariants", {scene.label}
+
+
+@kind
+def call_that_took_less_than_no_time(scene):
+    scene.call.elapsed = -1
+    return "invariants", {scene.label}
+
+
+@kind
 def frames_of_another_call(scene):
     lines = {}
     for number, call in enumerate(scene.recording.calls):
