@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,12 @@ import torch
 from torch import nn
 
 from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history import graph
 from pytest_torchlens.history import model_history
+from pytest_torchlens.history import operation_records
 from pytest_torchlens.history.layers_and_operations import Layer
+from pytest_torchlens.history.lookup import Lookup
+from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
@@ -25,6 +30,7 @@ from tests.models import Function
 from tests.models import failures
 from tests.validate.damage_to_recording import KINDS
 from tests.validate.damage_to_records import fields_of
+from tests.validate.test_sabotage_catalogue import Decisions
 
 CLASSES = (Operation, HistoryRecord, Layer, ModuleRecord, Edge, EscapeRecord, LoopRecord)
 TESTS = Path(__file__).parents[1]
@@ -86,6 +92,51 @@ def test_a_lie_in_every_operation_is_found_and_names_operation_and_field(monkeyp
     monkeypatch.setattr(model_history, "fields_of", lambda *args: right(*args) | {"tensor_shape": (9, 9)})
     found = validate(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.ones(1, 4),)).verdict
     assert ("invariants", "linear_1_1", "tensor_shape is (9, 9), the recorded call gave (1, 4)") in failures(found)
+
+
+FAULTS = {
+    "arguments without text": (operation_records, "_texts", lambda right: lambda arguments: ()),
+    "line of another call": (operation_records, "source_line", lambda right: lambda call: "model.py:1, in forward"),
+    "tensors in no module": (graph, "_note_modules", lambda right: lambda recording, nodes: None),
+    "nothing leads to an output": (graph, "_mark_output_ancestors", lambda right: lambda nodes: None),
+    "two operations fewer": (graph, "_with_ancestors", lambda right: lambda nodes: right(nodes)[:-2]),
+    "shapes carry values": (graph, "SHAPE_OF_FIRST", lambda right: frozenset(["linear"])),
+    "module calls without number": (Modules, "name", lambda right: lambda self, call: call.address),
+    "module calls without children": (Modules, "_pass_children", lambda right: lambda self: {}),
+    "no lookup keys": (Lookup, "keys_of", lambda right: lambda self, named, place: ()),
+    "labels count from one": (
+        model_history,
+        "assign_labels",
+        lambda right: lambda nodes, layers: _from_one(right, nodes),
+    ),
+    "no conditions": (model_history, "mark_conditions", lambda right: lambda recording, nodes, records: None),
+    "no loops": (model_history, "loop_records", lambda right: lambda recording, nodes, records: ()),
+    "no passes": (model_history, "group_passes", lambda right: lambda nodes: []),
+    "escapes of no operation": (
+        model_history,
+        "escape_records",
+        lambda right: (
+            lambda recording, nodes: tuple(dataclasses.replace(r, operation="") for r in right(recording, nodes))
+        ),
+    ),
+}
+
+
+def _from_one(right, nodes):
+    right(nodes, [])
+    for node in nodes:
+        node.layer_total_num += node.layer_total_num >= 0
+        node.layer_label = operation_records.label_of(node)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_what_makes_the_records_is_found(fault, monkeypatch):
+    owner, name, wrong = FAULTS[fault]
+    torch.manual_seed(0)
+    model, x = Decisions(), torch.rand(2, 5)
+    assert validate(model, (x,), parts=["invariants"]).verdict.part("invariants").status is Status.PASSED
+    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
+    assert validate(model, (x,), parts=["invariants"]).verdict.part("invariants").status is Status.FAILED
 
 
 def test_a_tensor_left_in_the_arguments_is_found_and_named():

@@ -51,11 +51,13 @@ class Decisions(nn.Module):
         self.register_buffer("offset", torch.full((5,), 0.5))
 
     def forward(self, x):
-        for _ in range(3):
+        for _ in range(2):
             x = self.step(x) + self.offset
         if x.sum() > 0:
             x = x * x.abs().max().item()
-        while x.norm() < 10:
+        else:
+            x = x - 1
+        while x.norm() < 4:
             x = x * 2
         return x
 
@@ -186,17 +188,19 @@ def test_undamaged_records_pass(name):
     assert all(part.status.ok for part in check_recording(recording, history))
 
 
+FIRST_PLACES = {"decisions": (1, 0, 2), "residual": (1, 0, 2, 5), "convolutions, training": (1, 5)}
+FEW_MODELS_HAVE_IT = 12
+
+
 def test_each_kind_of_damage_is_found_where_it_can_first_be_done():
-    tally, patients = Tally(), [Patient(name) for name in ("decisions", "residual", "convolutions, training")]
-    left = set(KINDS)
-    for patient in patients:
-        for number in (1, 0, 2, 5, 7):
+    tally, left = Tally(), set(KINDS)
+    for name, numbers in FIRST_PLACES.items():
+        patient = Patient(name)
+        for number in numbers:
             left -= {kind for kind in sorted(left) if tally.add(patient, kind, number)}
     assert (tally.missed, tally.misnamed) == ([], [])
     assert len(left) <= FEW_MODELS_HAVE_IT, sorted(left)
-
-
-FEW_MODELS_HAVE_IT = 12
+    assert [kind for kind in left if ": " in kind] == []  # every field
 
 
 @pytest.mark.slow
