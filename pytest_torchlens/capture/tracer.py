@@ -162,7 +162,8 @@ class Tracer(FunctionTracer):
         with self.lock or _UNSHARED:
             call = next((call for call in reversed(self.calls) if call.info is info), None)
             if call is not None:  # else it returned no tensor, or had an untracked one
-                call.args = (tuple(map(self.table.read, transform.reached)), *call.args)
+                with aside(self), torch._C.DisableTorchFunction():  # our look at memory is no escape
+                    call.args = (tuple(map(self.table.read, transform.reached)), *call.args)
         info.func, info.steps = transform.again, transform.steps
         return result
 

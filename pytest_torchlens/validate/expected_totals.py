@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.leaves import is_lazy
@@ -104,26 +102,30 @@ def model_faults(recording: Recording) -> Iterator[str]:
         kind = recording.modules.get(address, type(module).__name__)
         if kind != type(module).__name__ and "Lazy" not in kind:  # a lazy module takes another class in its first call
             yield f"module {address!r} is recorded as {kind}, it is a {type(module).__name__}"
-    held = {name: parameter for name, parameter in model.named_parameters() if name in recording.parameters}
-    if not any(map(is_lazy, held.values())):
-        yield from _parameter_faults(recording, held)
+    yield from _parameter_faults(recording)
 
 
-def _parameter_faults(recording: Recording, held: dict[str, torch.nn.Parameter]) -> Iterator[str]:
+_CHANGES = frozenset(["requires_grad", "data", "set", "resize", "resize_as", "swap_tensors"])
+"""Layer types of functions that give a tensor another shape or flag, which is put back before we look."""
+
+
+def _parameter_faults(recording: Recording) -> Iterator[str]:
+    """Yield what is recorded of parameters and is not so, of those that were read as they are and not changed."""
+    if any(call.info.layer_type in _CHANGES for call in recording.calls):
+        return
     trained = set(recording.trainable)
-    for name, parameter in held.items():
-        shape = tuple(recording.parameters[name])
-        if shape != parameter.shape:
-            yield f"parameter {name!r} is recorded as {shape}, it has {tuple(parameter.shape)}"
-        if parameter.requires_grad != (name in trained):
-            yield f"parameter {name!r} is recorded as {'frozen' if parameter.requires_grad else 'trained'}"
-    size = _bytes(held.values())
-    if len(held) == len(recording.parameters) and size != recording.parameter_bytes:
+    read = {source.name: source for source in recording.sources if source.kind == "parameter" and not source.written}
+    for name, shape in recording.parameters.items():
+        live = read[name].live if name in read else None
+        if live is None or is_lazy(live) or read[name].value.shape != live.shape:
+            continue
+        if shape != live.shape:
+            yield f"parameter {name!r} is recorded as {tuple(shape)}, it has {tuple(live.shape)}"
+        if live.requires_grad == read[name].value.requires_grad != (name in trained):
+            yield f"parameter {name!r} is recorded as {'frozen' if live.requires_grad else 'trained'}"
+    size = sum(source.live.nbytes for source in read.values() if not is_lazy(source.live))
+    if len(read) == len(recording.parameters) and size != recording.parameter_bytes:
         yield f"total_params_fsize is {recording.parameter_bytes}, the parameters have {size} bytes"
-
-
-def _bytes(parameters: Any) -> int:
-    return sum(parameter.nbytes for parameter in parameters if isinstance(parameter, torch.Tensor))
 
 
 def module_call_faults(recording: Recording) -> Iterator[tuple[str, str]]:

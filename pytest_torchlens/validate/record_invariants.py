@@ -211,7 +211,8 @@ def _source_faults(recording: Recording, first: dict[int, int], named: set[str])
         if value.slot in slots:
             yield reader, f"{what} is recorded under the number of {slots[value.slot]!r}"
         slots[value.slot] = source.name
-        if place in first and source.since >= reader:
+        late = place in first and source.since >= reader and not recording.calls[reader].info.opaque
+        if late:  # what opaque code reaches is read when it has run
             yield reader, f"{what} is said to be first used after call {source.since}"
         if source.kind in ("parameter", "buffer") and named and source.name not in named:
             yield reader, f"{what} is under a name that the model does not have"

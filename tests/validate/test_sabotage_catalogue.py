@@ -57,6 +57,7 @@ class Decisions(nn.Module):
             x = x * x.abs().max().item()
         else:
             x = x - 1
+            x = x.abs()
         while x.norm() < 4:
             x = x * 2
         return x
