@@ -69,9 +69,10 @@ def escape_faults(
     texts: dict[str, str] = {}
     for escape, record in zip(recording.escapes, records, strict=True):
         asked = graph.operation_of(escape.value)
+        label = asked.label if asked is not None else ""
         expected = {
             "function": escape.name,
-            "operation": asked.label if asked is not None else "",
+            "operation": label,
             "value": None if isinstance(escape.result, complex) else escape.result,
             "before_call": escape.call,
             "source_line": lines.of(escape),
@@ -82,7 +83,7 @@ def escape_faults(
             if getattr(record, name) != value and not (value != value and record.value != record.value)  # noqa: PLR0124
         ]
         for problem in (*problems, *_order_faults(recording, escape), *_source_faults(escape, record, texts)):
-            yield expected["operation"] or escape.name, f"the escape by {escape.name}: {problem}"
+            yield label or escape.name, f"the escape by {escape.name}: {problem}"
 
 
 def _order_faults(recording: Recording, escape: Escape) -> Iterator[str]:
@@ -276,7 +277,9 @@ def _own_frames(made: Call | ModuleCall) -> Iterator[tuple[CodeType, Any]]:
 def _runs(passes: list[ExpectedOperation], function: _Function) -> bool:
     """Return whether a layer has several passes, and a function made, or was around, one of its calls."""
     calls = [one.call for one in passes if one.call is not None]
-    around = [made for call in calls for made in (call, *(call.module.stack() if call.module else ()))]
+    around: list[Call | ModuleCall] = [
+        made for call in calls for made in (call, *(call.module.stack() if call.module else ()))
+    ]
     frames = (frame for made in around for frame in _own_frames(made))
     return len(passes) > 1 and any((code.co_filename, code.co_name) == function for code, _ in frames)
 

@@ -115,6 +115,12 @@ class ExpectedGraph:
         """Return the operation whose tensor a value is; None if it has no part in the graph."""
         return None if value is None else self.by_value.get((value.call, value.position))
 
+    def unlink(self) -> None:
+        """Undo the cycles among the operations: what they hold is freed now, not at some garbage collection."""
+        for one in (*self.operations, *self._makers.values()):
+            if isinstance(one, ExpectedOperation):
+                one.parents, one.children, one.passes = [], [], []
+
     def _add_call(self, number: int, call: Call) -> None:
         reads = list(self._reads(number, call))
         if call.info.bookkeeping:

@@ -66,13 +66,15 @@ class RecordCheck:
         A record that cannot be read is wrong too: what it raises is a finding.
         """
         graph = ExpectedGraph(self._recording)
-        for number, problem in graph.faults:
-            yield self._name_of(number), problem
-        yield from self._recording_faults(graph)
         try:
+            for number, problem in graph.faults:
+                yield self._name_of(number), problem
+            yield from self._recording_faults(graph)
             yield from self._record_faults(graph)
         except Exception as error:  # noqa: BLE001 - a wrong record may make any property of the history raise
             yield self._recording.model_name, f"its records cannot be read: {type(error).__name__}: {error}"
+        finally:
+            graph.unlink()
 
     def _record_faults(self, graph: ExpectedGraph) -> Iterator[Finding]:
         record = self._history.record()
