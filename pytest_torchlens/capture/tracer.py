@@ -163,7 +163,8 @@ class Tracer(FunctionTracer):
         with self.lock or _UNSHARED:
             call = next((call for call in reversed(self.calls) if call.info is info), None)
             if call is not None:  # None if it returned no tensor, or read an untracked one
-                call.args = (tuple(map(self.table.read, transform.outer_tensors)), *call.args)
+                with mode_disabled(self), torch._C.DisableTorchFunction():  # our look at memory is no escape
+                    call.args = (tuple(map(self.table.read, transform.outer_tensors)), *call.args)
         info.func, info.steps = transform.replay, transform.steps
         return result
 

@@ -23,6 +23,7 @@ from pytest_torchlens.history.operation_records import label_of
 from pytest_torchlens.history.operation_records import type_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.validate.record_invariants import RecordCheck
 from pytest_torchlens.validate.score import Score
 
 Finding = tuple[Node | int, str]
@@ -48,7 +49,27 @@ def check_invariants(history: ModelHistory, *, restored: bool = True) -> PartVer
                     source_place=history.source_place(number) if 0 <= number < len(history.recording.calls) else None,
                 )
             )
+    _check_records(history, restored, score)
     return score.verdict()
+
+
+def _check_records(history: ModelHistory, restored: bool, score: Score) -> None:
+    """Compare the records that users get with the recording, by `RecordCheck`."""
+    check = RecordCheck(history, restored)
+    lines = {node.label: node.number for node in history.nodes if node.number >= 0}
+    for label, message in check.findings():
+        score.fail(
+            Failure(
+                operation=label,
+                message=message,
+                cause="the record was changed after it was made, or this is a fault of pytest-torchlens",
+                advice="make the history again; if it stays, please report the model",
+                source_line=history.source_line(lines[label])
+                if lines.get(label, -1) in range(len(history.recording.calls))
+                else "",
+            )
+        )
+    score.checked += check.compared
 
 
 def _labels(history: ModelHistory) -> Iterator[Finding]:

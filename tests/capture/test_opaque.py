@@ -388,3 +388,9 @@ def test_a_subclass_hears_the_model_and_not_us(keep):
 @PROGRAMS.parametrize()
 def test_graph(program, mode):
     check(program, mode)
+
+
+def test_our_own_look_at_what_a_transform_reaches_is_no_escape():
+    recording = record(SlopeOfAModule(), (torch.rand(3, 6),), thorough=True)
+    assert recording.escapes == []
+    assert [source.value.position for source in recording.sources] == list(range(len(recording.sources)))

@@ -163,3 +163,15 @@ def test_loops_over_as_many_rows_as_data_chose(function, decided_by):
     (loop,) = trace(Function(function), torch.ones(2, 3)).loops
     assert {said.partition("_")[0] for said in loop.decided_by if ", by its size: " in said} == decided_by
     assert loop.depends_on_data is bool(decided_by)
+
+
+def adds_to_elements(x):
+    for i in range(1, 3):
+        x[i] += x[i - 1]
+    return x
+
+
+def test_what_is_added_to_an_element_is_part_of_the_loop():
+    history = trace(Function(adds_to_elements), torch.ones(3, 2))
+    (loop,) = history.loops
+    assert "add" in [history[label].passes[0].layer_type for label in loop.layers]

@@ -27,6 +27,17 @@ class Scene:
         self.call = recording.calls[number]
         self.label = history.label(number)
         self.nodes = [node for node in history.nodes if node.number == number]
+        self._patched: list[tuple[Any, str, Any]] = []
+
+    def patch(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute of the package until `restore` is called."""
+        self._patched.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def restore(self) -> None:
+        """Undo what `patch` did."""
+        while self._patched:
+            setattr(*self._patched.pop())
 
     def earlier(self) -> list[Value]:
         """Return the values that exist before the operation, latest first."""

@@ -22,7 +22,7 @@ from tests.models import DemoNetwork
 from tests.models import RecurrentNetwork
 from tests.models import SmallConvNet
 from tests.validate.damage import Scene
-from tests.validate.damage_to_state import KINDS
+from tests.validate.damage_to_recording import KINDS
 
 
 class Residual(nn.Module):
@@ -42,7 +42,29 @@ class Residual(nn.Module):
         return {"sum": x + one.softmax(-1) / top, "where": where.clamp(min=1)}
 
 
+class Decisions(nn.Module):
+    """Questions of values, loops with a condition inside and without, a buffer, a layer of several passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = nn.Sequential(nn.Linear(5, 5), nn.Tanh())
+        self.register_buffer("offset", torch.full((5,), 0.5))
+
+    def forward(self, x):
+        for _ in range(2):
+            x = self.step(x) + self.offset
+        if x.sum() > 0:
+            x = x * x.abs().max().item()
+        else:
+            x = x - 1
+            x = x.abs()
+        while x.norm() < 4:
+            x = x * 2
+        return x
+
+
 MODELS = {
+    "decisions": (Decisions, (2, 5)),
     "demo": (lambda: DemoNetwork().eval(), (5, 5)),
     "convolutions, training": (SmallConvNet, (4, 3, 6, 6)),
     "recurrent": (RecurrentNetwork, (5, 5)),
@@ -57,6 +79,7 @@ class Patient:
     def __init__(self, name):
         torch.manual_seed(0)
         build, shape = MODELS[name]
+        self.name = name
         self.model, self.x = build(), torch.rand(shape)
         self.state = ModelState(self.model, (self.x,))
         self.size = len(self.recorded()[0].calls)
@@ -65,26 +88,31 @@ class Patient:
         self.state.restore()
         recording = record(self.model, (self.x,), keep="all", seed=0, thorough=True)
         for value in (value for call in recording.calls for value in call.outputs if value.tensor is not None):
-            value.tensor = value.tensor.detach().clone()  # it may be a buffer, which is restored next
+            value.tensor = value.tensor.detach().clone()  # it may be a buffer, which is put back now
         self.state.restore()
         return recording, ModelHistory(recording)
 
     def found(self, kind, number):
-        """Damage the record; return the expected and the actual findings, or None if the damage does not apply."""
+        """Damage the record; return None where that cannot be done, else what must be found and what is."""
         recording, history = self.recorded()
         with torch.no_grad():
             constants = [(source.live, source.live.clone()) for source in recording.sources]
-        expected = KINDS[kind](Scene(recording, history, number))
+        scene = Scene(recording, history, number)
+        expected = KINDS[kind](scene)
         if expected is None:
+            scene.restore()
             return None
-        parts = {part.name: part for part in check_recording(recording, history, ["replay", "invariants"])}
+        try:
+            parts = {part.name: part for part in check_recording(recording, history, [expected[0]])}
+        finally:
+            scene.restore()
         with torch.no_grad():
             for live, former in constants:
                 live.copy_(former)
         return expected, parts
 
     def without_effect(self, kind, number):
-        """Return whether the damaged call, run with the saved values of an undamaged record, has the same bits."""
+        """Return whether a damaged call, made by hand with what an undamaged record kept, gives the same bits."""
         recording, history = self.recorded()
         kept = {(value.slot, value.call): value.tensor for call in recording.calls for value in call.outputs}
         kept |= {(source.value.slot, -1): source.value.tensor for source in recording.sources}
@@ -100,42 +128,59 @@ class Patient:
         return [fingerprint(tensor) for tensor in tensors(call.info.func(*args, **kwargs))] == digests
 
 
-# damage that may have no effect; where it is not found, the test shows that it has none
+# what may be without effect, and is then shown to be, each time that it is not found
 EQUIVALENT = {
     "argument positions swapped": "addition and multiplication commute",
     "edge to another parent": "the other parent holds the same values: of a relu, what was positive before",
     "keyword changed": "a bound that no value reaches",
+    "positional number changed": "a bound that no value reaches",
 }
 
 
 def place_of(label):
-    """Return a label; its number if it does not reach the result: damage may change its function."""
+    """Return a label; of an operation without part in the result, whose function may be the damage, its number."""
     return label.partition(" ")[2] or label
 
 
-def tally(name, numbers=None):
-    """Return counts of the damage, what was not found at its operation, and counts of damage without effect."""
-    patient = Patient(name)
-    counts, wrong, equivalent = Counter(), [], Counter()
-    for kind in KINDS:
-        for number in range(patient.size) if numbers is None else numbers:
-            outcome = patient.found(kind, number)
-            if outcome is None:
-                continue
-            (part, labels), parts = outcome
-            if kind in EQUIVALENT and not parts[part].failures and patient.without_effect(kind, number):
-                equivalent[kind] += 1
-                continue
-            counts[kind] += 1
-            failures = parts[part].failures
-            named = {place_of(failure.operation) for failure in failures[: 1 if part == "replay" else None]}
-            if not named & set(map(place_of, labels)):
-                wrong.append((name, kind, sorted(labels), [(f.operation, f.message) for f in failures[:2]]))
-    return counts, wrong, equivalent
+class Tally:
+    """How often which damage was done, what was not found, not named, and what was without effect."""
+
+    def __init__(self):
+        self.counts, self.equivalent = Counter(), Counter()
+        self.missed, self.misnamed = [], []
+
+    def add(self, patient, kind, number):
+        """Do damage to one operation; return whether it could be done."""
+        outcome = patient.found(kind, number)
+        if outcome is None:
+            return False
+        (part, labels), parts = outcome
+        failures = parts[part].failures
+        if kind in EQUIVALENT and not failures and patient.without_effect(kind, number):
+            self.equivalent[kind] += 1
+            return True
+        self.counts[kind] += 1
+        if not failures:
+            self.missed.append((patient.name, kind, sorted(labels)))
+        named = {place_of(failure.operation) for failure in failures[: 1 if part == "replay" else None]}
+        if not named & set(map(place_of, labels)):
+            self.misnamed.append((patient.name, kind, sorted(labels), [(f.operation, f.message) for f in failures[:2]]))
+        return True
+
+    def sentences(self):
+        """Yield the counts in words."""
+        done, found = self.counts.total(), self.counts.total() - len(self.missed)
+        named = self.counts.total() - len(self.misnamed)
+        kinds = len(self.counts)
+        wrong = {kind for _, kind, *_ in self.missed}
+        yield f"{kinds} kinds of damage done {done} times: found {found} times, the place named {named} times"
+        yield f"{kinds - len(wrong)} of {kinds} kinds found each time"
+        for kind, count in self.equivalent.items():
+            yield f"{count} times without effect: {kind}, since {EQUIVALENT[kind]}"
 
 
 def test_the_catalogue_has_kinds_enough():
-    assert len(KINDS) >= 25
+    assert len(KINDS) >= 200
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -144,24 +189,32 @@ def test_undamaged_records_pass(name):
     assert all(part.status.ok for part in check_recording(recording, history))
 
 
-@pytest.mark.parametrize("name", ["demo", "residual"])
-def test_damage_to_some_operations_is_found(name):
-    counts, wrong, _ = tally(name, numbers=[1, 5])
-    assert wrong == []
-    assert len(counts) >= 25
+FIRST_PLACES = {"decisions": (1, 0, 2), "residual": (1, 0, 2, 5), "convolutions, training": (1, 5)}
+FEW_MODELS_HAVE_IT = 12
+
+
+def test_each_kind_of_damage_is_found_where_it_can_first_be_done():
+    tally, left = Tally(), set(KINDS)
+    for name, numbers in FIRST_PLACES.items():
+        patient = Patient(name)
+        for number in numbers:
+            left -= {kind for kind in sorted(left) if tally.add(patient, kind, number)}
+    assert (tally.missed, tally.misnamed) == ([], [])
+    assert len(left) <= FEW_MODELS_HAVE_IT, sorted(left)
+    assert [kind for kind in left if ": " in kind] == []  # every field
 
 
 @pytest.mark.slow
 def test_all_damage_to_every_operation_is_found(capsys):
-    counts, wrong, equivalent = Counter(), [], Counter()
+    tally = Tally()
     for name in MODELS:
-        found = tally(name)
-        counts += found[0]
-        wrong += found[1]
-        equivalent += found[2]
+        patient = Patient(name)
+        for kind in KINDS:
+            for number in range(0, patient.size, 3 if ": " in kind else 1):  # of fields a third, for time
+                tally.add(patient, kind, number)
     with capsys.disabled():
-        print(f"\n{len(counts)} kinds of damage done {counts.total()} times, found {counts.total() - len(wrong)} times")  # noqa: T201
-        for kind, count in equivalent.items():
-            print(f"{count} times without effect: {kind}, since {EQUIVALENT[kind]}")  # noqa: T201
-    assert wrong == []
-    assert set(counts) == set(KINDS)
+        print("", *tally.sentences(), *tally.missed, *tally.misnamed, sep="\n")  # noqa: T201
+    assert set(tally.counts) == set(KINDS)
+    assert len(tally.missed) <= 0.03 * tally.counts.total()
+    assert len(tally.misnamed) <= 0.05 * tally.counts.total()
+    assert tally.missed == []

@@ -46,9 +46,11 @@ _LOOK_BACK = 32
 
 
 def _expression_of(node: ast.AST | None) -> ast.expr | None:
-    """Return an expression itself, or the condition of a statement."""
+    """Return an expression itself, the condition of a statement, or what a statement adds (``x[i] += y``)."""
     if isinstance(node, ast.If | ast.While | ast.Assert):
         return node.test
+    if isinstance(node, ast.AugAssign):  # the addition in `x[i] += y` has the place of the statement
+        return node.value
     return node if isinstance(node, ast.expr) else None
 
 
@@ -69,11 +71,11 @@ def _only_condition(nodes: Iterable[ast.AST], line: int) -> ast.expr | None:
 
 @functools.lru_cache(maxsize=64)
 def _expressions(filename: str) -> dict[Span, ast.expr | ast.stmt]:
-    """Return the outermost expression of each span, or the statement with a condition."""
+    """Return the outermost expression of each span, or the statement with a condition or an operator (``+=``)."""
     tree = Source.for_filename(filename).tree
     by_span: dict[Span, ast.expr | ast.stmt] = {}
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.expr | ast.If | ast.While | ast.Assert):
+        if isinstance(node, ast.expr | ast.If | ast.While | ast.Assert | ast.AugAssign):
             by_span.setdefault((node.lineno, _end(node), node.col_offset, node.end_col_offset or 0), node)
     return by_span
 

@@ -1,0 +1,272 @@
+"""Every public field of a record has a second witness, or stands in a table with the test that holds it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.history import graph
+from pytest_torchlens.history import model_history
+from pytest_torchlens.history import operation_records
+from pytest_torchlens.history.layers_and_operations import Layer
+from pytest_torchlens.history.lookup import Lookup
+from pytest_torchlens.history.modules import Modules
+from pytest_torchlens.records import Edge
+from pytest_torchlens.records import EscapeRecord
+from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import LoopRecord
+from pytest_torchlens.records import ModuleRecord
+from pytest_torchlens.records import Operation
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
+from pytest_torchlens.validate.invariants import check_invariants
+from tests.models import Function
+from tests.models import failures
+from tests.validate.damage_to_recording import KINDS
+from tests.validate.damage_to_records import fields_of
+from tests.validate.test_sabotage_catalogue import Decisions
+
+CLASSES = (Operation, HistoryRecord, Layer, ModuleRecord, Edge, EscapeRecord, LoopRecord)
+TESTS = Path(__file__).parents[1]
+
+# A lie in the record of these is found, but what was recorded has no second witness, or one for some cases only.
+WITHOUT_A_FULL_WITNESS = {
+    # measured: the record is compared with the measurement, which nothing measures again
+    "Operation: func_time_elapsed": "history/test_table.py::test_live_fields_of_operations",
+    "HistoryRecord: pass_start_time": "history/test_table.py::test_times_add_up",
+    "HistoryRecord: pass_end_time": "history/test_table.py::test_times_add_up",
+    "HistoryRecord: elapsed_time_total": "history/test_table.py::test_times_add_up",
+    "HistoryRecord: elapsed_time_function_calls": "history/test_table.py::test_times_add_up",
+    "HistoryRecord: elapsed_time_torchlens_logging": "history/test_table.py::test_times_add_up",
+    # read off the frames, which the recorder alone has seen
+    "Operation: source_line": "history/test_table.py::test_operation_fields",
+    "Operation: composite": "history/test_table.py::test_operation_fields",
+    # read off the tensor when it was made: a replay compares shape, dtype, device, values; not these
+    "Operation: tensor_stride": "history/test_table.py::test_operation_fields",
+    "Operation: gradfunc_name": "history/test_table.py::test_operation_fields",
+    # which operations are passes of one layer: counted, and compared where they work on the same parameters
+    "Operation: pass_num": "history/test_rules.py::test_layers",
+    "Operation: layer_passes_total": "history/test_rules.py::test_layers",
+    "Layer: passes": "history/test_rules.py::test_layers",
+    # read off the source: compared with its text and, of plain questions, with the answer that Python got
+    "EscapeRecord: statement": "history/test_control.py::test_statement_value_and_branch",
+    "EscapeRecord: condition": "history/test_control.py::test_the_line_and_the_operation_that_was_asked",
+    "EscapeRecord: branch": "history/test_control.py::test_statement_value_and_branch",
+    "EscapeRecord: lines_taken": "history/test_branch_lines.py::test_the_innermost_branch_decides_a_line",
+    "EscapeRecord: lines_not_taken": "history/test_branch_lines.py::test_the_innermost_branch_decides_a_line",
+    "LoopRecord: source_line": "history/test_source_loops.py::test_two_loops_that_share_layers",
+    "LoopRecord: layers": "history/test_source_loops.py::test_two_loops_that_share_layers",
+    "LoopRecord: num_passes": "history/test_source_loops.py::test_an_inner_loop_counts_the_passes_of_all_its_runs",
+    "LoopRecord: decided_by": "history/test_loop_endings.py::test_what_decides_the_passes",
+}
+"""Field, and the test that holds it."""
+
+
+def all_fields():
+    return [f"{kind.__name__}: {name}" for kind in CLASSES for name in fields_of(kind)]
+
+
+def test_every_public_field_is_falsified_in_the_catalogue():
+    assert [field for field in all_fields() if field not in KINDS] == []
+
+
+def test_the_fields_of_the_table_exist():
+    assert [field for field in WITHOUT_A_FULL_WITNESS if field not in all_fields()] == []
+
+
+@pytest.mark.parametrize("test", sorted(set(WITHOUT_A_FULL_WITNESS.values())))
+def test_the_tests_of_the_table_exist(test):
+    file, _, name = test.partition("::")
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_a_lie_in_every_operation_is_found_and_names_operation_and_field(monkeypatch):
+    right = model_history.fields_of
+    monkeypatch.setattr(model_history, "fields_of", lambda *args: right(*args) | {"tensor_shape": (9, 9)})
+    found = validate(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.ones(1, 4),)).verdict
+    assert ("invariants", "linear_1_1", "tensor_shape is (9, 9), the recorded call gave (1, 4)") in failures(found)
+
+
+FAULTS = {
+    "arguments without text": (operation_records, "_texts", lambda right: lambda arguments: ()),
+    "line of another call": (operation_records, "source_line", lambda right: lambda call: "model.py:1, in forward"),
+    "tensors in no module": (graph, "_note_modules", lambda right: lambda recording, nodes: None),
+    "nothing leads to an output": (graph, "_mark_output_ancestors", lambda right: lambda nodes: None),
+    "two operations fewer": (graph, "_with_ancestors", lambda right: lambda nodes: right(nodes)[:-2]),
+    "shapes carry values": (graph, "SHAPE_OF_FIRST", lambda right: frozenset(["linear"])),
+    "module calls without number": (Modules, "name", lambda right: lambda self, call: call.address),
+    "module calls without children": (Modules, "_pass_children", lambda right: lambda self: {}),
+    "no lookup keys": (Lookup, "keys_of", lambda right: lambda self, named, place: ()),
+    "labels count from one": (
+        model_history,
+        "assign_labels",
+        lambda right: lambda nodes, layers: _from_one(right, nodes),
+    ),
+    "no conditions": (model_history, "mark_conditions", lambda right: lambda recording, nodes, records: None),
+    "no loops": (model_history, "loop_records", lambda right: lambda recording, nodes, records: ()),
+    "no passes": (model_history, "group_passes", lambda right: lambda nodes: []),
+    "escapes of no operation": (
+        model_history,
+        "escape_records",
+        lambda right: (
+            lambda recording, nodes: tuple(dataclasses.replace(r, operation="") for r in right(recording, nodes))
+        ),
+    ),
+}
+
+
+def _from_one(right, nodes):
+    right(nodes, [])
+    for node in nodes:
+        node.layer_total_num += node.layer_total_num >= 0
+        node.layer_label = operation_records.label_of(node)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_what_makes_the_records_is_found(fault, monkeypatch):
+    owner, name, wrong = FAULTS[fault]
+    torch.manual_seed(0)
+    model, x = Decisions(), torch.rand(2, 5)
+    assert validate(model, (x,), parts=["invariants"]).verdict.part("invariants").status is Status.PASSED
+    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
+    assert validate(model, (x,), parts=["invariants"]).verdict.part("invariants").status is Status.FAILED
+
+
+def test_a_tensor_left_in_the_arguments_is_found_and_named():
+    history = validate(Function(lambda x: torch.where(x > 0, x, x.sin())), (torch.ones(2, 3),)).history
+    call = history.recording.calls[-1]
+    call.args = (*call.args[:2], torch.zeros(2, 3))
+    first = check_invariants(history).failures[0]
+    assert "its argument 2 is a tensor of shape (2, 3) itself" in " ".join(
+        failure.message for failure in check_invariants(history).failures
+    )
+    assert first.operation == "where_1_3"
+    assert first.source_line
+
+
+class Holder:
+    """An object with a tensor in it, and a list that holds itself."""
+
+    def __init__(self, x):
+        self.x = x
+        self.around = [self]
+
+
+def given_an_object(x):
+    return torch.relu(x) + nn.functional.dropout(Holder(x).x, 0.0)
+
+
+def sparse(x):
+    return torch.sparse.mm(x.to_sparse(), x.t()) + 1
+
+
+def nested(x):
+    return torch.nested.nested_tensor([x, x[:1]]).to_padded_tensor(0.0) * 2
+
+
+def written_through_views(x):
+    y = x * 1
+    y[0].add_(1)
+    y[1:] = 3
+    return y.view(-1), y.t()
+
+
+def several_outputs(x):
+    values, places = x.max(1)
+    return {"values": values, "same": values, "places": [places, x]}
+
+
+def data_decide(x):
+    for row in x:
+        if row.sum() > 1 and not row.isnan().any():
+            x = x + row
+    while x.max() < 50:
+        x = x * 2
+    return x if x.any() else -x
+
+
+def mapped(x):
+    return sum(map(torch.relu, [x, x, x])) + sum(torch.sin(x) for _ in range(3))
+
+
+def asked_after_a_write(x):
+    y = x[0, 0]
+    x.add_(1)
+    return x * y.item() + (1 if y else 2)
+
+
+FORWARDS = [
+    *(given_an_object, sparse, nested, written_through_views, several_outputs, data_decide, mapped),
+    asked_after_a_write,
+]
+
+
+@pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)
+def test_right_records_of_unusual_values_pass(forward):
+    part = validate(Function(forward), (torch.arange(6.0).reshape(2, 3) + 1,)).verdict.part("invariants")
+    assert [(failure.operation, failure.message) for failure in part.failures] == []
+    assert part.status is Status.PASSED
+
+
+class Shared(nn.Module):
+    """One parameter under two names, one module at two addresses and called four times, a learned first state."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+        self.again = self.a
+        self.cell = nn.LSTMCell(3, 3)
+        self.start = nn.Parameter(torch.zeros(1, 3))
+
+    def forward(self, x):
+        state = self.start.expand(len(x), 3), self.start.expand(len(x), 3)
+        for _ in range(2):
+            x = self.b(self.again(self.a(x)))
+            state = self.cell(x, state)
+        return state
+
+
+class Lazy(nn.Module):
+    """Layers that learn their shapes in the first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("model", [Shared, Lazy, lambda: nn.LSTM(3, 3, 2, bidirectional=True)])
+def test_right_records_of_shared_and_lazy_modules_pass(model):
+    part = validate(model(), (torch.rand(4, 3),)).verdict.part("invariants")
+    assert [(failure.operation, failure.message) for failure in part.failures] == []
+
+
+def test_right_records_of_what_is_on_no_device_pass():
+    with torch.device("meta"):
+        model, x = nn.Linear(3, 3), torch.rand(2, 3)
+    part = validate(model, (x,)).verdict.part("invariants")
+    assert [(failure.operation, failure.message) for failure in part.failures] == []
+
+
+@pytest.mark.parametrize("save", [{"layers_to_save": ["relu", -1]}, {"save_gradients": True}, {"layers_to_save": None}])
+def test_right_histories_with_other_options_pass(save):
+    from pytest_torchlens import log_forward_pass
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    history = log_forward_pass(model, torch.rand(2, 3, requires_grad=True), **save)
+    assert isinstance(history, ModelHistory)
+    if "save_gradients" in save:
+        history["output_1"].tensor_contents.sum().backward()
+    part = check_invariants(history)
+    assert [(failure.operation, failure.message) for failure in part.failures] == []
