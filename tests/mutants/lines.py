@@ -29,12 +29,12 @@ def lines_of(mutant: Mutant, root: Path) -> Lines:
     names: set[str] = set()
     for statement in statements:
         if isinstance(statement, Definition):  # a default value, or a decorator
-            found[mutant.file] |= set(range(statement.body[0].lineno, (statement.end_lineno or 0) + 1))
+            found[mutant.file] |= _body(statement)
         elif _is_in_function(statement, text):
             found[mutant.file] |= set(_own_lines(statement))
         else:
             names |= _assigned(statement)
-    for file, lines in _uses(names, root):
+    for file, lines in _uses(names, root, mutant.file):
         found[file] |= lines
     return found
 
@@ -55,24 +55,32 @@ def _is_in_function(statement: ast.stmt, text: str) -> bool:
     return any(node.body[0].lineno <= statement.lineno <= (node.end_lineno or 0) for node in functions)
 
 
+def _body(definition: Definition) -> set[int]:
+    return set(range(definition.body[0].lineno, (definition.end_lineno or 0) + 1))
+
+
 def _assigned(statement: ast.stmt) -> set[str]:
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
-def _uses(names: set[str], root: Path) -> Iterator[tuple[str, set[int]]]:
-    """Yield file and lines of the statements in functions that use a name; through other constants too."""
+def _uses(names: set[str], root: Path, own: str) -> Iterator[tuple[str, set[int]]]:
+    """Yield file and lines of the statements in functions that use a name; through other constants too.
+
+    A name that begins with an underscore is looked for in its `own` file alone.
+    """
     texts = {path: path.read_text(encoding="utf-8") for path in sorted((root / PACKAGE).rglob("*.py"))}
     waiting, seen = set(names), set(names)
     while waiting:
         name = waiting.pop()
         for path, text in texts.items():
-            if name not in text:
+            if name not in text or (name.startswith("_") and path != root / PACKAGE / own):
                 continue
             for statement in _statements(ast.parse(text)):
-                if isinstance(statement, Definition) or not _names(statement, name):
+                if not _names(statement, name):
                     continue
-                if _is_in_function(statement, text):
-                    yield path.relative_to(root / PACKAGE).as_posix(), set(_own_lines(statement))
+                if isinstance(statement, Definition) or _is_in_function(statement, text):
+                    lines = _body(statement) if isinstance(statement, Definition) else set(_own_lines(statement))
+                    yield path.relative_to(root / PACKAGE).as_posix(), lines
                 else:
                     waiting |= _assigned(statement) - seen
                     seen |= _assigned(statement)
