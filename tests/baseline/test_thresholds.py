@@ -71,7 +71,7 @@ def verdict_of_one(
     error: Numbers, *, then: Environment = CPU, now: Environment = CPU, width: int = 0, conditions: str = ""
 ) -> Change:
     """Return the verdict on one operation that gives other numbers from equal inputs."""
-    state = {"w": Weight(dtype="float32", shape=(1, width), digest="w")} if width else {}
+    state = {"w": Weight(dtype="float32", shape=(3, width), digest="w")} if width else {}
     steps = (IN, a_step("/mul", "/in", reads=tuple(state)))
     before = a_snapshot(steps, {"/in": some("in"), "/mul": some()}, then, state=state)
     after = a_snapshot(steps, {"/in": some("in"), "/mul": error}, now, state=state)
