@@ -15,6 +15,8 @@ from pytest_torchlens.baseline.costs import StoredTimes
 from pytest_torchlens.baseline.distance import error_between
 from pytest_torchlens.baseline.environments import axes
 from pytest_torchlens.baseline.environments import nearest_class
+from pytest_torchlens.baseline.policy import Policy
+from pytest_torchlens.baseline.rerun_operations import _word as word_of_exactness
 from pytest_torchlens.baseline.sketch import numbers_of
 from pytest_torchlens.baseline.snapshot import Edge
 from pytest_torchlens.baseline.snapshot import Measured
@@ -355,3 +357,69 @@ def test_a_class_of_the_same_device_is_near_and_others_are_not():
 def test_minor_versions_of_python_differ_and_patches_do_not():
     assert axes(Environment(python="3.10.1"), Environment(python="3.10.9")) == ()
     assert axes(Environment(python="3.10.1"), Environment(python="3.11.1")) == ("Python 3.10 → 3.11",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "exactness"),
+    [
+        (1.1, 1.0, Exactness.AS),
+        (above(1.1), 1.0, Exactness.MORE),
+        (1.0, 1.1, Exactness.AS),
+        (1.0, above(1.1), Exactness.LESS),
+        (0.0, 0.0, Exactness.AS),
+        (None, 1.0, Exactness.UNKNOWN),
+        (1.0, None, Exactness.UNKNOWN),
+    ],
+)
+def test_a_result_is_less_exact_where_it_is_a_tenth_farther_from_float64(
+    before: float | None, after: float | None, exactness: Exactness
+):
+    assert word_of_exactness(before, after) is exactness
+
+
+def test_a_model_without_a_baseline_fails_where_that_is_asked_for(tmp_path):
+    snapshot = a_snapshot((IN,), {"/in": some("in")})
+    policy = Policy(folder=str(tmp_path / "set"), pending=str(tmp_path / ".lens"), activations="", root=str(tmp_path))
+    assert not policy.check("m", snapshot).fails
+    assert replace(policy, strict=True).check("m", snapshot).fails
+    assert replace(policy, fail_on=("new",)).check("m", snapshot).fails
+
+
+def test_conditions_of_the_run_win_over_those_of_the_model():
+    policy = Policy(folder="f", pending="p", activations="a", fail_on=("own:1e-3",))
+    assert policy.conditions(("own:1e-2", "graph:1e-1")).limit("own", IN) == 1e-3
+    assert policy.conditions(("own:1e-2", "graph:1e-1")).limit("graph", IN) == 1e-1
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        ("passed", "passed", []),
+        ("passed", "not-applicable", ["less could be proved: replay passed → not-applicable"]),
+        ("not-applicable", "passed", []),
+    ],
+)
+def test_less_that_could_be_proved_is_reported_and_more_is_not(then: str, now: str, said: list[str]):
+    sides = (
+        Snapshot(
+            model="M",
+            steps=(IN,),
+            measured={"cpu": Measured(environment=CPU, numbers={"/in": some("in")}, proof={"replay": proof})},
+        )
+        for proof in (then, now)
+    )
+    assert [finding.message for finding in compare(*sides).findings] == said
+
+
+def test_an_operation_that_moved_between_others_is_matched_once():
+    """Of three operations that lost their module, each stands once in the order, removed or matched."""
+    old = (
+        IN,
+        a_step("/x", "/in", function="exp"),
+        a_step("/y", "/x", function="sin"),
+        a_step("/z", "/y", function="cos"),
+    )
+    new = (IN, *(a_step(f"m/{step.id[1:]}", "/in", function=step.function, module=("m",)) for step in old[2:]))
+    steps = Aligned(*(Snapshot(model="M", steps=side) for side in (old, new))).steps
+    before = [both.before.id for both in steps if both.before is not None]
+    assert sorted(before) == ["/in", "/x", "/y", "/z"]
