@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,8 +91,8 @@ def test_the_outermost_level_with_three_modules_is_shown():
 def test_flops_and_shares_are_those_of_the_first_call_too():
     net = Sketch("Net")
     net.module("a", "Linear")
-    net.op("linear", leaf="a", call_id=0, func_time_elapsed=0.5)
-    net.op("relu", call_id=1, func_time_elapsed=1.5)
+    net.op("linear", leaf="a", call_id=0, func_time_elapsed=1.0)
+    net.op("relu", call_id=1, func_time_elapsed=3.0)
     history = net.record()
     costs = Costs(history, Measurements(operations=("linear_1_1", "relu_1_2"), operation_flops=(7, 1)))
     assert [costs.flops(op) for op in costs.calls] == [7, 1]
@@ -183,11 +184,12 @@ def test_ten_annotations(count: int, shown: int, tmp_path: Path):
     assert len(list(github_annotations([raised(f"m{place}") for place in range(count)], tmp_path))) == shown
 
 
-def test_a_summary_is_measured_in_bytes():
-    """Write as many characters of three bytes as fit, and one more; GitHub counts bytes."""
-    from pytest_torchlens.report.markdown import MOST_BYTES
-
-    models = [passed("日" * 400) for _ in range(300)] + [raised("日" * 400) for _ in range(50)]
-    text = markdown(run(*models))
-    longest = len(text.encode())
-    assert len(text) < longest < MOST_BYTES
+def test_a_summary_is_measured_in_bytes(monkeypatch: pytest.MonkeyPatch):
+    module = importlib.import_module("pytest_torchlens.report.markdown")
+    models = run(passed("日" * 90))
+    whole = markdown(models)
+    assert len(whole.encode()) > len(whole) + 100
+    monkeypatch.setattr(module, "MOST_BYTES", len(whole.encode()))
+    assert markdown(models) == whole
+    monkeypatch.setattr(module, "MOST_BYTES", len(whole.encode()) - 1)
+    assert markdown(models).endswith(": the report has the rest.\n")
