@@ -15,6 +15,7 @@ from torch import nn
 from pytest_torchlens.recorder import ExpectationError
 from pytest_torchlens.recorder import Recorder
 from pytest_torchlens.recorder.recorder_options import RecorderOptions
+from pytest_torchlens.recorder.ring import Ring
 from pytest_torchlens.recorder.statistics import TensorStatistics
 from pytest_torchlens.recorder.statistics import picture_sample
 from pytest_torchlens.recorder.statistics import spread_sample
@@ -362,3 +363,41 @@ def test_what_is_written_by_pieces_is_whole_or_not_there(tmp_path: Path):
         file.append(b"ghijkl")
     file.close()
     assert (tmp_path / "f").read_bytes() == b"abcdef"
+
+
+def test_a_ring_is_full_with_as_many_slots_as_it_has_and_goes_round():
+    ring = Ring(slots=2, values=4)
+    free = []
+    for number in range(3):
+        free.append(ring.num_free)
+        if not ring.num_free:
+            ring.release()
+        ring.next_slot()[:] = number
+        assert ring.fill() == number
+    assert free == [2, 1, 0]
+    assert [float(ring.read(number, 1)[0]) for number in (1, 2)] == [1.0, 2.0]
+    ring.close()
+
+
+def test_an_update_is_related_to_the_weight_before_it():
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(2.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with Recorder(every=1) as recorder:
+        recorder.track_parameters(model)
+        model.weight.grad = torch.full((1, 1), 0.5)
+        optimizer.step()
+    assert recorder.series["weight.update"].ratio.tolist() == [0.25]
+
+
+def test_the_ratio_of_an_update_is_judged_of_weights_alone():
+    model = nn.ParameterDict({"scale": nn.Parameter(torch.ones(3))})
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    recorder = Recorder()
+    recorder.track_parameters(model)
+    recorder.expect(update_ratio="<1e-9")
+    model["scale"].grad = torch.ones(3)
+    optimizer.step()
+    with pytest.raises(ExpectationError, match="no update of a weight"):
+        recorder.close()
