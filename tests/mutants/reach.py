@@ -108,11 +108,13 @@ class Reach:
         seconds = self._times()
         data = coverage.CoverageData(str(self._data_file))
         data.read()
-        files = {path.partition(f"/{PACKAGE}/")[2]: path for path in sorted(data.measured_files())}
-        reached = {file: data.contexts_by_lineno(path) for file, path in files.items()}
+        reached: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for path in data.measured_files():
+            for line, contexts in data.contexts_by_lineno(path).items():
+                reached[path.partition(f"/{PACKAGE}/")[2]][line].update(contexts)
         return {one: self._ranked(one, reached, seconds) for one in mutants}
 
-    def _ranked(self, mutant: Mutant, reached: dict[str, dict[int, list[str]]], seconds: dict[str, float]) -> list[str]:
+    def _ranked(self, mutant: Mutant, reached: dict[str, dict[int, set[str]]], seconds: dict[str, float]) -> list[str]:
         contexts: set[str] = set()
         for file, lines in lines_of(mutant, self.tree).items():
             contexts.update(chain.from_iterable(reached.get(file, {}).get(line, ()) for line in lines))
