@@ -59,7 +59,6 @@ MUTANTS = (
     Mutant("capture/tensor_table.py", "since = len(self._recording.calls) - 1", "since = len(self._recording.calls)"),
     Mutant("capture/tensor_table.py", "// tensor.itemsize + owner.storage_offset()", "// tensor.itemsize"),
     Mutant("capture/tensor_table.py", "if memory is None or memory() is None or not", "if memory is None or not"),
-    Mutant("capture/tensor_table.py", "self._writes[key] = self._writes.pop(entry[2])", "self._writes.pop(entry[2])"),
     Mutant("capture/tensor_table.py", "self._arrays.refresh(key)", "pass"),
     Mutant("capture/tensor_table.py", 'if "out" in kwargs:', 'if "output" in kwargs:'),
     Mutant(
