@@ -7,7 +7,6 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 
 from pytest_torchlens.capture import record
 from pytest_torchlens.history import ModelHistory
@@ -126,26 +125,22 @@ def test_a_failure_of_the_first_run_alone_stands_and_says_so():
     assert failed_in() == (Status.PASSED, set())
 
 
-class WorseInTurn(nn.Module):
-    """Computes something else in its first run; from the fourth on, it writes to its weight past PyTorch."""
+def failing_in_turn():
+    """Return a function whose first run differs from the others, and that from the fourth on writes past PyTorch."""
+    runs = itertools.count()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        run = next(RUNS)
-        y = self.weight * x * (1.5 if run == 0 else 3.5)
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        run = next(runs)
+        y = x * (1.5 if run == 0 else 3.5)
         if run >= 3:
-            ctypes.memset(self.weight.data_ptr(), 0, 4)
-        return y
+            ctypes.memset(y.data_ptr(), 0, 4)
+        return y + 1
 
-
-RUNS = itertools.count()
+    return forward
 
 
 def test_what_failed_in_either_look_has_failed():
-    verdict = validate(WorseInTurn(), (X,)).verdict
+    verdict = validate(Function(failing_in_turn()), (X,)).verdict
     failed = {part.name for part in verdict.parts if part.status is Status.FAILED}
     assert failed == {"observer", "replay"}
 
