@@ -54,6 +54,14 @@ def constant_before(x):
     return x + y
 
 
+CONSTANT_OF_OLD = torch.ones(3)
+
+
+def constant_from_before_the_pass(x):
+    x.tolist()
+    return x + CONSTANT_OF_OLD.view(3)
+
+
 NUMBER = "it takes the number 4.5, which item handed to Python: where it comes from is not in the graph"
 CONSTANT = (
     "it uses a constant made after tolist handed an input's values to Python: "
@@ -70,6 +78,7 @@ CONSTANT = (
         (constant_at_once, [("tensor_1_1", CONSTANT)]),
         (constant_later, [("tensor_1_2", CONSTANT)]),
         (constant_before, []),
+        (constant_from_before_the_pass, []),
     ],
 )
 def test_what_came_from_python_after_it_had_gone_there(forward, expected: list[tuple[str, str]]):
