@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 NAMES = sorted(set(re.findall(r"`([^`\n]+)`", PAGE)))
 OF_OTHERS = {"item()", "numpy()"}
 COMMAND = re.compile(r"python (docs/\w+\.py)")
-NO_LAYER = {"docs", "packaging"}
+NO_LAYER = {"docs", "mutants", "packaging"}
 
 
 @functools.cache

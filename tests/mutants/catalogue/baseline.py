@@ -1,0 +1,101 @@
+"""Changes to baselines: what is stored, how far numbers may differ, who is blamed, what fails."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant("baseline/distance.py", "self.nrms <= limit / 2", "self.nrms <= limit"),
+    Mutant("baseline/distance.py", "self.largest <= limit and", "self.largest < limit and"),
+    Mutant("baseline/distance.py", "_LONG = 256", "_LONG = 256000"),
+    Mutant("baseline/distance.py", "_ALONE = 0.9", "_ALONE = 0.5"),
+    Mutant("baseline/distance.py", "_MACHINE, _TF32 = 2.0, 10.0", "_MACHINE, _TF32 = 1.0, 10.0"),
+    Mutant("baseline/distance.py", "_MACHINE, _TF32 = 2.0, 10.0", "_MACHINE, _TF32 = 2.0, 20.0"),
+    Mutant("baseline/distance.py", '"float32": 64.0', '"float32": 128.0'),
+    Mutant("baseline/distance.py", '"float32": 1e-4', '"float32": 1e-3'),
+    Mutant("baseline/distance.py", '"float32": 2e-5', '"float32": 2e-4'),
+    Mutant("baseline/distance.py", "max(before.largest, after.largest, scale)", "max(before.largest, scale)"),
+    Mutant("baseline/distance.py", "math.prod(weights[0][1:])", "math.prod(weights[0])"),
+    Mutant("baseline/judge.py", "_JUMP = 10.0", "_JUMP = 1000.0"),
+    Mutant("baseline/judge.py", "_CANCELLED = 1e-3", "_CANCELLED = 1e-1"),
+    Mutant("baseline/judge.py", "<= (found.limit or 0) / 2", "<= (found.limit or 0) * 2"),
+    Mutant(
+        "baseline/judge.py",
+        "if not (case.inherits or case.tainted):",
+        "if not case.inherits:",
+        equivalent="a parent is tainted only where its values differ, and then the step inherits a difference; a step "
+        "that is tainted because it reads other parents is judged before it comes here",
+    ),
+    Mutant(
+        "baseline/judge.py",
+        "if error is None or not error.within(limit):",
+        "if error is not None and not error.within(limit):",
+    ),
+    Mutant(
+        "baseline/judge.py", "if case.old.unstable or case.new.unstable:", "if case.old.unstable and case.new.unstable:"
+    ),
+    Mutant(
+        "baseline/judge.py", "key=lambda error: error.nrms, default=NONE", "key=lambda error: -error.nrms, default=NONE"
+    ),
+    Mutant(
+        "baseline/conditions.py",
+        "return found[-1] if found else None",
+        "return found[0] if found else None",
+        within="Conditions.limit",
+    ),
+    Mutant(
+        "baseline/conditions.py",
+        "return found[-1] if found else None",
+        "return found[0] if found else None",
+        within="Conditions.cost",
+    ),
+    Mutant("baseline/conditions.py", "if not 0 <= number < math.inf:", "if not 0 < number < math.inf:"),
+    Mutant(
+        "baseline/conditions.py",
+        "Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION,",
+        "Change.META_CHANGE, Change.REGRESSION,",
+    ),
+    Mutant("baseline/costs.py", "new > old * (1 +", "new >= old * (1 +"),
+    Mutant("baseline/costs.py", "seconds[1] > seconds[0] * (1 + allowed)", "seconds[1] >= seconds[0] * (1 + allowed)"),
+    Mutant("baseline/costs.py", "self.baseline if same else seconds", "self.baseline"),
+    Mutant("baseline/costs.py", "replace(self, baseline=self.last)", "replace(self, last=self.baseline)"),
+    Mutant(
+        "baseline/store.py", "measured={**old.measured, **new.measured}", "measured={**new.measured, **old.measured}"
+    ),
+    Mutant("baseline/store.py", "(old.steps, old.state) != (new.steps, new.state)", "old.steps != new.steps"),
+    Mutant("baseline/store.py", "self.forget(key)", "pass", within="Store.accept"),
+    Mutant("baseline/sketch.py", "begin = start % _PERIOD", "begin = start"),
+    Mutant("baseline/sketch.py", "np.where(odd > 0, 2, 3)", "np.where(odd > 0, 2, 2)"),
+    Mutant("baseline/sketch.py", "sums[::2] - sums[1::2]", "sums[::2] + sums[1::2]"),
+    Mutant("baseline/sketch.py", '"inf": every.shape[1] - nan', '"inf": every.shape[1]'),
+    Mutant("baseline/align.py", "not (step.arguments or step.in_place)", "not step.in_place"),
+    Mutant(
+        "baseline/align.py",
+        "if different is None and len(old) != len(new):",
+        "if different is None and len(old) < len(new):",
+    ),
+    Mutant("baseline/align.py", "early = partners[place] + 1", "early = partners[place]"),
+    Mutant("baseline/align.py", "_SHOWN = 3", "_SHOWN = 4"),
+    Mutant("baseline/compare.py", "_MOST = 20", "_MOST = 21"),
+    Mutant("baseline/compare.py", "round(i * gaps / (_GROWTH - 1))", "round(i * gaps / _GROWTH)"),
+    Mutant(
+        "baseline/compare.py",
+        "if STATUSES.index(new) > STATUSES.index(old):",
+        "if STATUSES.index(new) < STATUSES.index(old):",
+    ),
+    Mutant("baseline/environments.py", "[:2])", "[:1])", within="_minor"),
+    Mutant("baseline/environments.py", 'if name.split(" ")[0] ==', 'if name.split(" ")[-1] =='),
+    Mutant(
+        "baseline/saved_activations.py",
+        'if f"{fingerprint(contents)} {contents.dtype}" != lying.name:',
+        "if not contents.numel():",
+    ),
+    Mutant("baseline/saved_activations.py", "offset=tensor.data_ptr() % _ALIGNMENT", "offset=0"),
+    Mutant("baseline/rerun_operations.py", "_CLEARLY = 1.1", "_CLEARLY = 11.0"),
+    Mutant(
+        "baseline/policy.py", "fails=self.strict or conditions.fails(Change.NEW)", "fails=conditions.fails(Change.NEW)"
+    ),
+    Mutant(
+        "baseline/policy.py", "Conditions.of((*fail_on, *self.fail_on))", "Conditions.of((*self.fail_on, *fail_on))"
+    ),
+)

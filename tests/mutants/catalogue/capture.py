@@ -1,0 +1,90 @@
+"""Changes to capture: which calls, values, writes and digests a recording has."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "capture/function_tracer.py",
+        "if random is not None and drew(random):",
+        "if random is not None and not drew(random):",
+    ),
+    Mutant("capture/function_tracer.py", ' and info.name != "data_ptr"', ""),
+    Mutant("capture/function_tracer.py", "_CALLER_OF_ESCAPE = 4", "_CALLER_OF_ESCAPE = 5"),
+    Mutant("capture/function_tracer.py", "elif call.args:", "elif not call:"),
+    Mutant(
+        "capture/function_tracer.py",
+        "if type(result) is Tensor and not (written or aliased or",
+        "if type(result) is Tensor and not (written or",
+    ),
+    Mutant("capture/generators.py", "0 < share < 1", "0 < share <= 1"),
+    Mutant("capture/patches.py", "if not _recordings and sys.getrecursionlimit() == _raised:", "if not _recordings:"),
+    Mutant(
+        "capture/origins.py",
+        "old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}",
+        "old = set()",
+    ),
+    Mutant("capture/origins.py", "(source.hidden or not source.maker)", "source.hidden"),
+    Mutant(
+        "capture/fingerprint.py", "names, _ = tensor.__tensor_flatten__()", "names = tensor.__tensor_flatten__()[0][:1]"
+    ),
+    Mutant("capture/fingerprint.py", "if not tensor.is_contiguous() or tensor.is_conj()", "if tensor.is_conj()"),
+    Mutant("capture/fingerprint.py", "tensor.q_scale().hex(), tensor.q_zero_point()", "tensor.q_scale().hex()"),
+    Mutant("capture/fingerprint.py", "storage_key(tensor) if tensor.storage_offset() else address", "address"),
+    Mutant("capture/storage.py", "self.dense and self.start <= other.start", "self.start <= other.start"),
+    Mutant("capture/storage.py", "if size > 1 and stride > step:", "if size > 1 and stride > step + 1:"),
+    Mutant("capture/storage.py", "return 1 + sum(", "return sum("),
+    Mutant("capture/storage.py", "if one.stop <= other.start or", "if one.stop < other.start or"),
+    Mutant("capture/storage.py", "% common <= common - other_run", "% common <= common"),
+    Mutant(
+        "capture/tensor_table.py",
+        "if owner is None or owner[0]() is None or owner[0] is entry[0]:",
+        "if owner is None:",
+    ),
+    Mutant("capture/tensor_table.py", "if write[0] > number and overlap", "if write[0] >= number and overlap"),
+    Mutant("capture/tensor_table.py", "self._unasked.append(read)", "pass"),
+    Mutant("capture/tensor_table.py", "range((extent.start >> level) - 1,", "range((extent.start >> level),"),
+    Mutant(
+        "capture/tensor_table.py",
+        "range((start >> level) - 2, (start + run >> level) + 2)",
+        "range(start >> level, (start + run >> level) + 1)",
+    ),
+    Mutant("capture/tensor_table.py", "ref, slot = old[0], old[1].slot", "ref, slot = old[0], self._new_slot()"),
+    Mutant(
+        "capture/tensor_table.py",
+        "whole.requires_grad and not tensor.requires_grad",
+        "whole.requires_grad and tensor.requires_grad",
+    ),
+    Mutant("capture/tensor_table.py", "since = len(self._recording.calls) - 1", "since = len(self._recording.calls)"),
+    Mutant("capture/tensor_table.py", "// tensor.itemsize + owner.storage_offset()", "// tensor.itemsize"),
+    Mutant("capture/tensor_table.py", "if memory is None or memory() is None or not", "if memory is None or not"),
+    Mutant("capture/tensor_table.py", "self._arrays.refresh(key)", "pass"),
+    Mutant("capture/tensor_table.py", 'if "out" in kwargs:', 'if "output" in kwargs:'),
+    Mutant(
+        "capture/memory.py", "self._last = max(self._last, extent.stop - start)", "self._last = extent.stop - start"
+    ),
+    Mutant("capture/memory.py", "whole=value.call < 0", "whole=False"),
+    Mutant("capture/memory.py", "self._compare(exposure)", "pass", within="Arrays._forget"),
+    Mutant("capture/memory.py", "and array.flags.owndata", "and not array.flags.owndata"),
+    Mutant("capture/values.py", "strides[-1] * max(size, 1)", "strides[-1] * size"),
+    Mutant(
+        "capture/record.py",
+        "_LEAST_SEED, _GREATEST_SEED = -(2**63), 2**64 - 1",
+        "_LEAST_SEED, _GREATEST_SEED = -(2**63), 2**63",
+    ),
+    Mutant("capture/record.py", "uses[key] > 1", "uses[key] > 2"),
+    Mutant("capture/record.py", "source.live._version != source.version", "source.live._version < source.version"),
+    Mutant("capture/record.py", "and id(tensor) not in read", "and id(tensor) in read"),
+    Mutant("capture/record.py", "if id(tensor) not in registered.tensors:", "if True:"),
+    Mutant("capture/dispatch_watch.py", "if not (busy or _harmless(func)):", "if not (busy or not _harmless(func)):"),
+    Mutant(
+        "capture/dispatch_watch.py",
+        "return self._seen + sum(watch._seen for watch in self._others)",
+        "return self._seen",
+    ),
+    Mutant(
+        "capture/saving.py", "if self.dtype is not None and saved.is_floating_point():", "if self.dtype is not None:"
+    ),
+    Mutant("capture/saving.py", "if version_of(tensor) != before:", "if version_of(tensor) < before:"),
+)

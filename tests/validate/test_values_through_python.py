@@ -1,0 +1,172 @@
+"""Numbers that go to Python and come back, runs that differ once, and values that are put in place of others."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+
+import pytest
+import torch
+
+from pytest_torchlens.capture import record
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
+from pytest_torchlens.validate.validation import verdict_on
+from tests.models import Function
+
+X = torch.tensor([0.75, 1.25, 2.5])
+
+
+def unproven(forward) -> list[tuple[str, str]]:
+    return [(one.operation, one.message) for one in validate(Function(forward), (X,)).verdict.unproven]
+
+
+def at_once(x):
+    return x * x.sum().item()
+
+
+def later(x):
+    number = x.sum().item()
+    return (x + 1) * number
+
+
+def before(x):
+    y = x * 4.5
+    assert x.sum().item() == 4.5
+    return y
+
+
+def constant_at_once(x):
+    return x + torch.tensor(x.tolist())
+
+
+def constant_later(x):
+    numbers = x.tolist()
+    y = x + 1
+    return y + torch.tensor(numbers)
+
+
+def constant_before(x):
+    y = torch.tensor([1.0, 2.0, 3.0])
+    x.tolist()
+    return x + y
+
+
+CONSTANT_OF_OLD = torch.ones(3)
+
+
+def constant_from_before_the_pass(x):
+    x.tolist()
+    return x + CONSTANT_OF_OLD.view(3)
+
+
+NUMBER = "it takes the number 4.5, which item handed to Python: where it comes from is not in the graph"
+CONSTANT = (
+    "it uses a constant made after tolist handed an input's values to Python: "
+    "what the constant depends on is not in the graph"
+)
+
+
+@pytest.mark.parametrize(
+    ("forward", "expected"),
+    [
+        (at_once, [("mul_1_2", NUMBER)]),
+        (later, [("mul_1_3", NUMBER)]),
+        (before, []),
+        (constant_at_once, [("tensor_1_1", CONSTANT)]),
+        (constant_later, [("tensor_1_2", CONSTANT)]),
+        (constant_before, []),
+        (constant_from_before_the_pass, []),
+    ],
+)
+def test_what_came_from_python_after_it_had_gone_there(forward, expected: list[tuple[str, str]]):
+    assert unproven(forward) == expected
+
+
+def unsteady(name: str, step: float):
+    """Return an operator that doubles, a little more each time that it is called."""
+    counter = itertools.count()
+    return torch.library.custom_op(
+        f"lens_through::{name}",
+        lambda x: x * (2 * (1 + step * next(counter))),
+        mutates_args=(),
+        schema="(Tensor x) -> Tensor",
+    )
+
+
+def test_what_follows_a_value_within_tolerance_is_replayed_from_the_recorded_one():
+    double = unsteady("little", 2e-7)
+    part = validate(Function(lambda x: double(x) * 3), (X,), parts=["replay"]).verdict.part("replay")
+    assert (part.tolerated, part.num_failures) == (1, 0)
+
+
+def test_all_results_of_an_operation_must_be_within_tolerance():
+    counter = itertools.count()
+
+    def halves(x: torch.Tensor) -> list[torch.Tensor]:
+        number = next(counter)
+        return [x * (1 + 2e-7 * number), x * (1 + 1e-2 * number)]
+
+    both = torch.library.custom_op("lens_through::halves", halves, mutates_args=(), schema="(Tensor x) -> Tensor[]")
+    part = validate(Function(lambda x: sum(both(x))), (X,), parts=["replay"]).verdict.part("replay")
+    assert part.status is Status.FAILED
+    assert part.failures[0].operation.startswith("halves")
+
+
+def failed_in(*bad: int) -> tuple[Status, set[str]]:
+    """Return the verdict on a model that computes something else in some of its runs, and the causes given."""
+    runs = itertools.count()
+
+    def forward(x):
+        return x * (1.5 if next(runs) in bad else 3.5)
+
+    verdict = validate(Function(forward), (X,)).verdict
+    return verdict.status, {failure.cause for part in verdict.parts for failure in part.failures}
+
+
+ONCE = "it happened in the first of three runs only: the first call of the model differs from later ones"
+
+
+def test_a_failure_of_the_first_run_alone_stands_and_says_so():
+    assert failed_in(0) == (Status.FAILED, {ONCE})
+    assert failed_in() == (Status.PASSED, set())
+
+
+def failing_in_turn():
+    """Return a function whose first run differs from the others, and that from the fourth on writes past PyTorch."""
+    runs = itertools.count()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        run = next(runs)
+        y = x * (1.5 if run == 0 else 3.5)
+        if run >= 3:
+            ctypes.memset(y.data_ptr(), 0, 4)
+        return y + 1
+
+    return forward
+
+
+def test_what_failed_in_either_look_has_failed():
+    verdict = validate(Function(failing_in_turn()), (X,)).verdict
+    failed = {part.name for part in verdict.parts if part.status is Status.FAILED}
+    assert failed == {"observer", "replay"}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (Status.NOT_RUN, ["replay: the reason"]),
+        (Status.NOT_APPLICABLE, ["replay: the reason"]),
+        (Status.UNPROVEN, ["replay: the reason"]),
+        (Status.PASSED, []),
+        (Status.PASSED_WITH_TOLERANCE, []),
+    ],
+)
+def test_a_part_that_was_not_judged_leaves_the_verdict_unproven(status: Status, said: list[str]):
+    recording = record(Function(torch.sin), (X,))
+    parts = [PartVerdict(name="replay", status=status, reason="the reason")]
+    verdict = verdict_on(parts, 0.0, ModelHistory(recording))
+    assert [one.message for one in verdict.unproven] == said
+    assert (verdict.status is Status.UNPROVEN) is bool(said)
