@@ -20,6 +20,7 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.history.source import model_frames
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.validate.expected_graph import ExpectedGraph
 from pytest_torchlens.validate.expected_graph import ExpectedOperation
 
@@ -85,6 +86,7 @@ class ExpectedFields:
             "iterable_output_index": call.outputs.index(one.value) if several else None,
             "composite": ".".join(reversed(list(_groups(call.group)))),
             "source_line": self.lines.of(call),
+            "source_place": SourcePlace.of_text(self.lines.of(call)),
         }
 
     def _roles(self, one: ExpectedOperation, record: Operation) -> dict[str, Any]:
@@ -143,6 +145,7 @@ _NO_CALL: dict[str, Any] = {
     "iterable_output_index": None,
     "composite": "",
     "source_line": "",
+    "source_place": None,
 }
 
 

@@ -64,7 +64,7 @@ def named(prefix, names, damage):
 
 def operation_field(scene, name):
     """Let the history make the record of one operation with one wrong field."""
-    make = scene.history._make
+    make = scene.history._make_operation
 
     def wrong(node, keys):
         operation = make(node, keys)
@@ -75,7 +75,7 @@ def operation_field(scene, name):
 
     if not scene.nodes:
         return None
-    scene.history._make = wrong
+    scene.history._make_operation = wrong
     return "invariants", {scene.label}
 
 
@@ -208,7 +208,10 @@ def history_field(scene, name):
     value = getattr(history.record_without_operations(), name)
     if name in ("escapes", "loops", "modules") and not value:
         return None
-    history.__dict__["_totals"] = {**history._totals, name: value[:-1] if isinstance(value, tuple) else lie(value)}
+    history.__dict__["_record_fields"] = {
+        **history._record_fields,
+        name: value[:-1] if isinstance(value, tuple) else lie(value),
+    }
     layers = value[-1].layers if name == "loops" else ()
     return "invariants", {history.recording.model_name, *layers}
 
@@ -227,7 +230,7 @@ def module_field(scene, name):
         return None
     wrong = falsified(modules[scene.number], name)
     records = (*modules[: scene.number], wrong, *modules[scene.number + 1 :])
-    scene.history.__dict__["_totals"] = {**scene.history._totals, "modules": records}
+    scene.history.__dict__["_record_fields"] = {**scene.history._record_fields, "modules": records}
     return "invariants", {f"module {modules[scene.number].address or scene.history.model_name}"}
 
 

@@ -24,6 +24,7 @@ from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import Status
+from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.validate import validate
 from pytest_torchlens.validate.invariants import check_invariants
 from tests.models import Function
@@ -96,7 +97,11 @@ def test_a_lie_in_every_operation_is_found_and_names_operation_and_field(monkeyp
 
 FAULTS = {
     "arguments without text": (operation_records, "_texts", lambda right: lambda arguments: ()),
-    "line of another call": (operation_records, "source_line", lambda right: lambda call: "model.py:1, in forward"),
+    "line of another call": (
+        operation_records,
+        "source_place",
+        lambda right: lambda call: SourcePlace("model.py", 1, "forward"),
+    ),
     "tensors in no module": (graph, "_note_modules", lambda right: lambda recording, nodes: None),
     "nothing leads to an output": (graph, "_mark_output_ancestors", lambda right: lambda nodes: None),
     "two operations fewer": (graph, "_with_ancestors", lambda right: lambda nodes: right(nodes)[:-2]),
