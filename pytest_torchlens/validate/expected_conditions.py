@@ -27,6 +27,7 @@ from pytest_torchlens.history.source import is_model_code
 from pytest_torchlens.history.source import model_frames
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import LoopRecord
+from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.validate.expected_fields import SourceLines
 from pytest_torchlens.validate.expected_fields import line_of_code
 from pytest_torchlens.validate.expected_graph import ExpectedGraph
@@ -76,6 +77,7 @@ def escape_faults(
             "value": None if isinstance(escape.result, complex) else escape.result,
             "before_call": escape.call,
             "source_line": lines.of(escape),
+            "source_place": SourcePlace.of_text(lines.of(escape)),
         }
         problems = [
             f"{name} is {getattr(record, name)!r:.100}, the recorded escape gave {value!r:.100}"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.baseline.test_kept import kept_pass
 from torch import nn
 
 from pytest_torchlens.baseline.saved_activations import Kept
 from pytest_torchlens.baseline.saved_activations import KeptError
 from tests.baseline.samples import an_input
 from tests.baseline.samples import filled
-from tests.baseline.test_kept import kept_pass
 
 
 def test_one_bit_that_changed_in_the_file_is_noticed(tmp_path: Path):

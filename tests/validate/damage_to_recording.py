@@ -330,7 +330,7 @@ def _given_what_is_made_later(scene, call):
     later = scene.recording.calls[-1].outputs[0]
     if call.first > later.call:
         return False
-    call.entered = (*call.entered, later)
+    call.inputs = (*call.inputs, later)
     return None
 
 
@@ -338,7 +338,7 @@ def _gave_what_is_made_later(scene, call):
     later = scene.recording.calls[-1].outputs[0]
     if call.last > later.call:
         return False
-    call.exited = (*call.exited, later)
+    call.outputs = (*call.outputs, later)
     return None
 
 
