@@ -7,8 +7,8 @@ from tests.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "capture/function_tracer.py",
-        "if random is not None and drew(random):",
-        "if random is not None and not drew(random):",
+        "if random is not None and has_drawn(random):",
+        "if random is not None and not has_drawn(random):",
     ),
     Mutant("capture/function_tracer.py", ' and info.name != "data_ptr"', ""),
     Mutant("capture/function_tracer.py", "_CALLER_OF_ESCAPE = 4", "_CALLER_OF_ESCAPE = 5"),
@@ -19,13 +19,15 @@ MUTANTS = (
         "if type(result) is Tensor and not (written or",
     ),
     Mutant("capture/generators.py", "0 < share < 1", "0 < share <= 1"),
-    Mutant("capture/patches.py", "if not _recordings and sys.getrecursionlimit() == _raised:", "if not _recordings:"),
+    Mutant(
+        "capture/patches.py", "if not _recordings and sys.getrecursionlimit() == _limit_raised:", "if not _recordings:"
+    ),
     Mutant(
         "capture/origins.py",
         "old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}",
         "old = set()",
     ),
-    Mutant("capture/origins.py", "(source.hidden or not source.maker)", "source.hidden"),
+    Mutant("capture/origins.py", "(source.made_inside_call or not source.maker)", "source.made_inside_call"),
     Mutant(
         "capture/fingerprint.py", "names, _ = tensor.__tensor_flatten__()", "names = tensor.__tensor_flatten__()[0][:1]"
     ),
@@ -43,7 +45,7 @@ MUTANTS = (
         "if owner is None:",
     ),
     Mutant("capture/tensor_table.py", "if write[0] > number and overlap", "if write[0] >= number and overlap"),
-    Mutant("capture/tensor_table.py", "self._unasked.append(read)", "pass"),
+    Mutant("capture/tensor_table.py", "self._pending_reads.append(read)", "pass"),
     Mutant("capture/tensor_table.py", "range((extent.start >> level) - 1,", "range((extent.start >> level),"),
     Mutant(
         "capture/tensor_table.py",
@@ -65,7 +67,7 @@ MUTANTS = (
         "capture/memory.py", "self._last = max(self._last, extent.stop - start)", "self._last = extent.stop - start"
     ),
     Mutant("capture/memory.py", "whole=value.call < 0", "whole=False"),
-    Mutant("capture/memory.py", "self._compare(exposure)", "pass", within="Arrays._forget"),
+    Mutant("capture/memory.py", "self._compare(exposure)", "pass", within="Arrays._drop_dead_arrays"),
     Mutant("capture/memory.py", "and array.flags.owndata", "and not array.flags.owndata"),
     Mutant("capture/values.py", "strides[-1] * max(size, 1)", "strides[-1] * size"),
     Mutant(
@@ -75,13 +77,13 @@ MUTANTS = (
     ),
     Mutant("capture/record.py", "uses[key] > 1", "uses[key] > 2"),
     Mutant("capture/record.py", "source.live._version != source.version", "source.live._version < source.version"),
-    Mutant("capture/record.py", "and id(tensor) not in read", "and id(tensor) in read"),
+    Mutant("capture/record.py", "None if id(tensor) in read else", "None if id(tensor) not in read else"),
     Mutant("capture/record.py", "if id(tensor) not in registered.tensors:", "if True:"),
     Mutant("capture/dispatch_watch.py", "if not (busy or _harmless(func)):", "if not (busy or not _harmless(func)):"),
     Mutant(
         "capture/dispatch_watch.py",
-        "return self._seen + sum(watch._seen for watch in self._others)",
-        "return self._seen",
+        "return self._count + sum(watch._count for watch in self._thread_watches)",
+        "return self._count",
     ),
     Mutant(
         "capture/saving.py", "if self.dtype is not None and saved.is_floating_point():", "if self.dtype is not None:"

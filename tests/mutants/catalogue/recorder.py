@@ -8,7 +8,7 @@ MUTANTS = (
     Mutant("recorder/statistics.py", "CANCELLED = 1e-3", "CANCELLED = 1e-14"),
     Mutant("recorder/statistics.py", "math.sqrt(variance / max(count - 1, 1))", "math.sqrt(variance / count)"),
     Mutant("recorder/statistics.py", "while tensor.numel() > limit:", "while tensor.numel() >= limit:"),
-    Mutant("recorder/statistics.py", "/ (count - 1).clamp(min=1).sqrt()", "/ count.clamp(min=1).sqrt()"),
+    Mutant("recorder/statistics.py", "/ (count - correction).clamp(min=1).sqrt()", "/ count.clamp(min=1).sqrt()"),
     Mutant("recorder/statistics.py", "if is_batch and tensor.dim() > 2:", "if is_batch and tensor.dim() > 3:"),
     Mutant(
         "recorder/expectation_rules.py",
@@ -21,9 +21,13 @@ MUTANTS = (
         "recorder/expectation_rules.py", "if len(past) >= expected.window else", "if len(past) > expected.window else"
     ),
     Mutant("recorder/expectation_rules.py", "quarter = max(1, len(losses) // 4)", "quarter = max(1, len(losses) // 2)"),
-    Mutant("recorder/expectation_rules.py", "if fallen > 0 if wanted is None", "if fallen >= 0 if wanted is None"),
-    Mutant("recorder/expectation_rules.py", "if len(found.shape) > 1 else None", "if len(found.shape) > 0 else None"),
-    Mutant("recorder/expectation_rules.py", "if found.row.norm > 0:", "if found.row.norm >= 0:"),
+    Mutant("recorder/expectation_rules.py", "if share > 0 if limits is None", "if share >= 0 if limits is None"),
+    Mutant(
+        "recorder/expectation_rules.py",
+        "if len(observation.shape) > 1 else None",
+        "if len(observation.shape) > 0 else None",
+    ),
+    Mutant("recorder/expectation_rules.py", "if observation.row.norm > 0:", "if observation.row.norm >= 0:"),
     Mutant("recorder/expectations.py", "(zero_steps >= max(windows))", "(zero_steps > max(windows))"),
     Mutant("recorder/expectations.py", "if not windows or tensor.dim() < 2:", "if not windows or tensor.dim() < 3:"),
     Mutant("recorder/expectations.py", "unit = 1 if tensor.dim() > 3 else", "unit = 1 if tensor.dim() > 2 else"),
@@ -48,12 +52,12 @@ MUTANTS = (
         "if len(bounds) > 1 and bounds[0][1] >= bounds[1][1]:",
     ),
     Mutant(
-        "recorder/recorder_options.py",
-        "or (most is not None and value > most):",
-        "or (most is not None and value >= most):",
+        "records/options.py",
+        "or value <= most)",
+        "or value < most)",
     ),
-    Mutant("recorder/recorder_options.py", '"frames_per_second": (1, 240)', '"frames_per_second": (1, 241)'),
-    Mutant("recorder/recorder_options.py", '"until", self.until, self.start + 1)', '"until", self.until, self.start)'),
+    Mutant("recorder/recorder_options.py", '"frames_per_second": whole(1, 240)', '"frames_per_second": whole(1, 241)'),
+    Mutant("recorder/recorder_options.py", "whole(options.start + 1).check", "whole(options.start).check"),
     Mutant(
         "recorder/readings.py",
         "math.inf if math.isinf(change) else change / norm",
