@@ -264,7 +264,8 @@ _LINES_OF_AN_EXPRESSION = 30
 def _times(recording: Recording) -> dict[_Function, set[int]]:
     """Return by function how often each place in it was run, and one less for the question of a ``while``."""
     counted: dict[_Function, Counter[tuple[int, ...]]] = defaultdict(Counter)
-    for made in (*recording.calls, *recording.module_calls):
+    everything: list[Call | ModuleCall] = [*recording.calls, *recording.module_calls]
+    for made in everything:
         place: tuple[int, ...] = ()
         for code, at in _own_frames(made):
             place = (*place, id(code), at)
