@@ -98,25 +98,28 @@ def _order_faults(recording: Recording, escape: Escape) -> Iterator[str]:
 
 
 _EXACT = ("item", "__bool__", "__float__", "__int__", "__index__")
+_KINDS: dict[torch.dtype, type] = {
+    torch.bool: bool,
+    **dict.fromkeys((torch.float64, torch.float32, torch.float16, torch.bfloat16), float),
+    **dict.fromkeys((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8), int),
+}
 
 
 def _contradicts(recording: Recording, escape: Escape) -> bool:
     """Return whether a single value that went to Python has another fingerprint than the tensor that it was read from.
 
-    Nothing can be said where a call wrote to some tensor in between.
+    Nothing can be said where a call wrote to some tensor in between, of NaN, which has many forms, and of threads.
     """
     value, result = escape.value, escape.result
-    if value is None or result is None or isinstance(result, complex):
+    if value is None or result is None or result != result:  # noqa: PLR0124
         return False
-    if not value.contiguous or value.device.type != "cpu" or not isinstance(value.digest, int):
-        return False
-    same_kind = {bool: value.dtype is torch.bool, float: value.dtype.is_floating_point}
-    is_integer = not (value.dtype is torch.bool or value.dtype.is_floating_point or value.dtype.is_complex)
-    if escape.name not in _EXACT or not same_kind.get(type(result), is_integer):
+    is_dense = value.contiguous and value.device.type == "cpu" and isinstance(value.digest, int)
+    is_same_kind = type(result) is _KINDS.get(value.dtype)
+    if escape.name not in _EXACT or not is_dense or not is_same_kind or recording.threaded:
         return False
     if any(call.writes for call in recording.calls[max(value.call, 0) : escape.call]):
         return False
-    return value.fingerprint != fingerprint(torch.tensor(result, dtype=value.dtype).reshape(value.shape))
+    return value.fingerprint != fingerprint(torch.full(tuple(value.shape), result, dtype=value.dtype, device="cpu"))
 
 
 # -- what is read off the source ------------------------------------------------------------------------------------
@@ -263,8 +266,8 @@ _LINES_OF_AN_EXPRESSION = 30
 def _times(recording: Recording) -> dict[_Function, set[int]]:
     """Return by function how often each place in it was run, and one less for the question of a ``while``."""
     counted: dict[_Function, Counter[tuple[int, ...]]] = defaultdict(Counter)
-    both: list[Call | ModuleCall] = [*recording.calls, *recording.module_calls]
-    for made in both:
+    everything: list[Call | ModuleCall] = [*recording.calls, *recording.module_calls]
+    for made in everything:
         place: tuple[int, ...] = ()
         for code, at in _own_frames(made):
             place = (*place, id(code), at)
@@ -280,9 +283,8 @@ def _own_frames(made: Call | ModuleCall) -> Iterator[tuple[CodeType, Any]]:
 def _runs(passes: list[ExpectedOperation], function: _Function) -> bool:
     """Return whether a layer has several passes, and a function made, or was around, one of its calls."""
     calls = [one.call for one in passes if one.call is not None]
-    around: list[Call | ModuleCall] = [
-        made for call in calls for made in (call, *(call.module.stack() if call.module else ()))
-    ]
+    modules = [module for call in calls if call.module is not None for module in call.module.stack()]
+    around: list[Call | ModuleCall] = [*calls, *modules]
     frames = (frame for made in around for frame in _own_frames(made))
     return len(passes) > 1 and any((code.co_filename, code.co_name) == function for code, _ in frames)
 

@@ -76,14 +76,15 @@ def expected_modules(recording: Recording) -> list[dict[str, Any]]:
         own[name.rpartition(".")[0]] += shape.numel()
     called = [address for address in calls if address in recording.modules]
     order = [*called, *(address for address in recording.modules if address not in calls)]
+    children: dict[str, list[str]] = defaultdict(list)
+    for address in filter(None, order):
+        children[address.rpartition(".")[0]].append(address)
     return [
         {
             "address": address,
             "module_type": recording.modules[address],
             "num_passes": len(calls[address]),
-            "children": tuple([child for child in order if child and child.rpartition(".")[0] == address])
-            if address in recording.modules
-            else (),
+            "children": tuple(children[address]),
             "num_params": own[address],
             "pass_children": tuple([tuple(inside[id(call)]) for call in calls[address]]),
         }

@@ -49,7 +49,7 @@ def walk_faults(
     """
     spans = distances(operations)
     every = max(1, len(operations) ** 2 // most)
-    place = {id(one): number for number, one in enumerate(operations)}
+    relatives = _Relatives(operations)
     for number, (one, record) in enumerate(zip(operations, given, strict=True)):
         (least_in, most_in), (least_out, most_out) = spans[id(one)]
         expected: dict[str, Any] = {
@@ -59,42 +59,51 @@ def walk_faults(
             "max_distance_from_output": most_out,
         }
         if number % every == 0:
-            expected |= _relatives(one, place)
+            expected |= relatives.of(one)
         for name, value in expected.items():
-            if getattr(record, name) != value:
-                yield one, f"{name} is {getattr(record, name)!r:.100}, the edges give {value!r:.100}"
+            if (found := getattr(record, name)) != value:
+                yield one, f"{name} is {found!r:.100}, the edges give {value!r:.100}"
 
 
-def _relatives(one: ExpectedOperation, place: dict[int, int]) -> dict[str, Any]:
-    def labels(found: Iterable[ExpectedOperation]) -> tuple[str, ...]:
-        distinct = {id(other): other for other in found if other is not one}
-        return tuple([distinct[key].label for key in sorted(distinct, key=place.__getitem__)])
+class _Relatives:
+    """The operations that each one is related to; those that it reaches as the places of origins and ends."""
 
-    above = _reached(one, _parents)
-    origins = [other for other in above if not other.parents]
-    made = labels(other for other in origins if _is_made_inside(other))
-    return {
-        "sibling_layers": labels(child for parent in _parents(one) for child in parent.children),
-        "spouse_layers": labels(parent for child in one.children for parent in _parents(child)),
-        "orig_ancestors": labels(origins),
-        "output_descendants": labels(other for other in _reached(one, _children) if other.kind == "output"),
-        "internally_initialized_parents": tuple(
-            dict.fromkeys([parent.label for parent in _parents(one) if _is_made_inside(parent)])
-        ),
-        "internally_initialized_ancestors": made,
-    }
+    def __init__(self, operations: list[ExpectedOperation]) -> None:
+        self._operations = operations
+        self._place = {id(one): number for number, one in enumerate(operations)}
+        self._origins = self._reached(operations, _parents, lambda one: not one.parents)
+        self._ends = self._reached(reversed(operations), _children, lambda one: one.kind == "output")
+
+    def _reached(
+        self, order: Iterable[ExpectedOperation], before: _Neighbours, counts: Callable[[ExpectedOperation], bool]
+    ) -> dict[int, frozenset[int]]:
+        found: dict[int, frozenset[int]] = {}
+        for one in order:
+            near = {id(other): other for other in before(one)}.values()
+            own = {self._place[id(other)] for other in near if counts(other)}
+            parts = {found[id(other)] for other in near}
+            found[id(one)] = next(iter(parts)) if len(parts) == 1 and not own else frozenset(own).union(*parts)
+        return found
+
+    def of(self, one: ExpectedOperation) -> dict[str, Any]:
+        """Return the labels of all relatives, by the names of the properties."""
+        origins = sorted(self._origins[id(one)])
+        near = {id(parent): parent for parent in _parents(one)}.values()
+        return {
+            "sibling_layers": self._labels(one, (child for parent in near for child in parent.children)),
+            "spouse_layers": self._labels(one, (parent for child in one.children for parent in _parents(child))),
+            "orig_ancestors": tuple([self._operations[place].label for place in origins]),
+            "output_descendants": tuple([self._operations[place].label for place in sorted(self._ends[id(one)])]),
+            "internally_initialized_parents": tuple([parent.label for parent in near if _is_made_inside(parent)]),
+            "internally_initialized_ancestors": tuple(
+                [self._operations[place].label for place in origins if _is_made_inside(self._operations[place])]
+            ),
+        }
+
+    def _labels(self, one: ExpectedOperation, found: Iterable[ExpectedOperation]) -> tuple[str, ...]:
+        places = {self._place[id(other)] for other in found} - {self._place[id(one)]}
+        return tuple([self._operations[place].label for place in sorted(places)])
 
 
 def _is_made_inside(one: ExpectedOperation) -> bool:
     return one.kind == "operation" and not one.parents and not one.parameters
-
-
-def _reached(one: ExpectedOperation, neighbours: _Neighbours) -> list[ExpectedOperation]:
-    found: dict[int, ExpectedOperation] = {}
-    waiting = [one]
-    while waiting:
-        for other in neighbours(waiting.pop()):
-            if id(other) not in found:
-                found[id(other)] = other
-                waiting.append(other)
-    return list(found.values())

@@ -34,7 +34,7 @@ from pytest_torchlens.validate.expected_walks import walk_faults
 Finding = tuple[str, str]
 """The label of an operation or the name of a module call, and what is wrong with it."""
 
-_STEPS = 200_000
+_STEPS = 50_000
 """Steps through the graph to find ancestors, all operations together."""
 
 

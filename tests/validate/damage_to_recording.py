@@ -293,11 +293,12 @@ def module_call_damage(change):
 
     def damage(scene):
         calls = scene.recording.module_calls
-        if not 0 < scene.number < len(calls) or change(scene, calls[scene.number]) is False:
+        if not 0 < scene.number < len(calls):
             return None
-        call = calls[scene.number] if scene.number < len(calls) else calls[-1]
-        inside = {scene.history.label(number) for number in range(call.first, min(call.last, scene.number + 10**6))
-                  if 0 <= number < len(scene.recording.calls)}  # fmt: skip
+        call = calls[scene.number]
+        inside = {scene.history.label(number) for number in range(call.first, call.last)}
+        if change(scene, call) is False:
+            return None
         return "invariants", {f"module {call.label}", f"module {call.address}", *inside, scene.history.model_name}
 
     return damage
