@@ -102,6 +102,8 @@ def _run(mutant: Mutant, tests: list[str], copies: queue.Queue[Path], until: flo
 def _result(mutant: Mutant, code: int | None, output: str, seconds: float) -> Result:
     if code is None:
         return Result(mutant, Outcome.TIMED_OUT, seconds)
+    if code < 0:
+        return Result(mutant, Outcome.KILLED, seconds, f"a crash of the tests, by signal {-code}")
     failed = _FAILED.findall(output)
     outcome = _FAILING.get(code, Outcome.UNUSABLE)
     if outcome is Outcome.UNUSABLE or (outcome is Outcome.KILLED and not failed):
@@ -151,7 +153,7 @@ def run_tests(tests: Sequence[str], copy: Path, *more: str, limit: float = LIMIT
 
 def confirmed(results: Sequence[Result], folder: Path) -> list[Result]:
     """Return results in which a kill counts only if its test passes on the package as it is."""
-    killers = sorted({result.by for result in results if result.outcome is Outcome.KILLED})
+    killers = sorted({one.by for one in results if one.outcome is Outcome.KILLED and one.by.startswith("tests/")})
     if not killers:
         return list(results)
     _, output = run_tests(killers, folder / "copy0", "--maxfail=1000", limit=2 * LIMIT)

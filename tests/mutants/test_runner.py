@@ -121,6 +121,13 @@ def test_each_end_is_told_from_the_others(project: Path, tmp_path: Path, monkeyp
     assert (project / "pytest_torchlens" / FILE).read_text(encoding="utf-8") == CALC
 
 
+def test_a_crash_of_the_tests_kills(project: Path, tmp_path: Path):
+    crash = Mutant(FILE, "return True", "import os; os.abort()")
+    results = list(run_all({crash: [CASES]}, project, tmp_path, until=_soon()))
+    assert [(one.outcome, one.by) for one in results] == [(Outcome.KILLED, "a crash of the tests, by signal 6")]
+    assert confirmed(results, tmp_path) == results
+
+
 def test_when_the_time_is_up_no_mutant_begins(project: Path, tmp_path: Path):
     (result,) = run_all({NEVER: [CASES]}, project, tmp_path, until=time.monotonic() - 1)
     assert result.outcome is Outcome.NOT_RUN
