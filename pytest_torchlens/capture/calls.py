@@ -249,6 +249,9 @@ class MissedOperation:
     frames: Frames
 
 
+UNWATCHED = "the dispatcher was not watched"
+
+
 @dataclass
 class Recording:
     """The record of one forward pass."""
@@ -282,7 +285,7 @@ class Recording:
     """Number of operations that the dispatcher ran; None if it was not watched."""
     missed_operations: list[MissedOperation] = field(default_factory=list)
     """Operations that the dispatcher ran outside any recorded call."""
-    why_unwatched: str = "the dispatcher was not watched"
+    why_unwatched: str = UNWATCHED
     """Why `num_dispatched` is None."""
     untraced: list[str] = field(default_factory=list)
     """Messages about code that ran, or will run, without being recorded."""

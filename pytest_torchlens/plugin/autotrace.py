@@ -354,7 +354,11 @@ class AutotraceSummary:
             yield f"... and {_many(len(failed) - MOST_SHOWN, 'failed verdict')} more"
 
     def _unproven_calls(self) -> Iterator[str]:
-        calls = [(nodeid, call.verdict) for nodeid, call in self._calls() if call.verdict and not has_failed(call)]
+        calls = [
+            (nodeid, call.verdict)
+            for nodeid, call in self._calls()
+            if call.verdict is not None and not has_failed(call)
+        ]
         unproven = ((one.message, nodeid) for nodeid, verdict in calls for one in verdict.unproven)
         yield from _by_reason("unproven", unproven)
         yield from _by_reason(

@@ -121,7 +121,8 @@ class _Description:
 
     def _module(self, module: torch.nn.Module) -> None:
         if isinstance(module, torch.jit.ScriptModule):
-            self._tokens.append(f"script {module._c._type().qualified_name()} {module.training}")  # one name, one code
+            name, mode = module._c._type().qualified_name(), getattr(module, "training", None)
+            self._tokens.append(f"script {name} {mode}")  # one name, one code
             return
         self._class(type(module))
         for members in (module._parameters, module._buffers, module._modules):

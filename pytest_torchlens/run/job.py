@@ -35,7 +35,6 @@ from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.flops import replay_calls
 from pytest_torchlens.measure.forward_pass import measure
-from pytest_torchlens.recorder.statistics import exact_statistics
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import HistoryRecord
@@ -125,6 +124,8 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     values = tensor.detach()
     if values.dtype not in (torch.float32, torch.float64):
         values = values.double()
+    from pytest_torchlens.recorder.statistics import exact_statistics  # loads the recorder, which few runs need
+
     mean, std, _, low, high, zeros, lost, nan = exact_statistics(values, correction=0).cpu()
     return torch.stack([mean, std, low, high, zeros, lost / values.numel(), nan / values.numel()])
 

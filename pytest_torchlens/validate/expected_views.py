@@ -64,7 +64,7 @@ def _is_named(template: Any, given: Any, names: dict[int, str]) -> bool:
         value = template.value if kind is Aliased else template
         return bool(given == names.get(id(value), "?"))
     if kind is UnpackedObject:
-        return type(given) is type(template.thing)
+        return type(given) is type(template.original)
     if kind is list or kind is tuple:
         return len(template) == len(given) and all(map(_is_named, template, given, [names] * len(template)))
     if kind is dict:

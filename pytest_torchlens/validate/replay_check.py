@@ -255,9 +255,8 @@ class ReplayCheck:
         if any(read.slot in self._flagged or read.slot in self._made_in_group for read in reads):
             return True
         # An `apply` that was looked up before the recording makes no group: no argument was recorded to require one
-        return not any(read.requires_grad for read in reads) and any(
-            read.slot in self._made_without_grad for read in reads
-        )
+        without_grad = not any(read.requires_grad for read in reads)
+        return bool(value.gradfunc) and without_grad and any(read.slot in self._made_without_grad for read in reads)
 
     def _compare(self, number: int, call: Call, value: Value, tensor: torch.Tensor) -> bool:
         """Return whether the values are the recorded ones; report all other differences here."""

@@ -13,6 +13,7 @@ import torch
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.calls import UNWATCHED
 from pytest_torchlens.capture.function_tracer import overrides
 from pytest_torchlens.capture.functions import is_operator
 from pytest_torchlens.capture.leaves import walk
@@ -66,7 +67,7 @@ def validate_once(history: ModelHistory, bounds: Bounds, parts: Collection[str] 
     with hooks_and_modes_disabled():
         returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         verdicts = list(_verdicts(history, returned, bounds, parts))
-        verdict = verdict_on(verdicts, time.perf_counter() - start, history, frozenset([ONCE]))
+        verdict = verdict_on(verdicts, time.perf_counter() - start, history, frozenset([ONCE, UNWATCHED]))
     return Validation(verdict, history)
 
 

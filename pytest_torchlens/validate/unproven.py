@@ -121,7 +121,7 @@ def _independent_outputs(recording: Recording, where: Where, from_inputs: _Reach
     if not _inputs(recording):
         return
     for path, read in recording.outputs:
-        if not from_inputs.has(read):
+        if value_of(read).shape.numel() and not from_inputs.has(read):
             number = value_of(read).call
             name = f"output {path!r}" if path else "the output"
             yield Unproven(
@@ -140,7 +140,7 @@ def _constants_from_python(recording: Recording, where: Where, from_inputs: _Rea
     if not handed:
         return
     used = _used(recording)
-    made = sorted(number for number, value in _constants(recording) if id(value) in used)
+    made = sorted(number for number, value in _constants(recording) if id(value) in used and value.shape.numel())
     for escape in {one.name: one for one in reversed(handed)}.values():
         if numbers := made[bisect.bisect_left(made, escape.call) :]:
             yield _constant_from_python(escape, numbers[0], where, len(recording.calls))
@@ -163,8 +163,8 @@ def _numbers_from_python(recording: Recording, handed: list[Escape], where: Wher
 
 
 def _is_telling(number: float) -> bool:
-    """Return whether a number is unlikely to be a literal of the code as well: finite, and not a small whole number."""
-    return math.isfinite(number) and not (abs(number) < _SMALL and (2 * number).is_integer())
+    """Return whether a number is unlikely to be a literal of the code as well: one half, or small and whole."""
+    return math.isfinite(number) and abs(number) != 0.5 and not (abs(number) < _SMALL and number.is_integer())  # noqa: PLR2004
 
 
 def _floats(template: Any) -> Iterator[float]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_torchlens.baseline.align import Aligned
+from pytest_torchlens.baseline.align import StepAlignment
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import StoredTimes
@@ -18,18 +18,19 @@ from pytest_torchlens.baseline.environments import nearest_class
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.baseline.rerun_operations import _word as word_of_exactness
 from pytest_torchlens.baseline.sketch import numbers_of
+from pytest_torchlens.baseline.snapshot import Answer
 from pytest_torchlens.baseline.snapshot import Edge
-from pytest_torchlens.baseline.snapshot import Measured
+from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot import Weight
 from pytest_torchlens.baseline.store import Store
-from pytest_torchlens.baseline.store import merged
-from pytest_torchlens.records import Alone
+from pytest_torchlens.baseline.store import merge_snapshots
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Exactness
+from pytest_torchlens.records import IsolatedResult
 
 OWN = 2.0**-17
 """What an operation may differ by on equal inputs, in float32: 64 times its epsilon, 2**-23."""
@@ -62,7 +63,7 @@ def a_snapshot(
     steps: tuple[Step, ...], numbers: dict[str, Numbers], environment: Environment = CPU, **more: object
 ) -> Snapshot:
     return Snapshot(
-        model="M", steps=steps, measured={"cpu": Measured(environment=environment, numbers=numbers)}, **more
+        model="M", steps=steps, measured={"cpu": EnvironmentNumbers(environment=environment, numbers=numbers)}, **more
     )
 
 
@@ -189,7 +190,7 @@ def test_a_sum_is_related_to_a_thousandth_of_its_terms():
 def test_an_error_is_excused_where_the_operation_is_more_exact_now(after: float, exactness: Exactness, change: Change):
     steps = (IN, a_step("/mul", "/in"))
     before, now = (a_snapshot(steps, {"/in": some("in"), "/mul": side}) for side in (some("a"), some("b", sample=0.1)))
-    alone = Alone(error=0.1, nrms=0.1, before=0.1, after=after, exactness=exactness)
+    alone = IsolatedResult(error=0.1, nrms=0.1, before=0.1, after=after, exactness=exactness)
     assert compare(before, now, repeat=lambda suspects: {"/mul": alone}).verdict is change
 
 
@@ -238,7 +239,7 @@ def test_times_of_another_machine_are_dropped_and_those_of_the_last_run_accepted
     times = StoredTimes(machine="a", baseline=1.0, last=2.0)
     assert times.after("a", 3.0) == StoredTimes(machine="a", baseline=1.0, last=3.0)
     assert times.after("b", 3.0) == StoredTimes(machine="b", baseline=3.0, last=3.0)
-    assert times.accepted() == StoredTimes(machine="a", baseline=2.0, last=2.0)
+    assert times.as_baseline() == StoredTimes(machine="a", baseline=2.0, last=2.0)
 
 
 def test_numbers_of_other_environments_stay_and_those_of_this_one_are_the_new_ones():
@@ -246,10 +247,10 @@ def test_numbers_of_other_environments_stay_and_those_of_this_one_are_the_new_on
     old = replace(a_snapshot(steps, {"/in": some("old")}), state={"w": Weight(dtype="float32", shape=(1,), digest="1")})
     old = replace(old, measured={**old.measured, "gpu": old.measured["cpu"]})
     new = replace(a_snapshot(steps, {"/in": some("new")}), state=old.state)
-    found = merged(old, new).measured
+    found = merge_snapshots(old, new).measured
     assert {name: block.numbers["/in"].digest for name, block in found.items()} == {"cpu": "new", "gpu": "old"}
     other = replace(new, state={"w": Weight(dtype="float32", shape=(1,), digest="2")})
-    assert list(merged(old, other).measured) == ["cpu"]
+    assert list(merge_snapshots(old, other).measured) == ["cpu"]
 
 
 def test_what_was_accepted_waits_no_longer(tmp_path):
@@ -295,7 +296,7 @@ def with_swapped_operands(**facts: object) -> list[str]:
         Snapshot(model="M", steps=(*first, a_step("/add", *pair, function="add", **facts)))
         for pair in (("/a", "/b"), ("/b", "/a"))
     )
-    return next(both.structure for both in Aligned(before, after).steps if both.step.id == "/add")
+    return next(both.structure for both in StepAlignment(before, after).steps if both.step.id == "/add")
 
 
 def test_both_orders_of_a_sum_give_the_same_but_not_with_a_factor_or_in_place():
@@ -314,7 +315,11 @@ def test_both_orders_of_a_sum_give_the_same_but_not_with_a_factor_or_in_place():
     ],
 )
 def test_an_answer_to_python_that_is_another_or_missing(old: tuple[str, ...], new: tuple[str, ...], said: str):
-    before, after = (a_snapshot((IN,), {"/in": some("in")}, answers=side) for side in (old, new))
+    answers = [
+        tuple(Answer("a" if text[0] == "a" else "b", "__bool__", text.endswith("True")) for text in side)
+        for side in (old, new)
+    ]
+    before, after = (a_snapshot((IN,), {"/in": some("in")}, answers=side) for side in answers)
     assert [finding.message for finding in compare(before, after).findings] == [said]
 
 
@@ -350,8 +355,9 @@ def test_the_way_of_a_difference_goes_from_its_first_to_its_last_step():
 
 
 def test_a_class_of_the_same_device_is_near_and_others_are_not():
-    assert nearest_class("cuda NVIDIA 1 thread", ["cpu NVIDIA 1 thread"]) is None
-    assert nearest_class("cpu AVX2 4 threads", ["cuda 4 threads", "cpu AVX512 1 thread"]) == "cpu AVX512 1 thread"
+    gpu = replace(CPU, device="cuda")
+    assert nearest_class(gpu, {"cpu": CPU}) is None
+    assert nearest_class(CPU, {"cuda": gpu, "other": OTHER_CPU}) == "other"
 
 
 def test_minor_versions_of_python_differ_and_patches_do_not():
@@ -404,7 +410,7 @@ def test_less_that_could_be_proved_is_reported_and_more_is_not(then: str, now: s
         Snapshot(
             model="M",
             steps=(IN,),
-            measured={"cpu": Measured(environment=CPU, numbers={"/in": some("in")}, proof={"replay": proof})},
+            measured={"cpu": EnvironmentNumbers(environment=CPU, numbers={"/in": some("in")}, proof={"replay": proof})},
         )
         for proof in (then, now)
     )
@@ -420,6 +426,6 @@ def test_an_operation_that_moved_between_others_is_matched_once():
         a_step("/z", "/y", function="cos"),
     )
     new = (IN, *(a_step(f"m/{step.id[1:]}", "/in", function=step.function, module=("m",)) for step in old[2:]))
-    steps = Aligned(*(Snapshot(model="M", steps=side) for side in (old, new))).steps
+    steps = StepAlignment(*(Snapshot(model="M", steps=side) for side in (old, new))).steps
     before = [both.before.id for both in steps if both.before is not None]
     assert sorted(before) == ["/in", "/x", "/y", "/z"]

@@ -106,5 +106,5 @@ def test_the_smallest_and_the_largest_seed(seed: int):
 
 @pytest.mark.parametrize("seed", [-(2**63) - 1, 2**64])
 def test_seeds_beyond_them_are_refused_by_us(seed: int):
-    with pytest.raises(ValueError, match=r"torch takes seeds from -2\*\*63 to 2\*\*64 - 1"):
+    with pytest.raises(ValueError, match=r"expected a seed from -2\*\*63 to 2\*\*64 - 1"):
         record(Function(torch.rand_like), (torch.zeros(2),), seed=seed)

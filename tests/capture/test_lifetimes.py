@@ -18,7 +18,7 @@ from tests.models import Function
 
 def recorded(forward, *inputs):
     with torch.no_grad():
-        assert validate(Function(forward), inputs).verdict
+        assert validate(Function(forward), inputs).verdict.status.ok
         return ModelHistory(record(Function(forward), inputs, keep="all"))
 
 

@@ -185,7 +185,7 @@ def test_no_memory():
     result.stdout.fnmatch_lines(
         [
             "*test_nearest_wins FAILED*",
-            "6 outermost module calls in 5 tests: 2 failed, 1 proven, 2 unproven, 1 left out",
+            "6 outermost module calls in 5 tests: 2 failed, 3 unproven, 1 left out",
             "unproven: 2 calls: replay and perturbation: the replay would hold about 32 B, and 0 B are allowed (*",
             "left out: 1 call: the time for this test was up (first in test_them.py::test_no_time)",
         ]

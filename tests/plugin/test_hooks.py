@@ -146,7 +146,7 @@ def test_what_is_known_of_a_model_outlives_a_hook_that_raises(pytester: pytest.P
 
 
 UNDRAWN = """
-import pytest_torchlens.run.job as run
+import pytest_torchlens.report as run
 
 def pytest_configure():
     run.save_drawing = full

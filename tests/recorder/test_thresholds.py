@@ -130,7 +130,7 @@ def test_losses_decrease_where_the_last_quarter_is_below_the_first(losses: list[
     if not fails:
         recorder.close()
         return
-    with pytest.raises(ExpectationError, match="losses the first"):
+    with pytest.raises(ExpectationError, match="losses, the first"):
         recorder.close()
 
 

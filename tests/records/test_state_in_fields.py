@@ -60,11 +60,11 @@ def test_why_there_is_no_graph(field: str):
 
 
 def test_what_was_not_checked():
-    from pytest_torchlens.plugin.autotrace import section
+    from pytest_torchlens.plugin.autotrace import report_section
 
     part = PartVerdict(name="completeness", status=Status.PASSED, unchecked=("a constant",), notes=("a note",))
     call = TracedCall(model="M", verdict=Verdict(status=Status.PASSED, parts=(part,)))
-    assert section(TracedTest(found=(call,))) == "M: not checked: a constant"
+    assert report_section(TracedTest(found=(call,))) == "M: not checked: a constant"
 
 
 def test_an_older_report_has_the_defaults():

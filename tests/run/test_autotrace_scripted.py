@@ -62,7 +62,7 @@ def test_a_scripted_child_is_one_operation_that_is_not_replayed(make):
     assert_equal(result, plain)
     assert found.passed_over == {}
     (call,) = found.found
-    assert (call.operations, call.trouble, call.verdict.status) == (3, "", Status.NOT_RUN)
+    assert (call.operations, call.trouble, call.verdict.status) == (3, "", Status.UNPROVEN)
     assert call.verdict.part("replay").reason == "Sequential runs code of its own that would run again"
     assert call.verdict.part("invariants").status is Status.PASSED
     assert call.verdict.part("completeness").status is Status.PASSED
@@ -115,5 +115,5 @@ def test_a_scripted_child_trains_as_it_does():
     plain = train()
     result, found = traced(train)
     assert_equal(result, plain)
-    assert found.found[0].verdict.status is Status.NOT_RUN
+    assert found.found[0].verdict.status is Status.UNPROVEN
     assert found.found[0].verdict.part("invariants").status is Status.PASSED

@@ -64,6 +64,8 @@ PROVEN = {
     "a constant without part in the output": lambda x: (x.tolist(), torch.tensor(0.25) * 2, x + 1)[2],
     "a common number": lambda x: x * float((x > 0).all()),
     "shape only": torch.zeros_like,
+    "an empty output": lambda x: (x + 1, torch.empty(0)),
+    "an empty constant": lambda x: (x.tolist(), torch.cat([torch.tensor([]), x.flatten()]))[1],
     "a list of the outputs": lambda x: [x + 1, x[0]],
 }
 

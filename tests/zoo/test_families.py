@@ -38,5 +38,6 @@ def test_a_model_holds(zoo: str, name: str):
     pytest.importorskip(zoo.removesuffix("_smallest"))
     report = run_case(load_zoo(shipped_folder() / f"{zoo}.yaml").case(name), RunOptions(validate=True)).report
     assert report.error is None
-    assert report.verdict, report.verdict
+    assert report.verdict is not None
+    assert report.verdict.status.ok, report.verdict.words
     assert report.verdict.part("perturbation").checked
