@@ -309,9 +309,9 @@ def test_both_orders_of_a_sum_give_the_same_but_not_with_a_factor_or_in_place():
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (("a is True",), ("a is False",), "other branch taken: a is True → a is False"),
-        (("a is True", "b is True"), ("a is True",), "other branch taken: b is True → never asked"),
-        (("a is True",), ("a is True", "b is True"), "other branch taken: never asked → b is True"),
+        (("a is True",), ("a is False",), "other branch taken: a __bool__ True → a __bool__ False"),
+        (("a is True", "b is True"), ("a is True",), "other branch taken: b __bool__ True → never asked"),
+        (("a is True",), ("a is True", "b is True"), "other branch taken: never asked → b __bool__ True"),
     ],
 )
 def test_an_answer_to_python_that_is_another_or_missing(old: tuple[str, ...], new: tuple[str, ...], said: str):

@@ -138,7 +138,7 @@ def test_one_loss_does_not_decrease():
     recorder = Recorder()
     recorder.expect(loss_decreases=True)
     recorder.step(loss=1.0)
-    with pytest.raises(ExpectationError, match="looked at nothing"):
+    with pytest.raises(ExpectationError, match="had nothing to check"):
         recorder.close()
 
 
