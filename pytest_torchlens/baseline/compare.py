@@ -23,7 +23,7 @@ from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
 from pytest_torchlens.records import Growth
-from pytest_torchlens.records import IsolatedResult
+from pytest_torchlens.records import RerunResult
 
 SERIOUS = (
     Change.STRUCTURE,
@@ -174,7 +174,7 @@ def _reached(aligned: StepAlignment, judgements: list[Judgement], start: int) ->
     return sorted(reached)
 
 
-def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, IsolatedResult]) -> Iterator[str]:
+def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, RerunResult]) -> Iterator[str]:
     if without_numbers is not None:
         known = ", ".join(sorted(without_numbers.measured)) or "no environment"
         yield f"numbers were not compared: the baseline has those of {known}"
@@ -183,7 +183,7 @@ def _notes(without_numbers: Snapshot | None, count: int, alone: Mapping[str, Iso
     yield from _of_repeated(alone)
 
 
-def _of_repeated(alone: Mapping[str, IsolatedResult]) -> Iterator[str]:
+def _of_repeated(alone: Mapping[str, RerunResult]) -> Iterator[str]:
     """Yield how many operations were run alone, how many results differ, and why other operations were not run."""
     ran = {name: result for name, result in alone.items() if not result.reason}
     if ran:

@@ -25,7 +25,7 @@ from pytest_torchlens.records import Change
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Exactness
 from pytest_torchlens.records import Finding
-from pytest_torchlens.records import IsolatedResult
+from pytest_torchlens.records import RerunResult
 
 SOURCES = ("input", "constant")
 _DECISIONS = frozenset(
@@ -76,7 +76,7 @@ class Judgement:
     error: Error | None = NONE
     message: str = ""
     limit: float | None = None
-    alone: IsolatedResult | None = None
+    alone: RerunResult | None = None
 
     def finding(self, step: Step) -> Finding:
         """Return it as a finding at a step."""
@@ -151,7 +151,7 @@ class Suspects:
     numbers: dict[str, Numbers]
 
 
-Repeat = Callable[[Suspects], Mapping[str, IsolatedResult]]
+Repeat = Callable[[Suspects], Mapping[str, RerunResult]]
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Judgements:
     """
 
     judgements: list[Judgement]
-    alone: Mapping[str, IsolatedResult]
+    alone: Mapping[str, RerunResult]
 
 
 def judge(
@@ -230,7 +230,7 @@ class _Judge:
         machines_differ: bool,
     ) -> None:
         self.suspects: dict[str, float] = {}
-        self._alone: Mapping[str, IsolatedResult] = {}
+        self._alone: Mapping[str, RerunResult] = {}
         self._states = snapshots[0].state, snapshots[1].state
         self._numbers = numbers or ({}, {})
         self._tolerance = tolerance
@@ -239,7 +239,7 @@ class _Judge:
         self._steps_by_id: dict[str, Step] = {}
         self._judgements: list[Judgement] = []
 
-    def judge(self, aligned: StepAlignment, alone: Mapping[str, IsolatedResult] | None = None) -> list[Judgement]:
+    def judge(self, aligned: StepAlignment, alone: Mapping[str, RerunResult] | None = None) -> list[Judgement]:
         """Return a judgement for each step, in order; `alone` has the suspects' results on the baseline's inputs."""
         self._steps, self._judgements, self._alone = aligned.steps, [], alone or {}
         self._steps_by_id = {both.after.id: both.after for both in aligned.steps if both.after is not None}
@@ -274,7 +274,7 @@ class _Judge:
             return replace(found, change=Change.UNSTABLE, tainted=True, message=_UNSTEADY, limit=None, alone=alone)
         return self._judge_same_alone(case, found, alone) if alone.same else self._judge_other_alone(case, alone)
 
-    def _judge_same_alone(self, case: _Case, found: Judgement, alone: IsolatedResult) -> Judgement:
+    def _judge_same_alone(self, case: _Case, found: Judgement, alone: RerunResult) -> Judgement:
         """Judge a step that has the baseline's result on the baseline's inputs."""
         if not (case.inherits or case.tainted):
             return replace(found, change=Change.UNSTABLE, tainted=True, message=_ONCE, limit=None, alone=alone)
@@ -283,7 +283,7 @@ class _Judge:
         message = f"{found.message}; on the baseline's it gives what it gave" if found.message else ""
         return replace(found, message=message, alone=alone)
 
-    def _judge_other_alone(self, case: _Case, alone: IsolatedResult) -> Judgement:
+    def _judge_other_alone(self, case: _Case, alone: RerunResult) -> Judgement:
         """Judge a step that has another result on the baseline's inputs: the error is its own."""
         if alone.holes:
             message = f"on the baseline's inputs: {_of_holes(case.old, case.new)}"

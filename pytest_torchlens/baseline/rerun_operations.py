@@ -24,7 +24,7 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Exactness
-from pytest_torchlens.records import IsolatedResult
+from pytest_torchlens.records import RerunResult
 from pytest_torchlens.replay import Player
 
 _CLEARLY = 1.1
@@ -49,7 +49,7 @@ class Repeater:
         self._recording = history.recording
         self._names = names_of(history, snapshot)
 
-    def __call__(self, suspects: Suspects) -> dict[str, IsolatedResult]:
+    def __call__(self, suspects: Suspects) -> dict[str, RerunResult]:
         """Return the result of each suspect; nothing if no activations of this baseline are saved."""
         folder = self._folder / folder_name(suspects.numbers)
         if not folder.is_dir():
@@ -57,8 +57,8 @@ class Repeater:
         try:
             saved = SavedActivations(folder)
         except SavedActivationsError as error:
-            return dict.fromkeys(suspects.scales, IsolatedResult(reason=str(error)))
-        found: dict[str, IsolatedResult] = {}
+            return dict.fromkeys(suspects.scales, RerunResult(reason=str(error)))
+        found: dict[str, RerunResult] = {}
         with Player(self._recording) as player:
             for call in self._recording.calls:
                 if any(self._names.get(id(value)) in suspects.scales for value in call.outputs):
@@ -83,7 +83,7 @@ class _Repetition:
             if (name := names.get(id(value), "")) in suspects.scales
         }
 
-    def results(self) -> dict[str, IsolatedResult]:
+    def results(self) -> dict[str, RerunResult]:
         """Return the result of each of the call's suspects, or why it was not run."""
         try:
             if self._call.info.opaque:
@@ -93,7 +93,7 @@ class _Repetition:
             return {name: self._compare(name, place, inputs, results) for place, name in self._wanted.items()}
         except Exception as error:  # noqa: BLE001 - a function may raise anything, the second time too
             reason = str(error) if isinstance(error, SavedActivationsError) else f"{type(error).__name__}: {error}"
-            return dict.fromkeys(self._wanted.values(), IsolatedResult(reason=reason.partition("\n")[0]))
+            return dict.fromkeys(self._wanted.values(), RerunResult(reason=reason.partition("\n")[0]))
 
     def _inputs(self) -> dict[int, torch.Tensor]:
         """Return the baseline's tensors by slot; parameters and buffers are the model's own, which are equal."""
@@ -146,22 +146,22 @@ class _Repetition:
 
     def _compare(
         self, name: str, place: int, inputs: dict[int, torch.Tensor], results: tuple[torch.Tensor, ...]
-    ) -> IsolatedResult:
+    ) -> RerunResult:
         try:
             old = self._saved.tensor(self._name_in_baseline(name), results[place].device)
         except SavedActivationsError as error:
-            return IsolatedResult(reason=str(error))
+            return RerunResult(reason=str(error))
         new = results[place].detach()
         if (old.dtype, old.shape) != (new.dtype, new.shape):
-            return IsolatedResult(reason="its result has another shape or dtype")
+            return RerunResult(reason="its result has another shape or dtype")
         if fingerprint(old) == fingerprint(new):
-            return IsolatedResult(same=True)
+            return RerunResult(same=True)
         steady = fingerprint(self._run(inputs)[place]) == fingerprint(new)
         scale = self._suspects.scales[name]
         largest, nrms = distance(old, new, scale)
         holes = bool((_plain(old).isfinite() != _plain(new).isfinite()).any())
         before, after = self._exactness(place, inputs, (old, new), scale)
-        return IsolatedResult(
+        return RerunResult(
             error=largest,
             nrms=nrms,
             holes=holes,

@@ -56,7 +56,7 @@ def is_wanted(config: pytest.Config) -> bool:
     )
 
 
-class Option(NamedTuple):
+class CommandLineOption(NamedTuple):
     """A command-line option.
 
     Attributes
@@ -100,14 +100,14 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 
 OPTIONS = (
     # Which models run, and what is done with them.
-    Option(
+    CommandLineOption(
         "--lens-zoo",
         "list",
         "ZOO:NAME[,NAME...]",
         "Audit models of a zoo, each as a test item: torchvision:resnet18,alexnet. "
         "A name may be a glob ('timm:test_*'); ZOO alone selects all its models. May be repeated.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-validate",
         "flag",
         "",
@@ -115,20 +115,20 @@ OPTIONS = (
         "A model whose graph is wrong fails; so does a test that calls one. "
         "Default: models of a zoo are only run and recorded, and tests are not traced.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-parts",
         "list",
         "PART[,PART...]",
         "Parts of the validation: observer, replay, perturbation, invariants, completeness. Default: all.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-report",
         "text",
         "DIR",
         "Write report.json and pages with each model's graph, layers and verdict into this folder. "
         "Default: no report, only the table at the end.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-graph",
         "text",
         "DIR[,OPTION=VALUE...]",
@@ -136,75 +136,75 @@ OPTIONS = (
         "Options: format (svg, pdf, png, dot), vis_opt, vis_nesting_depth, direction, focus, color_by, theme, legend, "
         "repeats, max_nodes.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-device",
         "text",
         "DEVICE",
         "Run the models of a zoo on this device: cuda, cuda:1, mps. Default: the zoo file's device, else cpu.",
     ),
     # Runs over many models: isolation, limits, selection.
-    Option(
+    CommandLineOption(
         "--lens-isolate",
         "yes",
         "",
         "Run each model in a worker process with a limit of time and memory: a crash, a kill or a hang fails only that "
         f"model. Default: if a zoo file has more than {ISOLATE_ABOVE} models to run.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-no-isolate",
         "no",
         "",
         "Run each model in pytest's own process, however many there are.",
         "lens_isolate",
     ),
-    Option(
+    CommandLineOption(
         "--lens-timeout",
         "text",
         "SECONDS",
         f"Time limit of a model in a worker process. Default: the zoo file's, else {DEFAULT_TIMEOUT}.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-memory",
         "text",
         "SIZE",
         "Memory limit of a worker process, such as 8GiB. Default: the zoo file's, else four fifths of the machine's, "
         "shared between the workers of xdist.",
     ),
-    Option("--lens-limit", "text", "N", "Run the N cheapest of the selected models."),
-    Option(
+    CommandLineOption("--lens-limit", "text", "N", "Run the N cheapest of the selected models."),
+    CommandLineOption(
         "--lens-sample",
         "text",
         "N[,SEED]",
         "Run N of the selected models, drawn evenly from all families. Default seed: 0.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-size",
         "text",
         "CLASS[,CLASS...]",
         f"Run models of these size classes of the zoo file: {', '.join(SIZES)}. Default: all.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-resume",
         "flag",
         "",
         "Resume the last interrupted run: models that passed in it, under the same versions, settings and options, are "
         "not run again, and appear in the report.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-table",
         "text",
         "FILE",
         "Write a row for each model into this CSV file as it ends; rows of other models stay. Default: no table.",
     ),
     # Files that a CI reads.
-    Option(
+    CommandLineOption(
         "--lens-report-md",
         "text",
         "FILE",
         "Write the run as Markdown into this file: counts, failures with reasons, a table. A GitHub job always gets "
         "it as the summary of its step. Default: no file.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-json",
         "text",
         "FILE",
@@ -212,28 +212,30 @@ OPTIONS = (
         "Default: no file.",
     ),
     # Baselines: which set, what is stored, what fails.
-    Option(
+    CommandLineOption(
         "--lens-update",
         "list",
         "KIND[,KIND...]",
         "Store baselines now: new (of models without one), changed, unused (deleted), all. "
         "Default: none; pytest-lens accept stores them later.",
     ),
-    Option("--lens-update-in-ci", "flag", "", "Let --lens-update store baselines under CI, where it is else an error."),
-    Option(
+    CommandLineOption(
+        "--lens-update-in-ci", "flag", "", "Let --lens-update store baselines under CI, where it is else an error."
+    ),
+    CommandLineOption(
         "--lens-strict",
         "flag",
         "",
         "Fail on models without a baseline, on baselines without a model, and on unproven verdicts. "
         "Default: under CI, in projects that have baselines.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-baseline",
         "text",
         "NAME",
         "Compare with, and store into, the set of baselines of this name. Default: the unnamed set.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-fail-on",
         "list",
         "CONDITION[,CONDITION...]",
@@ -242,21 +244,21 @@ OPTIONS = (
         "that no verdict covers (unvalidated), audit findings of high severity (high). May be repeated. "
         "Default: structure, meta-change, nan-change, regression, inputs-differ.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-ignore",
         "list",
         "RULE[,RULE...]",
         "Leave out the findings of these audit rules: not-a-number, infinite. A zoo file can do so for a model, with "
         "the reason. Default: none.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-keep",
         "list",
         "WHAT",
         "activations: save them in .lens/, some hundred MB per model. A later run that differs runs the operations "
         "again on them, which separates an operation's own error from an inherited one. Default: save nothing.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-against",
         "text",
         "PYTHON",
@@ -265,27 +267,27 @@ OPTIONS = (
         "inputs. Default: stored baselines.",
     ),
     # The models that tests call. They default to None, because the ini keys hold the defaults.
-    Option(
+    CommandLineOption(
         "--lens-autotrace",
         "text",
         "once|all|off",
         "Which models that tests call are validated with --lens-validate: 'once' each structure with each kind of "
         "input, 'all' calls, or none ('off'). Tests need no change. Default: once.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-autotrace-mode",
         "text",
         "fail|warn",
         "What happens to a passing test that called a model whose graph is wrong: it fails, or gets a warning. "
         "Default: fail.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-autotrace-seconds",
         "text",
         "SECONDS",
         "Time that recording and validating may take in one test. Default: 20.",
     ),
-    Option(
+    CommandLineOption(
         "--lens-autotrace-memory",
         "text",
         "MIB",

@@ -11,7 +11,7 @@ from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Exactness
 from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
-from pytest_torchlens.records.comparison import IsolatedResult
+from pytest_torchlens.records.comparison import RerunResult
 from pytest_torchlens.records.files import file_name
 from pytest_torchlens.records.files import replacing
 from pytest_torchlens.records.files import write_atomically
@@ -61,7 +61,7 @@ __all__ = [
     "ActivationStatistics",
     "AlignedEdge",
     "Alignment",
-    "IsolatedResult",
+    "RerunResult",
     "AuditFinding",
     "AuditPlace",
     "Change",

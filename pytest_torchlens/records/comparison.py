@@ -55,7 +55,7 @@ class Exactness(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IsolatedResult:
+class RerunResult:
     """An operation that ran again alone, on the baseline's inputs: a difference is then its own.
 
     Attributes
@@ -126,7 +126,7 @@ class Finding(WithSourcePlace):
     error: float | None = None
     nrms: float | None = None
     limit: float | None = None
-    alone: IsolatedResult | None = None
+    alone: RerunResult | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

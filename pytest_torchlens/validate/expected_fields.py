@@ -222,12 +222,12 @@ def _texts(arguments: Any, given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-class _Tilde:
+class _ShownAsTilde:
     def __repr__(self) -> str:
         return "~"
 
 
-_TILDE = _Tilde()
+_TILDE = _ShownAsTilde()
 
 
 def _shown(leaf: Any) -> Any:

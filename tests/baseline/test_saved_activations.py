@@ -13,7 +13,7 @@ from pytest_torchlens.baseline.saved_activations import save_activations
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.records import IsolatedResult
+from pytest_torchlens.records import RerunResult
 from pytest_torchlens.run import find_environment
 from tests.baseline.samples import an_input
 from tests.baseline.samples import filled
@@ -44,7 +44,7 @@ def kept_pass(folder: Path, model: nn.Module, x: torch.Tensor) -> tuple[ModelHis
     return history, snapshot
 
 
-def run_alone(folder: Path, history: ModelHistory, snapshot: Snapshot) -> dict[str, IsolatedResult]:
+def run_alone(folder: Path, history: ModelHistory, snapshot: Snapshot) -> dict[str, RerunResult]:
     """Run every operation by itself on what was kept of the same pass."""
     (block,) = snapshot.measured.values()
     steps = [step.id for step in snapshot.steps if step.function not in ("input", "output", "constant")]

@@ -30,7 +30,7 @@ from pytest_torchlens.baseline.store import merge_snapshots
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Exactness
-from pytest_torchlens.records import IsolatedResult
+from pytest_torchlens.records import RerunResult
 
 OWN = 2.0**-17
 """What an operation may differ by on equal inputs, in float32: 64 times its epsilon, 2**-23."""
@@ -190,7 +190,7 @@ def test_a_sum_is_related_to_a_thousandth_of_its_terms():
 def test_an_error_is_excused_where_the_operation_is_more_exact_now(after: float, exactness: Exactness, change: Change):
     steps = (IN, a_step("/mul", "/in"))
     before, now = (a_snapshot(steps, {"/in": some("in"), "/mul": side}) for side in (some("a"), some("b", sample=0.1)))
-    alone = IsolatedResult(error=0.1, nrms=0.1, before=0.1, after=after, exactness=exactness)
+    alone = RerunResult(error=0.1, nrms=0.1, before=0.1, after=after, exactness=exactness)
     assert compare(before, now, repeat=lambda suspects: {"/mul": alone}).verdict is change
 
 
