@@ -148,7 +148,7 @@ class FunctionTracer(TorchFunctionMode):
         try:
             if kind is PLAIN or kind is UNTRACED:
                 return func(*args, **kwargs)
-            handle = self._escape if kind is ESCAPE else self._leaf
+            handle = self._escape if kind is ESCAPE else self._record_call
             if dispatch_depth() > self.num_own_modes:
                 return self._under_modes(handle, info, args, kwargs)
             return handle(info, args, kwargs)
@@ -169,7 +169,8 @@ class FunctionTracer(TorchFunctionMode):
                 for call in self.calls[number:]:
                     call.info = info if call.info is under else call.info
 
-    def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _record_call(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record one call: note its arguments, run the function, note its outputs."""
         try:
             read = tuple(map(self._template, (args[0], {}) if info.copies else args))
             named = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
@@ -225,6 +226,7 @@ class FunctionTracer(TorchFunctionMode):
                 self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the Python body of a composite function, so that the calls inside it are recorded."""
         outer = self._group
         self._group = Group(info.name, outer)
         self._expanding.append(info.func)

@@ -216,7 +216,7 @@ class Look:
 
     def node(self, node: DrawnNode) -> Attributes:
         """Return the attributes that the visual code gives a node."""
-        name, fill = kind(node), self._fill(node)
+        name, fill = fill_name(node), self._fill(node)
         lines = self.words.of_node(node)
         if node.id in self.values and self.metric is not None:
             lines.append(f"{self.metric.name}: {self.metric.text(self.values[node.id])}")
@@ -243,7 +243,7 @@ class Look:
             return (
                 self._shade(self.scale.share(self.values[node.id])) if node.id in self.values else self.theme.background
             )
-        return str(getattr(self.theme, kind(node)))
+        return str(getattr(self.theme, fill_name(node)))
 
     def _shade(self, share: float) -> str:
         return mix(self.theme.scale, share) if share == share else self.theme.background  # noqa: PLR0124 - no number
@@ -301,7 +301,7 @@ class Look:
         return f'<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="0">{name_row}<TR>{cells}</TR><TR>{ends}</TR></TABLE>'
 
 
-def kind(node: DrawnNode) -> str:
+def fill_name(node: DrawnNode) -> str:
     """Return the name of a node's fill in the theme: that of the first rule that holds."""
     first = node.representative
     if node.module is None:

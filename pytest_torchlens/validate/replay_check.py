@@ -131,18 +131,19 @@ class Replay:
             self._check.report_error(number, error)
             return False
         self._check.base(number, call, player, outputs)
-        if not self._look(player, number, outputs, originals if doubtful or in_doubt else None):
+        if not self._compare_and_perturb(player, number, outputs, originals if doubtful or in_doubt else None):
             return False
         player.store(number, call, returned)
         return True
 
-    def _look(
+    def _compare_and_perturb(
         self,
         player: Player,
         number: int,
         outputs: tuple[torch.Tensor, ...],
         originals: dict[int, torch.Tensor] | None,
     ) -> bool:
+        """Compare the outputs of a call with the record, then perturb its open edges; False as in `_step`."""
         call = self._recording.calls[number]
         if originals is None or len(outputs) != len(call.outputs):
             return self._check.check(number, call, outputs)
