@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import field
 from time import thread_time
 from types import TracebackType
 from typing import Any
@@ -43,12 +45,15 @@ class Limits:
 
     calls: int
     until: float
+    thread: int = field(default_factory=threading.get_ident)
+    """The thread whose clock it is; others are not limited in time."""
 
     def reason_to_stop(self, calls: int) -> str:
         """Return why to stop now, in words; ``""`` if no limit is exceeded."""
         if calls >= self.calls:
             return f"it makes more than {self.calls:,} calls"
-        return "the time for this test was up" if thread_time() > self.until else ""
+        is_late = threading.get_ident() == self.thread and thread_time() > self.until
+        return "the time for this test was up" if is_late else ""
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class AutotracePlugin:
         settings = self._settings_by_test.get(item.nodeid)
         if self._autotrace is None or settings is None or settings.autotrace == "off":
             return (yield)
-        self._autotrace.begin(item.nodeid, self._plan(settings))
+        self._autotrace.begin(item.nodeid, self._plan(settings), goes_on=True)
         with self._recorded(self._autotrace):
             return (yield)
 

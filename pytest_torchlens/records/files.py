@@ -109,11 +109,22 @@ def replacing(path: Path, *, make_folders: bool = True) -> Iterator[Path]:
 def exclusive(path: Path) -> Iterator[None]:
     """Let one process of this machine at a time read and rewrite a file; others wait.
 
-    The lock is a file in the system's temporary folder, so that nothing is left beside the user's.
+    The lock is a file in a temporary folder of the user's, so that nothing is left beside the file.
+
+    Raises
+    ------
+    OSError
+        If another process holds the lock for a minute, or the lock cannot be made.
     """
     digest = hashlib.sha256(os.path.realpath(path).encode(errors="surrogatepass")).hexdigest()[:32]
-    with FileLock(Path(tempfile.gettempdir()) / f"pytest-torchlens-{digest}.lock", mode=0o666):
+    folder = Path(tempfile.gettempdir()) / f"pytest-torchlens-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with FileLock(folder / f"{digest}.lock", timeout=_PATIENCE):
         yield
+
+
+_PATIENCE = 60
+"""Seconds to wait for another process that rewrites the same file."""
 
 
 def _copy_mode(source: Path, target: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
@@ -196,11 +195,6 @@ class RunFolder:
         OSError
             If a file cannot be written.
         """
-        for model in self.run.models:
-            for path in (drawing_path(model), views_path(model)):
-                drawing = self.sources[_key(model)] / path
-                if drawing.is_file() and drawing.resolve() != (folder / path).resolve():
-                    _copy_drawing(drawing, self.sources[_key(model)], folder / path)
         troubles: list[str] = []
         drawn = (self._with_drawing(self._full_report(model, troubles), folder) for model in self.run.models)
         return write_site(self.run, drawn, folder)[0], troubles
@@ -214,26 +208,12 @@ class RunFolder:
             troubles.append(f"{model.zoo}:{model.name}: {error}")
             return replace(model, notes=(*model.notes, f"no layers and no modules are known: {error}"))
 
-    @staticmethod
-    def _with_drawing(model: ModelReport, folder: Path) -> ModelReport:
-        """Draw a model again if its drawings are missing."""
-        is_there = all((folder / path).is_file() for path in (drawing_path(model), views_path(model)))
+    def _with_drawing(self, model: ModelReport, folder: Path) -> ModelReport:
+        """Draw a model from its record; drawings of another folder are not copied, as an SVG file may run code."""
+        own = self.sources[_key(model)].resolve() == folder.resolve()
+        is_there = own and all((folder / path).is_file() for path in (drawing_path(model), views_path(model)))
         can_be = model.graph and model.history and model.history.operations
         return save_drawing(model, folder) if can_be and not is_there else model
-
-
-def _copy_drawing(drawing: Path, source: Path, target: Path) -> None:
-    """Copy a drawing of another folder, unless it lies outside it or could run code: it is then drawn anew."""
-    if drawing.resolve().is_relative_to(source.resolve()) and not _ACTIVE.search(drawing.read_bytes()):
-        write_atomically(target, drawing.read_bytes())
-
-
-_ACTIVE = re.compile(
-    rb"<\s*(script|foreignobject|iframe|embed|object|use|image|animate|set)|\son[a-z]+\s*=|javascript:|<!entity"
-    rb"|\\u003c|href\s*=\s*\\?[\"'](?!#)",
-    re.IGNORECASE,
-)
-"""Elements and attributes of SVG that run code or load something; our drawings have none."""
 
 
 def _key(model: ModelReport) -> str:

@@ -8,6 +8,7 @@ holds something whose contents cannot be read has no signature; it is like no ot
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import decimal
 import enum
@@ -22,6 +23,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,12 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.storage import storage_key
 
 MOST_THINGS = 200_000
-"""Objects that are looked at in one call; a call with more has no signature."""
+"""Largest number of tokens of one call; a call with more has no signature."""
+_MOST_BYTES = 1 << 24
+"""Largest array that is read."""
 _DEEPEST = 100
 _PLAIN = frozenset([bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented)])
 _BY_REPR: tuple[type, ...] = (
@@ -49,6 +54,12 @@ _NOT_SEEN = frozenset(
     _forward_pre_hooks_with_kwargs _compiled_call_impl""".split()
 )
 """Attributes of a module that forward does not see, or that are described in another way."""
+_BUILTINS = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType),
+    *(np.ufunc, torch._ops.OpOverload, torch._ops.OpOverloadPacket),
+)
+_BRIEF_DEPTH, _FEW = 3, 100
+"""How deep, and into containers of how many items, classes and globals are described."""
 _LIBRARIES = frozenset([*sys.stdlib_module_names, "torch", "numpy"])
 """Packages whose code no test replaces."""
 _serials: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
@@ -66,11 +77,12 @@ def call_signature(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[
     description = _Description()
     try:
         description.add((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")))
-        description.add(torch._C._is_any_autocast_enabled())
+        description.add((torch._C._is_any_autocast_enabled(), torch.get_default_dtype()))
+        description.add((torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")))
         for name in _GLOBAL_HOOKS:
             description.add(list(getattr(torch_module, name).values()))
         description.add((module, args, kwargs))
-    except UntellableError:
+    except Exception:  # noqa: BLE001 - a look at a user's object may raise anything
         return None
     return description.digest()
 
@@ -85,6 +97,8 @@ class _Description:
     def __init__(self) -> None:
         self._tokens: list[str] = []
         self._numbers: dict[int, int] = {}
+        self._memory: dict[int, int] = {}
+        self._classes: set[type] = set()
         self._alive: list[Any] = []  # an id must not be used again meanwhile
         self._depth = 0
 
@@ -94,10 +108,10 @@ class _Description:
     def add(self, thing: Any) -> None:
         """Describe an object and what it holds."""
         kind = type(thing)
+        if len(self._tokens) > MOST_THINGS:
+            raise UntellableError
         if kind in _PLAIN:
             self._tokens.append(f"{kind.__name__} {thing!r}")
-        elif isinstance(thing, torch.Tensor):
-            self._tokens.append(tensor_signature(thing))
         elif isinstance(thing, _BY_REPR):
             self._tokens.append(f"{kind.__qualname__} {thing!r}")
         elif id(thing) in self._numbers:
@@ -108,7 +122,7 @@ class _Description:
             self._add_new(thing, kind)
 
     def _add_new(self, thing: Any, kind: type) -> None:
-        if len(self._numbers) > MOST_THINGS or self._depth > _DEEPEST:
+        if self._depth > _DEEPEST:
             raise UntellableError
         self._depth += 1
         for handled, describe in _DESCRIBERS:
@@ -143,19 +157,24 @@ class _Description:
     def _class(self, kind: type) -> None:
         """Describe a class by its number and, if it is not PyTorch's, by the code of its methods: tests replace it."""
         self._tokens.append(f"class {kind.__module__}.{kind.__qualname__} {_serial(kind)}")
-        if ("class", kind) in self._numbers:  # type: ignore[comparison-overlap]
+        if kind in self._classes:
             return
-        self._numbers["class", kind] = len(self._numbers)  # type: ignore[index]
+        self._classes.add(kind)
         self.add(getattr(kind, "forward", None))
         for base in kind.__mro__:
-            if base.__module__.partition(".")[0] in _LIBRARIES:
-                break
-            for name, value in vars(base).items():
-                if isinstance(value, types.FunctionType):
-                    self._tokens.append(f"{name} {hash(value.__code__)}")
-                    self._globals(value)
-                elif type(value) in _PLAIN and not name.startswith("__"):
-                    self._tokens.append(f"{name} {value!r}")
+            if base.__module__.partition(".")[0] not in _LIBRARIES:
+                self._members(base)
+
+    def _members(self, kind: type) -> None:
+        for name, value in vars(kind).items():
+            if isinstance(value, types.FunctionType):
+                self._tokens.append(f"{name} {hash(value.__code__)}")
+                for cell in value.__closure__ or ():
+                    with contextlib.suppress(ValueError):  # not assigned yet
+                        self._briefly("cell", cell.cell_contents)
+                self._globals(value)
+            elif not name.startswith(("__", "_abc_")):
+                self._briefly(name, value)
 
     def _function(self, function: types.FunctionType) -> None:
         self._tokens.append(f"function {function.__module__} {hash(function.__code__)}")
@@ -170,13 +189,35 @@ class _Description:
             self._globals(function)
 
     def _globals(self, function: types.FunctionType) -> None:
-        """Describe the plain values and the code of the functions among the globals that a function names."""
-        for name in function.__code__.co_names:
+        """Describe the globals that a function names, and what it names in modules among them."""
+        names = list(dict.fromkeys(_names_in(function.__code__)))
+        for name in names:
             value = function.__globals__.get(name)
-            if isinstance(value, types.FunctionType):
-                self._tokens.append(f"{name} {value.__module__} {hash(value.__code__)}")
-            elif value is not None and type(value) in _PLAIN:
-                self._tokens.append(f"{name} {value!r}")
+            self._named_in(name, value, names)
+
+    def _named_in(self, name: str, value: Any, names: list[str], depth: int = 0) -> None:
+        """Describe a global; of a module what the function names in it: ``nn.functional.relu``."""
+        if not isinstance(value, types.ModuleType):
+            self._briefly(name, value)
+        elif depth < _BRIEF_DEPTH:
+            for part in names:
+                if part in vars(value):
+                    self._named_in(f"{name}.{part}", vars(value)[part], names, depth + 1)
+
+    def _briefly(self, name: str, value: Any, depth: int = 0) -> None:
+        """Describe code by itself alone: what a class or a module holds may lead to everything that is loaded."""
+        if isinstance(value, types.FunctionType):
+            self._tokens.append(f"{name} {value.__module__} {hash(value.__code__)}")
+        elif type(value) in _PLAIN:
+            self._tokens.append(f"{name} {value!r}")
+        elif isinstance(value, _BUILTINS):
+            self._tokens.append(name)
+            self._builtin(value)
+        elif isinstance(value, type):
+            self._tokens.append(f"{name} {value.__qualname__} {_serial(value)}")
+        else:
+            for number, part in enumerate(_parts_of(value) if depth < _BRIEF_DEPTH else ()):
+                self._briefly(f"{name}.{number}", part, depth + 1)
 
     def _method(self, method: types.MethodType) -> None:
         self.add(method.__func__)
@@ -197,15 +238,33 @@ class _Description:
         self._sequence((one.func, one.args, one.keywords))
 
     def _sequence(self, items: Any) -> None:
-        self._tokens.append(f"{type(items).__qualname__} {len(items)}")
-        for item in items:
+        kind = next(kind for kind in _SEQUENCES if isinstance(items, kind))  # a subclass may have methods of its own
+        self._tokens.append(f"{type(items).__qualname__} {kind.__len__(items)}")
+        for item in kind.__iter__(items):
             self.add(item)
+        self._rest_of(items)
 
     def _mapping(self, items: Any) -> None:
-        self._tokens.append(f"{type(items).__qualname__} {len(items)}")
-        for key, value in items.items():
+        entries = list(dict.items(items) if isinstance(items, dict) else items.items())
+        self._tokens.append(f"{type(items).__qualname__} {len(entries)}")
+        for key, value in entries:
             self.add(key)
             self.add(value)
+        self._rest_of(items)
+
+    def _rest_of(self, container: Any) -> None:
+        """Describe what a subclass of a container holds besides its items."""
+        if isinstance(container, collections.defaultdict):
+            self.add(container.default_factory)
+        for name, value in getattr(container, "__dict__", {}).items():
+            self._tokens.append(name)
+            self.add(value)
+
+    def _tensor(self, tensor: torch.Tensor) -> None:
+        """Describe a tensor, and by a number the memory that it shares with others."""
+        self._tokens.append(tensor_signature(tensor))
+        key = 0 if is_lazy(tensor) else storage_key(tensor)
+        self._tokens.append(f"memory {self._memory.setdefault(key, len(self._memory))}")
 
     def _generator(self, generator: Any) -> None:
         """Describe a generator by its code, the place that it has come to, and its variables."""
@@ -219,7 +278,7 @@ class _Description:
         self._tokens.append(f"{type(items).__qualname__} {sorted(map(repr, items))}")
 
     def _array(self, array: np.ndarray) -> None:
-        if array.dtype.hasobject:
+        if array.dtype.hasobject or array.nbytes > _MOST_BYTES:
             raise UntellableError
         digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
         self._tokens.append(f"array {array.dtype} {array.shape} {digest}")
@@ -229,7 +288,7 @@ class _Description:
         self.add(reference())
 
     def _named(self, thing: Any) -> None:
-        self._tokens.append(f"{type(thing).__qualname__} {getattr(thing, 'name', '') or thing.__name__}")
+        self._tokens.append(f"{type(thing).__qualname__} {vars(thing).get('name') or vars(thing).get('__name__')}")
 
     def _type_only(self, thing: Any) -> None:
         self._tokens.append(type(thing).__qualname__)
@@ -237,12 +296,10 @@ class _Description:
     def _object(self, thing: Any) -> None:
         """Describe any other object by its class and its attributes."""
         kind = type(thing)
-        slots = {name for base in kind.__mro__ for name in _slots(base)}
         if _has_state_in_c(thing):
             raise UntellableError(kind)
         self._class(kind)
-        attributes = {**getattr(thing, "__dict__", {}), **{name: getattr(thing, name, None) for name in slots}}
-        self._mapping(attributes)
+        self._mapping({**getattr(thing, "__dict__", {}), **_in_slots(thing)})
 
 
 _HEAP_TYPE = 1 << 9
@@ -260,9 +317,36 @@ def _has_state_in_c(thing: Any) -> bool:
     return False
 
 
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+def _parts_of(value: Any) -> tuple[Any, ...]:
+    """Return what a wrapper of functions, or a small container, is made of; of other objects nothing."""
+    if isinstance(value, staticmethod | classmethod):
+        return (value.__func__,)
+    if isinstance(value, property):
+        return value.fget, value.fset
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    if type(value) is dict:
+        return tuple(itertools.chain(*value.items())) if len(value) <= _FEW else ()
+    return tuple(value) if type(value) in (list, tuple) and len(value) <= _FEW else ()
+
+
+def _in_slots(thing: Any) -> dict[str, Any]:
+    """Return what an object holds in slots, read past the properties of its class."""
+    found: dict[str, Any] = {}
+    for base in type(thing).__mro__:
+        for name, slot in vars(base).items():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # it is empty
+                    found[f"{base.__qualname__}.{name}"] = slot.__get__(thing)
+    return found
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that a function's code, and the functions inside it, read from globals and modules."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
 
 
 def _serial(kind: type) -> int:
@@ -278,15 +362,16 @@ def tensor_signature(tensor: torch.Tensor) -> str:
     if is_lazy(tensor):
         return str(type(tensor))
     shape = "nested" if tensor.is_nested else tuple(tensor.shape)
+    shape = f"{shape} {tensor.stride()}" if tensor.layout is torch.strided and not tensor.is_nested else shape
     return f"{type(tensor).__qualname__} {shape} {tensor.dtype} {tensor.device} {tensor.layout} {tensor.requires_grad}"
 
 
 _DESCRIBERS: tuple[tuple[Any, Callable[[_Description, Any], None]], ...] = (
     (torch.nn.Module, _Description._module),
+    (torch.Tensor, _Description._tensor),
     (types.FunctionType, _Description._function),
     (types.MethodType, _Description._method),
-    ((types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType), _Description._builtin),
-    ((types.MethodWrapperType, np.ufunc, torch._ops.OpOverload, torch._ops.OpOverloadPacket), _Description._builtin),
+    (_BUILTINS, _Description._builtin),
     (functools.partial, _Description._partial),
     (functools._lru_cache_wrapper, _Description._cached),
     (types.SimpleNamespace, _Description._namespace),

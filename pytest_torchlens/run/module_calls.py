@@ -175,16 +175,20 @@ class Autotrace:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._known: dict[str, str] = {}
+        self._cut_short = False
+        """Whether the last verdict was limited by time or memory."""
+        self._ended: tuple[set[str], float] = set(), 0.0
+        """Digests of the calls, and CPU seconds, of the test that ended last."""
         self.begin("", NOTHING)
 
-    def begin(self, test: str, plan: Plan) -> None:
-        """Begin a test, which may be a rerun of the same one."""
+    def begin(self, test: str, plan: Plan, *, goes_on: bool = False) -> None:
+        """Begin a test, which may be a rerun of the same one; its teardown `goes_on` with its budget and its calls."""
         self._test, self._plan = test, plan
         self._calls = self._alike = 0
         self._passed_over: Counter[str] = Counter()
-        self._digests: set[str] = set()
+        self._digests, self._cpu_seconds = self._ended if goes_on else (set[str](), 0.0)
         self._found: list[TracedCall] = []
-        self._seconds = self._cpu_seconds = 0.0
+        self._seconds = 0.0
         self.histories: list[tuple[str, HistoryRecord, Verdict]] = []
         """Class name, record and verdict of each validated call, if the plan keeps them."""
 
@@ -200,6 +204,7 @@ class Autotrace:
 
     def forget(self) -> None:
         """End the test and free what was kept of it."""
+        self._ended = self._digests, self._cpu_seconds
         self.begin("", NOTHING)
 
     @contextlib.contextmanager
@@ -257,15 +262,18 @@ class Autotrace:
         start = perf_counter()
         limits = Limits(MOST_CALLS, self._deadline())
         guarded: GuardedResult | None = None
+        found: TracedCall | None = None
         try:
             with self._timed():
                 guarded = record_guarded(one.call, one.module, one.args, one.kwargs, limits)
-                self._note(type(one.module).__name__, self._judge(guarded, limits.until), start)
+                found = self._judge(guarded, limits.until)
+                self._note(type(one.module).__name__, found, start)
         finally:
             if guarded is None:
                 self._passed_over[CALL_RAISED] += 1
-            if guarded is None or guarded.stop_reason:  # a later call may be recorded
+            if found is None or found.verdict is None or self._cut_short:  # the next alike call is recorded
                 self._known.pop(digest, None)
+                self._digests.discard(digest)
         return guarded.result
 
     def prove(self, history: ModelHistory) -> None:
@@ -281,7 +289,10 @@ class Autotrace:
     def _judge(self, guarded: GuardedResult, until: float) -> TracedCall:
         if guarded.recording is None:
             return TracedCall(model="", left_off=guarded.stop_reason, trouble=guarded.fault)
-        history = ModelHistory(guarded.recording, TraceOptions(layers_to_save=None))
+        try:
+            history = ModelHistory(guarded.recording, TraceOptions(layers_to_save=None))
+        except Exception:  # noqa: BLE001 - an error of ours is reported, not raised
+            return TracedCall(model="", trouble=traceback.format_exc())
         try:
             return self._validated(history, until)
         finally:  # a test may check that its objects are freed
@@ -290,7 +301,8 @@ class Autotrace:
     def _validated(self, history: ModelHistory, until: float) -> TracedCall:
         operations = len(history.recording.calls)
         try:
-            verdict = validate_once(history, Bounds(until, self._plan.nbytes), self._plan.parts).verdict
+            validation = validate_once(history, Bounds(until, self._plan.nbytes), self._plan.parts)
+            verdict, self._cut_short = validation.verdict, validation.cut_short
             if self._plan.keep:
                 self.histories.append((history.model_name, history.record(), verdict))
         except Exception:  # noqa: BLE001 - report our own error, do not raise it

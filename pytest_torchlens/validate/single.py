@@ -68,7 +68,8 @@ def validate_once(history: ModelHistory, bounds: Bounds, parts: Collection[str] 
         returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         verdicts = list(_verdicts(history, returned, bounds, parts))
         verdict = verdict_on(verdicts, time.perf_counter() - start, history, frozenset([ONCE, UNWATCHED]))
-    return Validation(verdict, history)
+    cut_short = time.thread_time() > bounds.until or _replay_bytes(recording) > bounds.nbytes
+    return Validation(verdict, history, cut_short)
 
 
 def _verdicts(

@@ -54,6 +54,8 @@ class Validation:
 
     verdict: Verdict
     history: ModelHistory
+    cut_short: bool = False
+    """Whether a limit of time or memory kept a part from running to its end."""
 
     def __bool__(self) -> bool:
         """Return whether nothing failed."""
@@ -201,7 +203,7 @@ class _Run:
             return history, [*(_worse(former[verdict.name], verdict) for verdict in plain), first[1][-1]]
         self.restore()
         if _all_ok(self._validate_once(parts)[1][:-1]):
-            return first[0], [_failed_once(verdict) for verdict in first[1]]
+            return first[0], [*map(_failed_once, first[1][:-1]), first[1][-1]]
         return history, [*(_with_former_failure(verdict, former[verdict.name]) for verdict in plain), first[1][-1]]
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:

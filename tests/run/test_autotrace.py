@@ -215,3 +215,41 @@ def test_lazy_modules_are_validated_from_the_second_call():
     _, found = traced(lambda: [model(X), model(X)])
     assert found.passed_over == {"it has yet to make its parameters": 1}
     assert found.found[0].verdict.status is Status.PASSED
+
+
+class Checked(nn.Module):
+    def forward(self, x):
+        if not x.isfinite().all():
+            raise ValueError("not finite")
+        return x * 2
+
+
+def test_a_call_that_raised_is_like_no_other():
+    def calls():
+        model = Checked()
+        with pytest.raises(ValueError, match="not finite"):
+            model(X * float("nan"))
+        return model(X), model(X)
+
+    _, found = traced(calls)
+    assert (found.calls, found.known, found.passed_over) == (3, 1, {"it raised": 1})
+    assert [call.verdict.status for call in found.found] == [Status.PASSED]
+
+
+def test_a_call_without_a_verdict_is_like_no_other(monkeypatch):
+    def breaks(*_):
+        raise RuntimeError("a fault of ours")
+
+    model = nn.ReLU()
+    with monkeypatch.context() as patched:
+        patched.setattr("pytest_torchlens.run.module_calls.ModelHistory", breaks)
+        result, found = traced(lambda: [model(X), model(X)])
+    assert torch.equal(result[0], X.relu())
+    assert (found.calls, found.known, len(found.found)) == (2, 0, 2)
+    assert found.left_out == {"an error of pytest-torchlens": 2}
+
+
+def test_a_call_whose_verdict_a_limit_cut_short_is_like_no_other():
+    model = nn.Linear(4, 4)
+    _, found = traced(lambda: [model(X), model(X)], nbytes=0)
+    assert (found.known, [call.verdict.status for call in found.found]) == (0, [Status.UNPROVEN] * 2)

@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 from unittest import mock
 
 import numpy as np
@@ -231,3 +232,120 @@ def test_cycles_end():
     model.option = {"self": [model]}
     model.option["option"] = model.option
     assert signature(model) is not None
+
+
+class Mixin:
+    act = torch.relu
+
+
+class Mixed(nn.Sequential, Mixin):
+    """Has a base after one of PyTorch's."""
+
+
+class Slotted:
+    __slots__ = ("__secret",)
+
+    def __init__(self, secret):
+        self.__secret = secret
+
+
+class ListWithMore(list):
+    """A list with an attribute."""
+
+
+def with_attribute(value):
+    items = ListWithMore([1])
+    items.more = value
+    return items
+
+
+ACT, TABLE, CLIP = torch.relu, {"act": helper}, functools.partial(torch.clamp, min=0)
+
+
+class UsesGlobals(nn.Module):
+    static = staticmethod(helper)
+    table: ClassVar = {"act": helper}
+    act = torch.relu
+
+    @property
+    def chosen(self):
+        return 1
+
+    def forward(self, x):
+        step = lambda y: CLIP(TABLE["act"](ACT(nn.functional.relu(y))))  # noqa: E731
+        return step(x)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (f"{__name__}.ACT", torch.tanh),
+        (f"{__name__}.TABLE", {"act": times}),
+        (f"{__name__}.CLIP", functools.partial(torch.clamp, min=1)),
+        ("torch.nn.functional.relu", times(2)),
+        (f"{__name__}.UsesGlobals.static", staticmethod(times)),
+        (f"{__name__}.UsesGlobals.table", {"act": times}),
+        (f"{__name__}.UsesGlobals.act", torch.tanh),
+        (f"{__name__}.UsesGlobals.chosen", property(times)),
+    ],
+    ids=str,
+)
+def test_what_forward_reaches_by_name_makes_a_difference(place, value):
+    before = signature(UsesGlobals())
+    with mock.patch(place, value):
+        assert signature(UsesGlobals()) != before
+    assert signature(UsesGlobals()) == before
+
+
+def test_a_base_after_one_of_pytorch_makes_a_difference():
+    before = signature(Mixed())
+    with mock.patch.object(Mixin, "act", torch.tanh):
+        assert signature(Mixed()) != before
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(Slotted(1), Slotted(2)), (with_attribute(1), with_attribute(2))], ids=["slot", "list"]
+)
+def test_what_is_beside_items_and_in_slots_makes_a_difference(one, other):
+    assert signature(Net(), X, one) != signature(Net(), X, other)
+
+
+def test_shared_memory_and_strides_make_a_difference():
+    y = X.clone()
+    found = [(X, X), (X, y), (X, X[:]), (X, y.t().contiguous().t())]
+    assert len({signature(Net(), *pair) for pair in found}) == 4
+    tied, loose = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    assert signature(tied) != signature(loose)
+
+
+def test_default_and_autocast_dtypes_make_a_difference():
+    before = signature(Net())
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert call_signature(Net().float(), (X,), {}) != before
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = signature(Net())
+    with torch.autocast("cpu", torch.float16):
+        assert signature(Net()) != half
+
+
+class Raises:
+    def __getattribute__(self, name):
+        raise RuntimeError("do not look")
+
+
+class SecretEnum(enum.Enum):
+    A = 1
+
+    def __repr__(self):
+        raise RuntimeError("do not print")
+
+
+@pytest.mark.parametrize(
+    "make", [Raises, lambda: SecretEnum.A, lambda: list(range(300_000))], ids=["attribute", "repr", "long"]
+)
+def test_what_raises_or_is_too_long_is_like_nothing(make):
+    assert call_signature(Net(), (X, make()), {}) is None
