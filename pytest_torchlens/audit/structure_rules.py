@@ -223,7 +223,7 @@ def frozen_parameters(subject: Subject) -> Iterator[AuditPlace]:
 def unreached_parameters(subject: Subject) -> Iterator[AuditPlace]:
     """Find the first reads of trainable parameters that no gradient from the outputs can reach."""
     left = set(subject.facts.trainable if subject.facts else ())
-    reached = _reached(subject)
+    reached = _labels_with_gradient(subject)
     names = {name for op in subject.history.operations if op.label in reached for name in op.parent_param_addresses}
     left -= names
     for op in subject.calls:
@@ -233,7 +233,7 @@ def unreached_parameters(subject: Subject) -> Iterator[AuditPlace]:
             left.difference_update(cut)
 
 
-def _reached(subject: Subject) -> set[str]:
+def _labels_with_gradient(subject: Subject) -> set[str]:
     """Return the labels of the operations that a gradient of an output reaches."""
     outputs = [op for op in subject.history.operations if op.is_output_layer]
     is_followed = any(op.gradfunc_name for op in subject.calls)

@@ -18,7 +18,7 @@ from pytest_torchlens.records import Finding
 from pytest_torchlens.records import align
 from pytest_torchlens.records.alignment import common_places
 
-_SHOWN = 3
+_MOST_NAMES = 3
 _PAIR = 2
 _NOT_ASKED = "never asked"
 _COMMUTATIVE = frozenset(
@@ -189,7 +189,7 @@ def _unread_weights(snapshot: Snapshot) -> dict[str, object]:
 
 
 def _few(names: set[str]) -> str:
-    first = sorted(names)[:_SHOWN]
+    first = sorted(names)[:_MOST_NAMES]
     return ", ".join(first) + (f" and {len(names) - len(first)} more" if len(names) > len(first) else "")
 
 
@@ -358,6 +358,6 @@ def _finding(step: Step, message: str) -> Finding:
 
 
 def _list_text(steps: list[Step]) -> str:
-    if len(steps) > _SHOWN:
+    if len(steps) > _MOST_NAMES:
         return f"{steps[0].id} to {steps[-1].id} ({len(steps)} operations)"
     return ", ".join(f"{step.id}({', '.join(step.arguments)})"[:120] for step in steps)

@@ -157,7 +157,7 @@ def _growth(aligned: StepAlignment, judgements: list[Judgement], findings: list[
     if first is None:
         return
     places = [place for place, both in enumerate(aligned.steps) if both.step.id == first.operation]
-    reached = _reached(aligned, judgements, places[0]) if places else []
+    reached = _affected_steps(aligned, judgements, places[0]) if places else []
     way = [place for place in reached if judgements[place].error is not None]
     gaps = max(len(way) - 1, 1)
     for place in dict.fromkeys(way[round(i * gaps / (_GROWTH - 1))] for i in range(_GROWTH) if len(way) > 1):
@@ -166,7 +166,7 @@ def _growth(aligned: StepAlignment, judgements: list[Judgement], findings: list[
             yield Growth(operation=aligned.steps[place].step.id, error=error.largest, nrms=error.nrms)
 
 
-def _reached(aligned: StepAlignment, judgements: list[Judgement], start: int) -> list[int]:
+def _affected_steps(aligned: StepAlignment, judgements: list[Judgement], start: int) -> list[int]:
     reached = {start}
     for place, both in enumerate(aligned.steps):
         if reached & set(both.parents) and not judgements[place].same:

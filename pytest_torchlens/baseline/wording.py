@@ -13,7 +13,7 @@ from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
 
-_SHOWN = 4
+_MOST_NAMES = 4
 _LARGEST_GROUPS = 8
 
 
@@ -33,10 +33,10 @@ def comparison_text(comparison: Comparison, name: str, key: str = "", options: s
     """
     lines = [f"{name}: {headline(comparison)}"]
     lines += [f"  environment: {'; '.join(comparison.axes)}"] if comparison.axes else []
-    for finding in comparison.findings[:_SHOWN]:
+    for finding in comparison.findings[:_MOST_NAMES]:
         lines += ["", *(f"  {line}" for line in _finding(finding))]
-    if len(comparison.findings) > _SHOWN:
-        lines.append(f"  and {len(comparison.findings) - _SHOWN} more that begin elsewhere")
+    if len(comparison.findings) > _MOST_NAMES:
+        lines.append(f"  and {len(comparison.findings) - _MOST_NAMES} more that begin elsewhere")
     if comparison.growth:
         lines += ["", "  how it grows:", *(f"    {line}" for line in _growth(comparison).splitlines())]
     lines += [f"  note: {note}" for note in comparison.notes]
@@ -50,10 +50,10 @@ def headline(comparison: Comparison) -> str:
         return "new: it has no baseline yet"
     first = comparison.first
     where = f" at {first.operation}" if first is not None and first.operation else ""
-    return f"{comparison.verdict.value}{where}; {_reached(comparison.counts)}"
+    return f"{comparison.verdict.value}{where}; {_extent_text(comparison.counts)}"
 
 
-def _reached(counts: dict[str, int]) -> str:
+def _extent_text(counts: dict[str, int]) -> str:
     total = sum(counts.values())
     uncompared = counts.get(Change.ENVIRONMENT.value, 0)
     if differing := total - uncompared - counts.get(Change.IDENTICAL.value, 0):
@@ -146,5 +146,5 @@ def _causes(every: list[tuple[str, Comparison]]) -> Iterator[str]:
 
 
 def _names(names: list[str]) -> str:
-    listed = ", ".join(names[:_SHOWN])
-    return listed if len(names) <= _SHOWN else f"{listed} and {len(names) - _SHOWN} more models"
+    listed = ", ".join(names[:_MOST_NAMES])
+    return listed if len(names) <= _MOST_NAMES else f"{listed} and {len(names) - _MOST_NAMES} more models"

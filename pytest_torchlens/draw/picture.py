@@ -225,7 +225,7 @@ class _Composer:
 
     def runs(self) -> dict[str, Path]:
         """Return the calls that each drawn call represents, under their shown names."""
-        return {self._shown(first): tuple(map(self._shown, run)) for first, run in self.repeats.runs.items()}
+        return {self._call_label(first): tuple(map(self._call_label, run)) for first, run in self.repeats.runs.items()}
 
     def _owners(self, nodes: list[DrawnNode]) -> dict[str, DrawnNode]:
         return {op.label: node for node in nodes for op in node.operations}
@@ -256,10 +256,10 @@ class _Composer:
 
     def _id(self, op: Operation) -> str:
         if call := self._module_call(op.label):
-            return module_id(self._shown(call))
+            return module_id(self._call_label(call))
         return layer_id(op) if self.options.is_rolled else node_id(op)
 
-    def _shown(self, call: str) -> str:
+    def _call_label(self, call: str) -> str:
         """Return a call's shown name: only the address if passes are drawn as one."""
         return address_of(call, self.addresses) if self.options.is_rolled else call
 
@@ -269,8 +269,8 @@ class _Composer:
         path = self.around.paths[first.label]
         if call:
             passes = self.passes.get(address_of(call, self.addresses), 1) if self.options.is_rolled else 1
-            boxes = map(self._shown, path[: path.index(call)])
-            return DrawnNode(key, operations, tuple(boxes), self._shown(call), passes)
-        boxes = map(self._shown, self.around.boxes_around(first.label))
+            boxes = map(self._call_label, path[: path.index(call)])
+            return DrawnNode(key, operations, tuple(boxes), self._call_label(call), passes)
+        boxes = map(self._call_label, self.around.boxes_around(first.label))
         passes = self.layers[first.layer_label] if self.options.is_rolled else 1
         return DrawnNode(key, operations, tuple(boxes), None, passes, first.label in self.stubs)

@@ -207,9 +207,9 @@ class _Row:
         """Return the reads of the blocks of one round, relative to the round."""
         begin = start + number * period
         labels = [label for block in self.blocks[begin : begin + period] for label in block.reads]
-        return [self._seen(label, start, period, number) for label in labels]
+        return [self._relative_read(label, start, period, number) for label in labels]
 
-    def _seen(self, label: str, start: int, period: int, number: int) -> _Read:
+    def _relative_read(self, label: str, start: int, period: int, number: int) -> _Read:
         block, place = self.places.get(label, (-1, -1))
         back, which = divmod(block - start, period)
         return label if block < start else (number - back, which, place)

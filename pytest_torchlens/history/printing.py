@@ -147,7 +147,7 @@ def crop_of(op: LoggedOperation) -> str:
 _COLUMNS = ("", "Layer", "Shape", "Type", "Size", "Module", "Parameters", "Parents", "Time (ms)", "Source")
 _OPEN_UP_TO = 50
 _MOST_ROWS = 500
-_LEFT = "text-align:left;vertical-align:top"
+_ALIGNED_LEFT = "text-align:left;vertical-align:top"
 
 
 def of_history(record: HistoryRecord, operations: list[LoggedOperation]) -> str:
@@ -175,7 +175,7 @@ def of_layer(layer: Layer) -> str:
 
 
 def _of_one(title: str, facts: Facts, below: str) -> str:
-    rows = "".join(f'<tr><th style="{_LEFT}">{escape(name)}</th>{_cell(text)}</tr>' for name, text in facts)
+    rows = "".join(f'<tr><th style="{_ALIGNED_LEFT}">{escape(name)}</th>{_cell(text)}</tr>' for name, text in facts)
     return f"<div><strong>{escape(title)}</strong><table><tbody>{rows}</tbody></table>{below}</div>"
 
 
@@ -200,7 +200,7 @@ def _module(module: ModuleRecord, by_address: dict[str, ModuleRecord]) -> str:
 
 
 def _table(operations: Iterable[Operation]) -> str:
-    head = "".join(f'<th style="{_LEFT}">{name}</th>' for name in _COLUMNS)
+    head = "".join(f'<th style="{_ALIGNED_LEFT}">{name}</th>' for name in _COLUMNS)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_row, operations))}</tbody></table>"
 
 
@@ -221,7 +221,7 @@ def _row(op: Operation) -> str:
 
 
 def _cell(text: str) -> str:
-    return f'<td style="{_LEFT}">{escape(text)}</td>'
+    return f'<td style="{_ALIGNED_LEFT}">{escape(text)}</td>'
 
 
 _WIDTH = 100

@@ -42,7 +42,7 @@ Costs = dict[str, tuple[Any, ...]]
 _FLOPS = (
     "PyTorch's formulas (torch.utils.flop_counter), and ours for fused kernels, over the replay; multiply-add is two"
 )
-_MOVED = "each tensor argument read once and whole, each result written once; a view moves nothing"
+_BYTES_MOVED = "each tensor argument read once and whole, each result written once; a view moves nothing"
 _LIVE = "storages alive in a recorded pass, each until Python let go of it; no parameters, buffers, inputs, workspaces"
 _NEEDED = "storages of the replay, each up to its last use"
 _OTHERWISE = "the model ran other operations the second time"
@@ -135,7 +135,7 @@ class _Pass:
         flops = self._if_replayable("operation_flops", _FLOPS, partial(count, self._recording)) or ()
         measure_bytes = partial(needed_and_moved, self._recording)
         needed, moved = self._if_replayable("needed_peak_bytes", _NEEDED, measure_bytes) or ((), ())
-        self._methods["operation_bytes_moved"] = _MOVED if moved else self._methods["needed_peak_bytes"]
+        self._methods["operation_bytes_moved"] = _BYTES_MOVED if moved else self._methods["needed_peak_bytes"]
         labels = tuple(self._history.label(number) for number in range(len(self._recording.calls)))
         times = self._times(passes)
         costs = {"seconds": times["operation_seconds"], "flops": flops, "bytes_moved": moved}

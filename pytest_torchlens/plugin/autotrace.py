@@ -317,7 +317,7 @@ class AutotraceSummary:
             terminalreporter.write_line(line)
 
     def _calls(self) -> Iterator[tuple[str, TracedCall]]:
-        return ((nodeid, call) for (nodeid, _), test in self._tests.items() for call in test.found)
+        return ((nodeid, call) for (nodeid, _), test in self._tests.items() for call in test.results)
 
     def _counts(self) -> str:
         """Return in one line how many calls there were, and what is known of them; the numbers add up."""
@@ -404,7 +404,7 @@ def has_failed(call: TracedCall) -> bool:
 def failure_of(test: TracedTest, fail_on: Conditions) -> str:
     """Return one line for each failed verdict, and for what `fail_on` fails; ``""`` if there is none."""
     failing = {Status.FAILED, Status.UNPROVEN} if fail_on.has("unproven") else {Status.FAILED}
-    calls = [(call.model, call.verdict) for call in test.found if call.verdict is not None]
+    calls = [(call.model, call.verdict) for call in test.results if call.verdict is not None]
     lines = [f"lens: {model}: validation {verdict.words}" for model, verdict in calls if verdict.status in failing]
     if fail_on.has("unvalidated"):
         lines += [f"lens: {_many(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()]
@@ -414,7 +414,7 @@ def failure_of(test: TracedTest, fail_on: Conditions) -> str:
 def report_section(test: TracedTest) -> str:
     """Return the section of a test's report: failed verdicts, parts that were not checked, and internal errors."""
     lines: list[str] = []
-    for call in test.found:
+    for call in test.results:
         if has_failed(call):
             lines += [f"{call.model}: validation failed", *_failed_parts(call)]
         elif call.verdict is not None:

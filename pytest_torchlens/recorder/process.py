@@ -93,7 +93,7 @@ class RecorderProcess:
             message = {"do": "frame", "item": item, "shape": list(values.shape)} | fields
             self._send_waiting()
             if self._has_room():
-                self._put(message, values)
+                self._write_slot(message, values)
             elif self.options.policy == "coalesce":
                 self.counts[item].coalesced += item in self._waiting_frames
                 self._waiting_frames[item] = (message, values.float().clone())
@@ -198,7 +198,7 @@ class RecorderProcess:
             self._wait_for_end()
             raise self._error() from None
 
-    def _put(self, message: dict[str, Any], values: torch.Tensor) -> None:
+    def _write_slot(self, message: dict[str, Any], values: torch.Tensor) -> None:
         slot = torch.from_numpy(self._ring.next_slot())
         slot[: values.numel()].view(values.shape).copy_(values)
         self._send(slot=self._ring.fill(), **message)
@@ -226,7 +226,7 @@ class RecorderProcess:
     def _send_waiting(self) -> None:
         while self._waiting_frames and self._ring.num_free > RESERVED_SLOTS:
             item = next(iter(self._waiting_frames))
-            self._put(*self._waiting_frames.pop(item))
+            self._write_slot(*self._waiting_frames.pop(item))
 
     def _drain(self, deadline: float) -> None:
         while self._waiting_frames or self._pending_rows:
@@ -268,7 +268,7 @@ class RecorderProcess:
         return RecorderError(f"the recorder's process {self.pid} {how}\n{output}".strip())
 
     def _count_written(self) -> None:
-        written = _written(self.options.folder, self.number)
+        written = _frames_written(self.options.folder, self.number)
         for item, counts in self.counts.items():
             counts.written = written.get(item, 0)
             counts.dropped = counts.seen - counts.coalesced - counts.written
@@ -296,7 +296,7 @@ class Counts:
     coalesced: int = 0
 
 
-def _written(folder: Path | None, number: int) -> dict[int, int]:
+def _frames_written(folder: Path | None, number: int) -> dict[int, int]:
     try:
         report = json.loads((Path(str(folder)) / f"recording-{number}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -211,10 +211,10 @@ class TracedCall:
     model
         Class name.
     verdict
-        None if validation did not finish: `trouble` or `left_off` says why.
+        None if validation did not finish: `trouble` or `stop_reason` says why.
     trouble
         The traceback of an error in pytest-torchlens.
-    left_off
+    stop_reason
         The limit that the call exceeded.
     operations
         Number of recorded operations.
@@ -225,7 +225,7 @@ class TracedCall:
     model: str
     verdict: Verdict | None = None
     trouble: str = ""
-    left_off: str = ""
+    stop_reason: str = ""
     operations: int = 0
     seconds: float = 0.0
 
@@ -238,15 +238,17 @@ class TracedTest:
     """Number of these calls."""
     known: int = 0
     """Calls whose structure and inputs were validated before."""
-    passed_over: dict[str, int] = field(default_factory=dict)
+    skip_reasons: dict[str, int] = field(default_factory=dict)
     """Calls that were not recorded, by reason."""
-    found: tuple[TracedCall, ...] = ()
+    results: tuple[TracedCall, ...] = ()
     seconds: float = 0.0
     """Time of recording and validating, and of finding which calls are known."""
 
     @property
     def left_out(self) -> dict[str, int]:
         """Number of calls that have no verdict and are like none that has, by reason."""
-        reasons = Counter(self.passed_over)
-        reasons.update(call.left_off or "an error of pytest-torchlens" for call in self.found if call.verdict is None)
+        reasons = Counter(self.skip_reasons)
+        reasons.update(
+            call.stop_reason or "an error of pytest-torchlens" for call in self.results if call.verdict is None
+        )
         return dict(reasons)

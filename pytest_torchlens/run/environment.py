@@ -14,7 +14,7 @@ from pytest_torchlens.baseline.environments import class_of
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import nearest
 
-KNOWN = ("cpu", "cuda", "mps", "xpu")
+DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def check_device(name: str) -> torch.device:
@@ -28,7 +28,7 @@ def check_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"expected a device, got {name!r}; {nearest(name.partition(':')[0], KNOWN)}") from None
+        raise ValueError(f"expected a device, got {name!r}; {nearest(name.partition(':')[0], DEVICES)}") from None
     if device.type == "meta":
         raise ValueError("expected a device such as cpu or cuda, got 'meta', whose tensors have no values")
     try:

@@ -187,7 +187,7 @@ class Autotrace:
         self._calls = self._alike = 0
         self._passed_over: Counter[str] = Counter()
         self._digests, self._cpu_seconds = self._ended if goes_on else (set[str](), 0.0)
-        self._found: list[TracedCall] = []
+        self._results: list[TracedCall] = []
         self._seconds = 0.0
         self.histories: list[tuple[str, HistoryRecord, Verdict]] = []
         """Class name, record and verdict of each validated call, if the plan keeps them."""
@@ -197,8 +197,8 @@ class Autotrace:
         return TracedTest(
             calls=self._calls,
             known=self._alike,
-            passed_over=dict(self._passed_over),
-            found=tuple(self._found),
+            skip_reasons=dict(self._passed_over),
+            results=tuple(self._results),
             seconds=self._seconds,
         )
 
@@ -284,11 +284,11 @@ class Autotrace:
             self._note(history.model_name, self._validated(history, self._deadline()), start)
 
     def _note(self, model: str, found: TracedCall, start: float) -> None:
-        self._found.append(replace(found, model=model, seconds=perf_counter() - start))
+        self._results.append(replace(found, model=model, seconds=perf_counter() - start))
 
     def _judge(self, guarded: GuardedResult, until: float) -> TracedCall:
         if guarded.recording is None:
-            return TracedCall(model="", left_off=guarded.stop_reason, trouble=guarded.fault)
+            return TracedCall(model="", stop_reason=guarded.stop_reason, trouble=guarded.fault)
         try:
             history = ModelHistory(guarded.recording, TraceOptions(layers_to_save=None))
         except Exception:  # noqa: BLE001 - an error of ours is reported, not raised

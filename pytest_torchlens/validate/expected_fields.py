@@ -216,7 +216,7 @@ def _texts(arguments: Any, given: tuple[str, ...]) -> tuple[str, ...]:
             continue
         former = given[len(found)] if len(found) < len(given) else ""
         if _is_plain(arg, [_FEW]):
-            found.append(f"{name}={substitute(arg, _shown)!r}"[:_LONGEST])
+            found.append(f"{name}={substitute(arg, _leaf_text)!r}"[:_LONGEST])
         else:
             found.append(former if former.startswith(f"{name}=") else f"{name}=…")
     return tuple(found)
@@ -230,7 +230,7 @@ class _ShownAsTilde:
 _TILDE = _ShownAsTilde()
 
 
-def _shown(leaf: Any) -> Any:
+def _leaf_text(leaf: Any) -> Any:
     return _TILDE if isinstance(leaf, Value | Aliased) else leaf
 
 

@@ -71,10 +71,10 @@ class _Relatives:
     def __init__(self, operations: list[ExpectedOperation]) -> None:
         self._operations = operations
         self._place = {id(one): number for number, one in enumerate(operations)}
-        self._origins = self._reached(operations, _parents, lambda one: not one.parents)
-        self._ends = self._reached(reversed(operations), _children, lambda one: one.kind == "output")
+        self._origins = self._reachable(operations, _parents, lambda one: not one.parents)
+        self._ends = self._reachable(reversed(operations), _children, lambda one: one.kind == "output")
 
-    def _reached(
+    def _reachable(
         self, order: Iterable[ExpectedOperation], before: _Neighbours, counts: Callable[[ExpectedOperation], bool]
     ) -> dict[int, frozenset[int]]:
         found: dict[int, frozenset[int]] = {}

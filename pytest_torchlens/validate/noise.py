@@ -18,9 +18,9 @@ from pytest_torchlens.capture.values import PLAIN
 _SMALLEST = 127  # the largest number of the smallest integers
 _NAMES_OF_STORED = """bits8 bits16 bits1x8 bits2x4 bits4x2 bcomplex32 float4_e2m1fn_x2
 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7""".split()
-_STORED = frozenset(getattr(torch, name) for name in _NAMES_OF_STORED if hasattr(torch, name))
+_STORAGE_DTYPES = frozenset(getattr(torch, name) for name in _NAMES_OF_STORED if hasattr(torch, name))
 """Dtypes that PyTorch stores and casts, but does not compute with."""
-_WITHOUT_ORDER = _STORED | {torch.bool}
+_WITHOUT_ORDER = _STORAGE_DTYPES | {torch.bool}
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
     torch.sparse_bsr: ("crow_indices", "col_indices"),
@@ -51,7 +51,7 @@ class Noise:
             yield from _of_another_kind(tensor)
         elif not tensor.numel():
             return
-        elif tensor.dtype in _STORED:
+        elif tensor.dtype in _STORAGE_DTYPES:
             yield tensor.view(torch.uint8).bitwise_not().view(tensor.dtype)
         elif tensor.dtype is torch.bool:
             yield from (tensor.logical_not(), torch.zeros_like(tensor), torch.ones_like(tensor))
@@ -76,7 +76,7 @@ class Noise:
     @torch.no_grad()
     def not_finite(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield NaN and infinities, for floats."""
-        if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _STORED:
+        if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _STORAGE_DTYPES:
             return
         if tensor.is_floating_point() or tensor.is_complex():
             for number in (float("nan"), float("inf"), float("-inf")):
@@ -85,7 +85,7 @@ class Noise:
     @torch.no_grad()
     def instead(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield values that do not hide another argument: different and not zero; positive; zero; three."""
-        if is_dense(tensor) and tensor.is_floating_point() and tensor.numel() and tensor.dtype not in _STORED:
+        if is_dense(tensor) and tensor.is_floating_point() and tensor.numel() and tensor.dtype not in _STORAGE_DTYPES:
             finite = torch.nan_to_num(tensor, nan=1.0, posinf=1.0, neginf=-1.0)
             yield _laid_out_like(tensor, self._table(tensor) * torch.where(finite == 0, 1, finite))
             yield _laid_out_like(tensor, self._table(tensor))

@@ -84,7 +84,7 @@ class RecordCheck:
         number_operations(graph.operations, record.operations)
         mark_conditions(self._recording, graph, record.escapes)
         yield from ((one.label, problem) for one, problem in misjoined(graph.operations))
-        listed, saved = self._saved(graph.operations)
+        listed, saved = self._numbered_and_saved(graph.operations)
         fields = ExpectedFields(self._recording, graph, saved)
         yield from self._operations(record, graph, listed, fields)
         yield from escape_faults(self._recording, graph, record.escapes, fields.lines)
@@ -119,7 +119,7 @@ class RecordCheck:
         last = given[min(len(given), len(expected)) - 1].label if given else self._recording.model_name
         return last, f"the history has {len(given)} operations, the recording gives {len(expected)}"
 
-    def _saved(self, operations: list[ExpectedOperation]) -> tuple[list[ExpectedOperation], set[int]]:
+    def _numbered_and_saved(self, operations: list[ExpectedOperation]) -> tuple[list[ExpectedOperation], set[int]]:
         """Return the operations that places count over, and the `id` of each that is saved."""
         options = self._history._options
         numbered = [one for one in operations if one.is_numbered]

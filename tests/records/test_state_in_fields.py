@@ -64,7 +64,7 @@ def test_what_was_not_checked():
 
     part = PartVerdict(name="completeness", status=Status.PASSED, unchecked=("a constant",), notes=("a note",))
     call = TracedCall(model="M", verdict=Verdict(status=Status.PASSED, parts=(part,)))
-    assert report_section(TracedTest(found=(call,))) == "M: not checked: a constant"
+    assert report_section(TracedTest(results=(call,))) == "M: not checked: a constant"
 
 
 def test_an_older_report_has_the_defaults():

@@ -49,7 +49,7 @@ def test_training_is_bit_for_bit_what_it_is_without():
     result, found = traced(train)
     assert_equal(result, plain)
     assert (found.calls, found.known) == (3, 2)
-    (call,) = found.found
+    (call,) = found.results
     assert call.model == "SmallConvNet"
     assert call.verdict.status is Status.PASSED
     parts = {part.name: part for part in call.verdict.parts}
@@ -65,7 +65,7 @@ def test_forward_is_called_once():
     model.register_forward_hook(lambda *_: calls.append("hook"))
     _, found = traced(lambda: model(X))
     assert calls == [1, "hook"]
-    assert found.found[0].verdict
+    assert found.results[0].verdict
 
 
 def test_all_calls_or_one_of_a_kind():
@@ -81,21 +81,21 @@ def test_all_calls_or_one_of_a_kind():
             model(X)
 
     _, found = traced(test)
-    assert (found.calls, found.known, len(found.found)) == (8, 3, 5)
+    assert (found.calls, found.known, len(found.results)) == (8, 3, 5)
     _, found = traced(test, every=True)
-    assert (found.calls, found.known, len(found.found)) == (8, 0, 8)
+    assert (found.calls, found.known, len(found.results)) == (8, 0, 8)
 
 
 def test_what_one_test_validated_another_does_not_but_a_rerun_does():
     autotrace = Autotrace()
-    counts = [len(traced(lambda: nn.ReLU()(X), autotrace, name)[1].found) for name in ("a", "b", "a", "a")]
+    counts = [len(traced(lambda: nn.ReLU()(X), autotrace, name)[1].results) for name in ("a", "b", "a", "a")]
     assert counts == [1, 0, 1, 1]
 
 
 def test_numbers_and_words_among_the_inputs_make_a_difference():
     model = Function(lambda x, n, word: x * n)
     _, found = traced(lambda: [model(X, *rest) for rest in ((1, "a"), (2, "a"), (0.5, "a"), (2, "b"))])
-    assert (found.known, len(found.found)) == (0, 4)
+    assert (found.known, len(found.results)) == (0, 4)
 
 
 def hidden(x):
@@ -106,7 +106,7 @@ def hidden(x):
 def test_a_graph_that_does_not_hold_is_found_and_the_result_is_the_true_one():
     result, found = traced(lambda: Function(hidden)(X))
     assert_equal(result, X.cos())
-    verdict = found.found[0].verdict
+    verdict = found.results[0].verdict
     assert verdict.status is Status.FAILED
     assert [failure.operation for failure in verdict.part("completeness").failures] == ["aten::cos"]
 
@@ -118,7 +118,7 @@ def test_a_hidden_write_is_found():
             y.add_(1)
         return y + 0
 
-    verdict = traced(lambda: Function(forward)(X))[1].found[0].verdict
+    verdict = traced(lambda: Function(forward)(X))[1].results[0].verdict
     assert [part.name for part in verdict.parts if part.status is Status.FAILED] == ["replay", "completeness"]
     assert verdict.part("replay").failures[0].operation == "add_1_2"
 
@@ -147,8 +147,8 @@ def test_what_forward_raises_is_raised_as_it_is(forward):
     error, found = traced(test)
     assert (type(error), str(error)) == (plain.type, str(plain.value))
     assert error.__cause__ is None
-    assert found.passed_over == {"it raised": 1}
-    assert found.found == ()
+    assert found.skip_reasons == {"it raised": 1}
+    assert found.results == ()
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, pytest.skip.Exception, SystemExit])
@@ -163,7 +163,7 @@ def test_nothing_stays_on_after_what_is_no_error(stop):
         Function(forward)(X)
     assert nn.Module.__call__ is CALL
     assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
-    assert autotrace.result().passed_over == {"it raised": 1}
+    assert autotrace.result().skip_reasons == {"it raised": 1}
 
 
 def test_a_test_may_replace_module_calls_itself(monkeypatch):
@@ -184,7 +184,7 @@ def test_a_test_may_replace_module_calls_itself(monkeypatch):
         assert nn.Module.__call__ is before
     assert nn.Module.__call__ is CALL
     assert seen == [nn.Sequential, nn.ReLU]
-    assert autotrace.result().found[0].verdict
+    assert autotrace.result().results[0].verdict
 
 
 class Averaging(nn.Module):
@@ -204,7 +204,7 @@ class Averaging(nn.Module):
 def test_a_buffer_may_be_replaced():
     model = Averaging()
     _, found = traced(lambda: [model(X), model(X)], every=True)
-    assert [call.verdict.status for call in found.found] == [Status.PASSED, Status.PASSED]
+    assert [call.verdict.status for call in found.results] == [Status.PASSED, Status.PASSED]
     assert model.seen == 2
     torch.testing.assert_close(model.mean, X.mean(0) * 0.19)
 
@@ -213,8 +213,8 @@ def test_a_buffer_may_be_replaced():
 def test_lazy_modules_are_validated_from_the_second_call():
     model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
     _, found = traced(lambda: [model(X), model(X)])
-    assert found.passed_over == {"it has yet to make its parameters": 1}
-    assert found.found[0].verdict.status is Status.PASSED
+    assert found.skip_reasons == {"it has yet to make its parameters": 1}
+    assert found.results[0].verdict.status is Status.PASSED
 
 
 class Checked(nn.Module):
@@ -232,8 +232,8 @@ def test_a_call_that_raised_is_like_no_other():
         return model(X), model(X)
 
     _, found = traced(calls)
-    assert (found.calls, found.known, found.passed_over) == (3, 1, {"it raised": 1})
-    assert [call.verdict.status for call in found.found] == [Status.PASSED]
+    assert (found.calls, found.known, found.skip_reasons) == (3, 1, {"it raised": 1})
+    assert [call.verdict.status for call in found.results] == [Status.PASSED]
 
 
 def test_a_call_without_a_verdict_is_like_no_other(monkeypatch):
@@ -245,11 +245,11 @@ def test_a_call_without_a_verdict_is_like_no_other(monkeypatch):
         patched.setattr("pytest_torchlens.run.module_calls.ModelHistory", breaks)
         result, found = traced(lambda: [model(X), model(X)])
     assert torch.equal(result[0], X.relu())
-    assert (found.calls, found.known, len(found.found)) == (2, 0, 2)
+    assert (found.calls, found.known, len(found.results)) == (2, 0, 2)
     assert found.left_out == {"an error of pytest-torchlens": 2}
 
 
 def test_a_call_whose_verdict_a_limit_cut_short_is_like_no_other():
     model = nn.Linear(4, 4)
     _, found = traced(lambda: [model(X), model(X)], nbytes=0)
-    assert (found.known, [call.verdict.status for call in found.found]) == (0, [Status.UNPROVEN] * 2)
+    assert (found.known, [call.verdict.status for call in found.results]) == (0, [Status.UNPROVEN] * 2)

@@ -60,8 +60,8 @@ def test_a_scripted_child_is_one_operation_that_is_not_replayed(make):
     plain = model(X)
     result, found = traced(lambda: model(X))
     assert_equal(result, plain)
-    assert found.passed_over == {}
-    (call,) = found.found
+    assert found.skip_reasons == {}
+    (call,) = found.results
     assert (call.operations, call.trouble, call.verdict.status) == (3, "", Status.UNPROVEN)
     assert call.verdict.part("replay").reason == "Sequential runs code of its own that would run again"
     assert call.verdict.part("invariants").status is Status.PASSED
@@ -75,7 +75,7 @@ def test_an_exported_child_is_looked_into():
     plain = model(X)
     result, found = traced(lambda: model(X))
     assert_equal(result, plain)
-    assert [(call.operations, call.verdict.status) for call in found.found] == [(4, Status.PASSED)]
+    assert [(call.operations, call.verdict.status) for call in found.results] == [(4, Status.PASSED)]
 
 
 @pytest.mark.parametrize("make", [compiled, compiled_in_place])
@@ -85,7 +85,7 @@ def test_a_model_with_a_compiled_child_is_left_alone(make):
     plain = model(X)
     result, found = traced(lambda: model(X))
     assert_equal(result, plain)
-    assert (found.passed_over, found.found) == ({"a module of it is compiled": 1}, ())
+    assert (found.skip_reasons, found.results) == ({"a module of it is compiled": 1}, ())
 
 
 @pytest.mark.parametrize("make", [scripted, jit_traced, frozen, compiled, compiled_in_place])
@@ -95,13 +95,13 @@ def test_a_model_that_is_scripted_or_compiled_as_a_whole_is_left_alone(make):
     plain = model(X)
     result, found = traced(lambda: model(X))
     assert_equal(result, plain)
-    assert (found.passed_over, found.found) == ({"it is compiled or scripted": 1}, ())
+    assert (found.skip_reasons, found.results) == ({"it is compiled or scripted": 1}, ())
 
 
 def test_children_of_other_code_are_not_alike():
     models = [Around(scripted(inner(activation))) for activation in (nn.ReLU, nn.Tanh)]
     _, found = traced(lambda: [model(X) for model in models * 2])
-    assert (found.known, [call.operations for call in found.found]) == (2, [3, 3])
+    assert (found.known, [call.operations for call in found.results]) == (2, [3, 3])
 
 
 def test_a_scripted_child_trains_as_it_does():
@@ -115,5 +115,5 @@ def test_a_scripted_child_trains_as_it_does():
     plain = train()
     result, found = traced(train)
     assert_equal(result, plain)
-    assert found.found[0].verdict.status is Status.UNPROVEN
-    assert found.found[0].verdict.part("invariants").status is Status.PASSED
+    assert found.results[0].verdict.status is Status.UNPROVEN
+    assert found.results[0].verdict.part("invariants").status is Status.PASSED

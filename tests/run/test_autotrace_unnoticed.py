@@ -55,14 +55,14 @@ def test_modes_of_the_test_hear_of_what_they_would_hear(mode):
     plain = test()
     result, found = traced(test)
     assert result == plain
-    assert found.found[0].verdict
+    assert found.results[0].verdict
 
 
 def traced_under_hooks(found):
     """Whether the first call, under hooks on saved tensors, was validated; PyTorch before 2.9 does not allow that."""
     if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
-        return bool(found.found[0].verdict)
-    return "hooks on saved tensors are set, which this PyTorch cannot take aside" in found.passed_over
+        return bool(found.results[0].verdict)
+    return "hooks on saved tensors are set, which this PyTorch cannot take aside" in found.skip_reasons
 
 
 def test_hooks_on_saved_tensors_hear_of_what_they_would_hear():
@@ -91,7 +91,7 @@ def test_checkpointed_modules_backward_as_they_do():
     result, found = traced(test)
     assert_equal(result, plain)
     assert traced_under_hooks(found)
-    assert "it was made in backward" in found.passed_over
+    assert "it was made in backward" in found.skip_reasons
 
 
 def test_warnings_are_given_once():
@@ -132,7 +132,7 @@ def test_compiled_modules_are_left_alone():
 
     result, found = traced(test)
     assert result == ((3, 2), (3, 2))
-    assert found.passed_over == {"it is compiled or scripted": 1}
+    assert found.skip_reasons == {"it is compiled or scripted": 1}
 
 
 def cos_and_one(x):
@@ -170,7 +170,7 @@ def test_compiled_functions_are_compiled_and_called(make):
     for _ in range(2):
         result, found = traced(lambda: Function(forward)(X))
         assert_equal(result, plain)
-        assert [call.left_off for call in found.found] == ["it runs compiled functions"]
+        assert [call.stop_reason for call in found.results] == ["it runs compiled functions"]
         assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
         assert not is_in_torch_dispatch_mode()
 
@@ -182,7 +182,7 @@ def test_a_forward_that_records_a_model_itself_does_so():
 
     result, found = traced(lambda: Function(forward)(X))
     assert_equal(result, X)
-    assert [call.left_off for call in found.found] == ["it records a model itself"]
+    assert [call.stop_reason for call in found.results] == ["it records a model itself"]
     assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
 
 
@@ -213,8 +213,8 @@ LEFT_ALONE = {
 def test_left_alone(use, reason):
     result, found = traced(lambda: use(nn.Sequential(nn.Linear(4, 2), nn.ReLU())))
     assert not isinstance(result, Exception), result
-    assert found.found == ()
-    assert set(found.passed_over) <= {reason, "its tensors are fake"}
+    assert found.results == ()
+    assert set(found.skip_reasons) <= {reason, "its tensors are fake"}
 
 
 def test_other_threads_are_left_alone():
@@ -236,7 +236,7 @@ def test_threads_of_forward_are_recorded():
 
     result, found = traced(lambda: Function(forward)(X))
     assert_equal(result, X * 2 + 1)
-    assert (found.found[0].operations, found.found[0].verdict.status) == (2, Status.PASSED)
+    assert (found.results[0].operations, found.results[0].verdict.status) == (2, Status.PASSED)
 
 
 class Mocked(torch.Tensor):
@@ -257,7 +257,7 @@ def test_code_of_the_tests_own_does_not_run_again():
     plain = test()
     result, found = traced(test)
     assert result == plain
-    verdict = found.found[0].verdict
+    verdict = found.results[0].verdict
     assert verdict.status is Status.UNPROVEN
     assert verdict.part("replay").status is Status.NOT_RUN
     assert verdict.part("replay").reason == "operations on a Mocked run code of its own that would run again"
@@ -265,18 +265,18 @@ def test_code_of_the_tests_own_does_not_run_again():
     mapped = torch.vmap(lambda row: counted.append(1) or row * 2)
     _, found = traced(lambda: Function(mapped)(X))
     assert counted == [1]
-    assert found.found[0].verdict.status is Status.UNPROVEN
-    assert found.found[0].verdict.part("invariants").status is Status.PASSED
+    assert found.results[0].verdict.status is Status.UNPROVEN
+    assert found.results[0].verdict.part("invariants").status is Status.PASSED
 
 
 def test_time_and_memory_are_bounded():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     _, found = traced(lambda: model(X), seconds=0.0)
-    assert found.passed_over == {"the time for this test was up": 1}
+    assert found.skip_reasons == {"the time for this test was up": 1}
     _, found = traced(lambda: model(X), seconds=1e-9)
-    assert found.passed_over == {"the time for this test was up": 1} or found.found[0].left_off
+    assert found.skip_reasons == {"the time for this test was up": 1} or found.results[0].stop_reason
     _, found = traced(lambda: model(X), nbytes=10)
-    verdict = found.found[0].verdict
+    verdict = found.results[0].verdict
     assert verdict.status is Status.UNPROVEN
     assert verdict.part("replay").reason.startswith("the replay would hold about 96 B")
 
@@ -291,7 +291,7 @@ def test_many_calls_are_not_held(monkeypatch):
 
     result, found = traced(lambda: Function(forward)(X))
     assert_equal(result, Function(forward)(X))
-    assert found.found[0].left_off == "it makes more than 10 calls"
+    assert found.results[0].stop_reason == "it makes more than 10 calls"
 
 
 def hidden(x):
@@ -330,7 +330,7 @@ def test_a_forward_of_the_model_alone_is_another():
 
     result, found = traced(test)
     assert_equal(result, X * 2)
-    assert [call.operations for call in found.found] == [1, 1]
+    assert [call.operations for call in found.results] == [1, 1]
     assert found.known == 0
 
 
@@ -343,7 +343,7 @@ def test_a_generator_of_the_tests_own_stands_where_it_would():
     plain = test()
     result, found = traced(test)
     assert_equal(result, plain)
-    assert found.found[0].verdict
+    assert found.results[0].verdict
 
 
 def test_inputs_that_forward_overwrites_are_left_so_and_backward_works():
@@ -358,4 +358,4 @@ def test_inputs_that_forward_overwrites_are_left_so_and_backward_works():
     result, found = traced(test)
     assert_equal(result[:3], plain[:3])
     assert result[3] == plain[3]
-    assert found.found[0].verdict
+    assert found.results[0].verdict

@@ -288,7 +288,7 @@ class UsesGlobals(nn.Module):
         (f"{__name__}.UsesGlobals.act", torch.tanh),
         (f"{__name__}.UsesGlobals.chosen", property(times)),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_forward_reaches_by_name_makes_a_difference(place, value):
     before = signature(UsesGlobals())

@@ -70,7 +70,7 @@ def to_parquet(path: Path) -> None:
     path.unlink()
 
 
-SHOWN = ("mean", "std", "norm", "min", "max", "zeros", "nans", "ratio", "dead")
+STATISTICS = ("mean", "std", "norm", "min", "max", "zeros", "nans", "ratio", "dead")
 
 
 class Board:
@@ -85,7 +85,7 @@ class Board:
         """Write rows: the item's name, and the numbers of the table's columns."""
         for name, numbers in rows:
             row = dict(zip(COLUMNS[2:], numbers, strict=True))
-            for column in SHOWN:
+            for column in STATISTICS:
                 if not math.isnan(row[column]):
                     self._writer.add_scalar(f"{name}/{column}", row[column], int(row["step"]))
         self._writer.flush()

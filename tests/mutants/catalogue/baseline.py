@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant("baseline/sketch.py", '"inf": every.shape[1] - nan', '"inf": every.shape[1]'),
     Mutant("baseline/align.py", "not (step.arguments or step.in_place)", "not step.in_place"),
     Mutant("baseline/align.py", "early = partners[place] + 1", "early = partners[place]"),
-    Mutant("baseline/align.py", "_SHOWN = 3", "_SHOWN = 4"),
+    Mutant("baseline/align.py", "_MOST_NAMES = 3", "_MOST_NAMES = 4"),
     Mutant("baseline/compare.py", "_MOST = 20", "_MOST = 21"),
     Mutant("baseline/compare.py", "round(i * gaps / (_GROWTH - 1))", "round(i * gaps / _GROWTH)"),
     Mutant(
