@@ -148,7 +148,7 @@ class FunctionTracer(TorchFunctionMode):
         try:
             if kind is PLAIN or kind is UNTRACED:
                 return func(*args, **kwargs)
-            handle = self._escape if kind is ESCAPE else self._record_call
+            handle = self._escape if kind is ESCAPE else self._leaf
             if dispatch_depth() > self.num_own_modes:
                 return self._under_modes(handle, info, args, kwargs)
             return handle(info, args, kwargs)
@@ -169,7 +169,7 @@ class FunctionTracer(TorchFunctionMode):
                 for call in self.calls[number:]:
                     call.info = info if call.info is under else call.info
 
-    def _record_call(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one call: note its arguments, run the function, note its outputs."""
         try:
             read = tuple(map(self._template, (args[0], {}) if info.copies else args))

@@ -262,14 +262,14 @@ class GuardedTracer(SharedTracer):
         with self._fault_guard():
             super().close()
 
-    def _record_call(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if reason := self._limits.reason_to_stop(len(self.calls)):
             self.stop(stop_reason=reason)
             return info.func(*args, **kwargs)
         outer, self._outcome = self._outcome, _CallOutcome()
         try:
             with self._fault_guard(self._outcome), _torch_function_disabled():
-                return super()._record_call(info, args, kwargs)
+                return super()._leaf(info, args, kwargs)
             return self._outcome.result if self._outcome.has_returned else info.func(*args, **kwargs)
         finally:
             self._outcome = outer

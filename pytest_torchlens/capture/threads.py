@@ -69,14 +69,14 @@ class SharedTracer(Tracer):
     def stop_and_exit_modes(self, reason: str) -> None:
         """Called before code that recording could change; does nothing here."""
 
-    def _record_call(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         one_at_a_time = (
             self._draw_lock if info.draws and not info.opaque and is_of_torch(info.func) else contextlib.nullcontext()
         )
         with one_at_a_time, self.lock:  # type: ignore[union-attr]
             self.table.set_callbacks(self._record_view, self._record_write)
             try:
-                return super()._record_call(info, args, kwargs)
+                return super()._leaf(info, args, kwargs)
             except PassOverError as error:
                 return error.result
 

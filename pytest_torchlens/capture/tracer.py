@@ -187,8 +187,8 @@ class Tracer(FunctionTracer):
         try:
             with mode_disabled(self), torch._C.DisableTorchFunction():
                 if dispatch_depth() > self.num_own_modes:
-                    return self._under_modes(self._record_call, info, args, kwargs)
-                return self._record_call(info, args, kwargs)
+                    return self._under_modes(self._leaf, info, args, kwargs)
+                return self._leaf(info, args, kwargs)
         finally:
             self.busy, info.func = False, func
 
