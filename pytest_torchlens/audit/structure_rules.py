@@ -98,11 +98,11 @@ VIEWS = frozenset(
 )
 """Kinds of operation that move no data, or hardly any."""
 _WORTH_TELLING = 2**20
-"""Bytes from which on a copy is reported."""
+"""Minimum size in bytes of a reported copy."""
 
 
 def unused_modules(subject: Subject) -> Iterator[AuditPlace]:
-    """Find modules with parameters that were neither called nor read; of nested ones the outermost."""
+    """Find modules with parameters that were neither called nor read; report only the outermost."""
     if subject.facts is None:
         return
     sizes: dict[str, list[int]] = {address: [] for address in _unused_trees(subject)}

@@ -54,7 +54,7 @@ class StepPair:
 
     @property
     def step(self) -> Step:
-        """The step in `after`, or in `before` where `after` has none."""
+        """The step in `after`, or in `before` if `after` lacks it."""
         found = self.after or self.before
         assert found is not None  # noqa: S101 - a pair has at least one
         return found

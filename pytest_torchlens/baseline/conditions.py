@@ -17,7 +17,7 @@ LIMITS = ("own", "graph", "output")
 COSTS = ("peak", "flops", "operations", "parameters", "time")
 """Costs of a model: sizes are always compared, exactly; time only where a condition names it."""
 VERDICTS = ("unproven", "unvalidated", "high")
-"""What fails a model or test beside a difference: a verdict, calls that no verdict covers, a severe audit finding."""
+"""What fails a model or test besides a difference: a verdict, calls that no verdict covers, a severe audit finding."""
 DEFAULT = (Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
 """Classes of change that fail a model unless conditions name others."""
 _FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED, Change.SLOWER))

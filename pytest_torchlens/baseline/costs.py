@@ -57,7 +57,7 @@ class StoredTimes:
 
 
 def read_times(path: Path) -> StoredTimes | None:
-    """Return the times in a file; None if it is missing or damaged: it is then written anew."""
+    """Return the times in a file; None if it is missing or damaged, and must be rewritten."""
     try:
         return from_json(path.read_text(encoding="utf-8"), StoredTimes)
     except (OSError, ValueError):

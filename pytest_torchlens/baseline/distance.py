@@ -103,7 +103,7 @@ NONE = Error(0.0, 0.0)
 
 
 def error_between(before: Numbers, after: Numbers, size: int, scale: float = 0.0) -> Error | None:
-    """Return the difference of two tensors of one shape; None if their numbers do not tell.
+    """Return the difference of two tensors of one shape; None if the stored numbers do not allow it.
 
     Parameters
     ----------

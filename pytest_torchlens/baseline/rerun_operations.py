@@ -28,7 +28,7 @@ from pytest_torchlens.records import RerunResult
 from pytest_torchlens.replay import Player
 
 _CLEARLY = 1.1
-"""A result is called less exact if it is so many times as far from float64."""
+"""A result is called less exact if it is this many times as far from float64."""
 _EXACT = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 _EXACT |= dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
 

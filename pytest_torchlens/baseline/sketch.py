@@ -15,7 +15,7 @@ from pytest_torchlens.baseline.snapshot import SAMPLES
 from pytest_torchlens.baseline.snapshot import Numbers
 
 _PERIOD = 2**24 - 3
-"""The pattern of buckets and signs repeats after so many elements (a prime)."""
+"""The pattern of buckets and signs repeats after this many elements (a prime)."""
 _CHUNK = 2**16
 _pattern = np.empty(0, dtype=np.uint8)
 

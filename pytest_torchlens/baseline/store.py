@@ -1,4 +1,4 @@
-"""Stores baselines as files, and the pending records of runs beside them."""
+"""Stores baselines as files, and the pending records of runs next to them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import sparse_parts
 
-# complex tensors may be lazily conjugated, quantized ones have a scale beside their bytes
+# complex tensors may be lazily conjugated, quantized ones also have a scale
 _UNUSUAL = frozenset([torch.complex32, torch.complex64, torch.complex128])
 _UNUSUAL |= frozenset([torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4])
 

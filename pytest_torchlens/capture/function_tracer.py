@@ -245,7 +245,7 @@ class FunctionTracer(TorchFunctionMode):
 
     def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any) -> None:
         frames = self._frames(_CALLER_OF_ESCAPE)
-        known = isinstance(result, bool | int | float | complex) and info.name != "data_ptr"  # an address is no value
+        known = isinstance(result, bool | int | float | complex) and info.name != "data_ptr"  # which returns an address
         plain = result if known else None
         with self.lock or _UNSHARED:
             read = self._read_if_seen(args[0]) if args and isinstance(args[0], Tensor) else None

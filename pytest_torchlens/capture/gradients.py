@@ -22,7 +22,7 @@ def key_of(value: Value) -> Key:
 class Gradients:
     """Gradients by value and backward pass; passes are numbered from 1 in the order in which they begin.
 
-    Hooks on tensors hold only a weak reference to this object, so that what is recorded is freed with the recording.
+    Hooks on tensors hold only a weak reference to this object, so that recorded data is freed with the recording.
     Hooks on leaves, which outlive it, are removed when it is freed.
     """
 

@@ -343,7 +343,7 @@ def raised_recursion_limit() -> Iterator[None]:
 
 
 _FRAMES_OF_A_CALL = 200  # at most, of our own frames around one torch function
-_DEPTH_FACTOR = 3  # a module call has three frames of PyTorch's, and at most four of ours
+_DEPTH_FACTOR = 3  # a module call takes three PyTorch frames, and we add at most four
 _depth_lock = threading.Lock()
 _recordings = 0
 _limit_before = _limit_raised = 0

@@ -111,7 +111,7 @@ class TensorTable:
         self, record_view: Callable[[View, Tensor], None], record_write: Callable[[Tensor, Tensor], None]
     ) -> None:
         """Set the functions that record views and writes."""
-        # weak references, to avoid a cycle: what is recorded must be freed with the recording
+        # weak references, to avoid a cycle: recorded data must be freed with the recording
         self._record_view = weakref.WeakMethod(record_view)
         self._record_write = weakref.WeakMethod(record_write)
 

@@ -163,7 +163,7 @@ class Tracer(FunctionTracer):
         with self.lock or _UNSHARED:
             call = next((call for call in reversed(self.calls) if call.info is info), None)
             if call is not None:  # None if it returned no tensor, or read an untracked one
-                with mode_disabled(self), torch._C.DisableTorchFunction():  # our look at memory is no escape
+                with mode_disabled(self), torch._C.DisableTorchFunction():  # our own read of memory is not an escape
                     call.args = (tuple(map(self.table.read, transform.outer_tensors)), *call.args)
         info.func, info.steps = transform.replay, transform.steps
         return result
@@ -195,5 +195,5 @@ class Tracer(FunctionTracer):
     def close(self) -> None:
         """Stop recording: the pass is over."""
         self.table.close()
-        self.watch = None  # breaks a cycle: what is recorded must be freed with the recording
+        self.watch = None  # breaks a cycle: recorded data must be freed with the recording
         self.over = True

@@ -80,7 +80,7 @@ class Picture:
     gradients: tuple[tuple[DrawnNode, DrawnNode], ...] = ()
     """Ends of the arrows of the backward pass."""
     level: int | None = None
-    """Level from which on modules are drawn as one node, because of too many nodes; None if none are."""
+    """If there are too many nodes: the level from which modules are drawn as one node."""
     runs: Mapping[str, Path] = field(default_factory=dict)
     """By module call that is drawn: all equal calls that it represents, if several."""
     rolled_to_fit: bool = False

@@ -68,7 +68,7 @@ class Repeats:
 
 @dataclass(frozen=True)
 class _ModuleBlock:
-    """A module call, or an operation beside module calls."""
+    """A module call, or an operation next to module calls."""
 
     call: str
     operations: list[Operation]

@@ -122,7 +122,7 @@ def build_nodes(recording: Recording) -> list[Node]:
     """Return the nodes in execution order, inputs first, outputs last, other sources before their first use.
 
     An operation has a node if it descends from an input, leads to an output, or is an ancestor of one that does.
-    Sources that none of these reads have none.
+    Sources that none of these reads have no node.
     """
     graph = _Graph(recording)
     nodes = graph.sources("input")

@@ -185,7 +185,7 @@ _TENSORS = frozenset(["tensor_contents", "grad_contents", "gradients", "func_rng
 
 @dataclass(frozen=True, repr=False)
 class Layer:
-    """All passes of one layer, each an operation; what is equal in all passes is an attribute of it.
+    """All passes of one layer, each an operation; values that are equal in all passes are its attributes.
 
     Attributes
     ----------

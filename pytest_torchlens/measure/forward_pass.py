@@ -206,9 +206,9 @@ def by_module(recording: Recording, costs: Costs) -> tuple[ModuleMeasurements, .
 
 @contextlib.contextmanager
 def _preserve_state(model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Restore what passes change: buffers, parameters, inputs and random generators; what is unchanged stays untouched.
+    """Restore the buffers, parameters, inputs and random generators that passes change; write to no others.
 
-    An autograd graph of the caller's may hold these tensors, and a write would spoil it.
+    The caller's autograd graph may hold these tensors, and a write would invalidate it.
     """
     members = [(part, dict(part._buffers)) for part in torch.nn.Module.modules(model)]
     held = itertools.chain(torch.nn.Module.parameters(model), *(buffers.values() for _, buffers in members), inputs)

@@ -320,7 +320,7 @@ class AutotraceSummary:
         return ((nodeid, call) for (nodeid, _), test in self._tests.items() for call in test.results)
 
     def _counts(self) -> str:
-        """Return in one line how many calls there were, and what is known of them; the numbers add up."""
+        """Return one line with the number of calls and their results; the numbers add up."""
         tests = self._tests.values()
         counts = Counter(call.verdict.status for _, call in self._calls() if call.verdict is not None)
         known, left_out = sum(test.known for test in tests), sum(sum(test.left_out.values()) for test in tests)

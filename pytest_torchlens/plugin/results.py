@@ -193,6 +193,6 @@ def stamps(selection: Selection, options: RunOptions) -> dict[str, str]:
 
 
 def _source_text(path: Path) -> str:
-    """Return the text of a zoo file and of the Python files beside it, which may build its models."""
+    """Return the text of a zoo file and of the Python files next to it, which may build its models."""
     files = [path, *sorted(path.parent.glob("*.py"))]
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)

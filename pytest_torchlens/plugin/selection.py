@@ -66,7 +66,7 @@ class Selection:
             raise pytest.UsageError(str(error)) from error.__cause__
 
     def _warn_about_unused_globs(self) -> None:
-        """Warn about rules that match no model; shipped files may, for they cover several library versions."""
+        """Warn about rules that match no model, except in shipped files, which cover several library versions."""
         if hasattr(self._config, "workerinput"):
             return
         for path, choice in self.choices.items():

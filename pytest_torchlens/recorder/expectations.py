@@ -67,7 +67,7 @@ class Expectation:
         return RULES[self.name]
 
     def is_about(self, kind: str, name: str) -> bool:
-        """Whether it checks such an item."""
+        """Whether it checks an item of this kind and name."""
         return self.name in RULES and kind in self.rule.kinds and fnmatchcase(name, self.layers)
 
     def look(self, observation: Observation) -> str:

@@ -165,8 +165,8 @@ class Recorder(Tracker):
         layers
             Glob of the names to check.
         window
-            Number of steps.  A unit is dead if it is zero in so many steps in a row; a parameter fails if it has no
-            update or gradient in so many steps in a row; a median is taken over so many earlier steps.
+            Number of steps.  A unit is dead if it is zero in this many steps in a row; a parameter fails if it has no
+            update or gradient in this many steps in a row; a median is taken over this many earlier steps.
         **expectations
             ``no_nan=True``: no NaN and no infinity in anything tracked.
             ``grad_norm="<1e3"``: Euclidean norm of each gradient.

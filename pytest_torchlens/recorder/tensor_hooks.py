@@ -94,7 +94,7 @@ class TensorHooks:
                 self._handles.append(handle)
 
     def wants(self, item: Item) -> bool:
-        """Whether a tensor of this item is to be read in this step."""
+        """Whether to read a tensor of this item in this step."""
         return self._clock.is_recorded or self._expectations.needs(item)
 
     def read(self, item: Item, tensor: torch.Tensor, *, ratio: float | None = None) -> None:

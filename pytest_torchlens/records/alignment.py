@@ -47,7 +47,7 @@ class Pair:
 
     @property
     def operation(self) -> Operation:
-        """The operation in the second pass, or in the first where the second has none."""
+        """The operation in the second pass, or in the first if the second lacks it."""
         found = self.second or self.first
         assert found is not None  # noqa: S101 - a pair has at least one
         return found
@@ -271,7 +271,7 @@ def in_step(
 ) -> list[Places]:
     """Return the places of both sequences in one order, with equal items of the same pass paired.
 
-    The first item of both separates the passes of a loop: its occurrences are paired one by one, then what is between.
+    The first item of both separates the passes of a loop: its occurrences are paired one by one, then those between.
 
     Parameters
     ----------
@@ -364,7 +364,7 @@ _Places = tuple[int, int]
 def _way(ours: list[int], theirs: list[int], left: int, right: int) -> tuple[list[_Places], _Places]:
     """Return the places of equal items on the best path from a pair of places on, and where the path ends.
 
-    ``reach[k]`` is the furthest place in `ours` of the paths that skip `k` more items of ours than of theirs.
+    ``reach[k]`` is the furthest place in `ours` of the paths that skip `k` more items of `ours` than of `theirs`.
     """
     reach = {1: left}
     steps: list[dict[int, int]] = []
@@ -384,7 +384,7 @@ def _way(ours: list[int], theirs: list[int], left: int, right: int) -> tuple[lis
 
 
 def _entry(reach: dict[int, int], k: int, most: int) -> int:
-    """Return the place at which a path enters a diagonal, after it skipped an item of theirs or of ours."""
+    """Return the place at which a path enters a diagonal, after it skipped an item of `theirs` or `ours`."""
     return reach[k + 1] if _leaves_theirs(reach, k, most) else reach[k - 1] + 1
 
 

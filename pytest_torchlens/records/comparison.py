@@ -103,7 +103,7 @@ class Finding(WithSourcePlace):
     operation
         Stable id of the operation: ``"layer1.0.conv1/conv2d"``; empty if it concerns the model.
     message
-        What was before, and what is now.
+        The old and the new value, in words.
     source_line
         ``file:line, in function`` of the model's code; empty if this run does not know it.
     source_place

@@ -53,7 +53,7 @@ def write_atomically(path: Path, content: str | bytes, *, make_folders: bool = T
     Raises
     ------
     OSError
-        If the file cannot be written.  The old file is then unchanged, and no other file is left beside it.
+        If the file cannot be written.  The old file is then unchanged, and no temporary file is left.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     if _cannot_be_replaced(path):
@@ -109,7 +109,7 @@ def replacing(path: Path, *, make_folders: bool = True) -> Iterator[Path]:
 def exclusive(path: Path) -> Iterator[None]:
     """Let one process of this machine at a time read and rewrite a file; others wait.
 
-    The lock is a file in a temporary folder of the user's, so that nothing is left beside the file.
+    The lock file is in the user's temporary folder, so that nothing is left next to the file.
 
     Raises
     ------

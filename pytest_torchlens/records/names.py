@@ -19,7 +19,7 @@ def pass_of(call: str, known: Container[str]) -> int:
 
 
 _FEW = 6
-"""Up to so many names are all listed."""
+"""Up to this many names are all listed."""
 
 
 def close(word: str, known: Iterable[str]) -> str:

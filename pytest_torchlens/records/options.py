@@ -35,7 +35,7 @@ class Option(NamedTuple):
     expected
         In words, for the error message.
     kinds
-        The types; True and False are no numbers.
+        The types; True and False do not count as numbers.
     fits
         Whether a value of these types is valid; may raise a `ValueError` that says more.
     words

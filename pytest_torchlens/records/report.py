@@ -246,7 +246,7 @@ class TracedTest:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Number of calls that have no verdict and are like none that has, by reason."""
+        """Number of calls without a verdict that are like no call with one, by reason."""
         reasons = Counter(self.skip_reasons)
         reasons.update(
             call.stop_reason or "an error of pytest-torchlens" for call in self.results if call.verdict is None

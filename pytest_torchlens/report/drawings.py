@@ -1,7 +1,7 @@
 """Draws models for reports.
 
-`save_drawing` draws the whole model and the views of its page: each level, and each module.  `inline_drawing` turns an
-SVG into HTML.  `Graphs` writes one drawing per model for ``--lens-graph``.
+`save_drawing` draws the whole model, each level and each module.  `inline_drawing` turns an SVG into HTML.
+`Graphs` writes one drawing per model for ``--lens-graph``.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ _XLINK = "{http://www.w3.org/1999/xlink}"
 _XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 _POINT = 4 / 3
-"""CSS pixels in Graphviz's unit."""
+"""CSS pixels per Graphviz point."""
 
 
 FEW_NODES = 60
-"""Node limit for graphs whose layout takes too long."""
+"""Node limit for graphs whose full layout takes too long."""
 
 
 MOST_MODULES: Final = 60
-"""At most so many modules get their own drawing, outermost first; a drawing takes about 30 ms and 5 KB."""
+"""Maximum number of modules with their own drawing, outermost first; a drawing takes about 30 ms and 5 KB."""
 
 _ARROW: Final = " -> "
 
 _MOST_ARROWS: Final = 300
-"""Arrows of a level or module; with more, a drawing takes seconds."""
+"""Maximum number of arrows in the drawing of a level or module; more take seconds."""
 
 _LESS: Final = 0.7
-"""A level has at most this share of all arrows; with more it is hardly simpler than the whole drawing."""
+"""Maximum share of all arrows in a level's drawing; above it, the level is hardly simpler than the whole."""
 
 _READABLE: Final = 60
-"""A page begins with the deepest level that has at most so many nodes."""
+"""A page first shows the deepest level with at most this many nodes."""
 
 _DEEPEST: Final = 6
 
 
 def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> ModelReport:
-    """Draw a model into the report's folder: as a whole, and the views of its page.
+    """Draw the whole model and the views of its page into the report folder.
 
     Parameters
     ----------
@@ -87,12 +87,12 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
     folder
         The report folder, created if missing.
     max_nodes
-        Above this number of nodes modules are drawn as one node each.
+        In a graph with more nodes, modules are drawn as one node each.
 
     Returns
     -------
     ModelReport
-        The report with the drawing's path in ``graph``, or with a note that says why there is none.
+        The report with the drawing's path in ``graph``, or with a note that says why it is missing.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
     try:
         try:
             svg = draw(max_nodes)
-        except LayoutStopped:  # so many arrows that only modules can be drawn
+        except LayoutStopped:  # too many arrows: draw modules only
             svg = draw(min(max_nodes, FEW_NODES))
         views = make_views(report.history, svg)
     except DrawingUnavailable as error:
@@ -131,9 +131,9 @@ class DrawingView:
     """Pixels at natural size."""
     height: int
     ids: tuple[str, ...]
-    """Ids of the nodes and boxes in it."""
+    """Ids of its nodes and boxes."""
     svg: str
-    """The drawing as base64 of gzip, as a page has dozens."""
+    """The drawing, gzipped and in base64, because a page has dozens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ def make_views(history: HistoryRecord, drawing: bytes) -> Views:
     history
         The forward pass.
     drawing
-        An SVG of all operations, or of as many as possible.
+        An SVG of all operations, or of modules where there are too many.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def make_views(history: HistoryRecord, drawing: bytes) -> Views:
     levels, modules = list(_levels(history)), _modules(history)
     inner = [_module(history, call) for call in modules[:MOST_MODULES]]
     wanted = [*levels, *(each for each in inner if each.dot.count(_ARROW) <= _MOST_ARROWS)]
-    # One process for all: starting one takes longer than most drawings.
+    # Render all in one process, because starting one takes longer than most drawings.
     drawn = render("\n".join(each.dot for each in wanted)).split(b"<?xml")[1:] if wanted else []
     views = [_view(each.key, each.title, b"<?xml" + svg) for each, svg in zip(wanted, drawn, strict=True)]
     views.insert(len(levels), _view("all", "All operations", drawing))
@@ -196,7 +196,7 @@ def make_views(history: HistoryRecord, drawing: bytes) -> Views:
 
 
 def _levels(history: HistoryRecord) -> Iterator[_ViewSource]:
-    """Yield the whole model at each level, while that is simpler than the whole drawing."""
+    """Yield the model at each level, until a level is hardly simpler than the whole drawing."""
     everything, before = dot_source(history), ""
     for level in range(1, _DEEPEST + 1):
         dot = dot_source(history, DrawOptions(vis_nesting_depth=level))
@@ -207,7 +207,7 @@ def _levels(history: HistoryRecord) -> Iterator[_ViewSource]:
 
 
 def _modules(history: HistoryRecord) -> list[str]:
-    """Return the module calls of several operations, outermost first; of each module the first call."""
+    """Return each module's first call if it ran several operations, outermost first."""
     addresses = {module.address for module in history.modules}
     calls = [call for op in history.operations for call in op.containing_module_origin_nested]
     firsts = {address_of(call, addresses): call for call in reversed(calls)}
@@ -236,20 +236,20 @@ def _view(key: str, title: str, svg: bytes) -> DrawingView:
 
 
 def gzip_base64(text: str) -> str:
-    """Return a text as base64 of gzip, which browsers can unpack."""
+    """Return a text, gzipped and in base64, which browsers can unpack."""
     return base64.b64encode(gzip.compress(text.encode(errors="backslashreplace"), mtime=0)).decode()
 
 
 @dataclass(frozen=True)
 class InlineDrawing:
-    """A drawing as part of a page."""
+    """A drawing that is embedded in a page."""
 
     svg: str
     width: int
     """Pixels at natural size."""
     height: int
     ids: frozenset[str]
-    """Ids of the nodes and boxes, which links can use."""
+    """Ids of the nodes and boxes, as targets of links."""
 
 
 def row_id(operation: Operation) -> str:
@@ -263,10 +263,10 @@ def inline_drawing(svg: bytes) -> InlineDrawing:
     Raises
     ------
     ValueError
-        If the file is not such an SVG.
+        If the file is not an SVG from Graphviz.
     """
     try:
-        root = ET.fromstring(svg)  # noqa: S314 - our own file; a page must not break where it is damaged
+        root = ET.fromstring(svg)  # noqa: S314 - our own file; a damaged one must not break the page
         width, height = (float(number) for number in root.attrib["viewBox"].split()[2:])
     except (ET.ParseError, KeyError, ValueError) as error:
         raise ValueError(f"expected an SVG written by Graphviz: {error}") from None
@@ -291,7 +291,7 @@ def _to_html(element: ET.Element) -> None:
         title.text = hint
         element.insert(0, title)
     if target is not None:
-        # A graph has hundreds of links; keyboard users have the layer table.
+        # Skip links in the tab order: a graph has hundreds, and keyboard users have the layer table.
         element.attrib |= {"href": f"#{target.partition('#')[2]}", "tabindex": "-1"}
 
 
@@ -306,7 +306,7 @@ def _word(text: str) -> object:
     return _WORDS.get(text.lower(), text)
 
 
-# Settings that have a text form, with their parsers; mappings, functions and gradients have none.
+# Parsers of the settings that have a text form; settings that take mappings or functions have none.
 _SETTINGS: Final[dict[str, Callable[[str], object]]] = {
     "format": str,
     "vis_opt": str,
@@ -359,7 +359,7 @@ class Graphs:
         return self.options.color_by in MEASURED_METRICS
 
     def path(self, report: ModelReport) -> Path:
-        """Return where a model's drawing goes: ``<zoo>/<model>.svg`` for plain names."""
+        """Return the path of a model's drawing: ``<zoo>/<model>.svg`` for plain names."""
         page = page_path(report)
         return self.folder / page.parent.name / page.with_suffix(f".{self.format}").name
 

@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 def write_site(run: RunReport, models: Iterable[ModelReport], folder: Path) -> list[Path]:
     """Write ``report.json``, ``index.html``, and a page and a record for each model.
 
-    Files of the same names are replaced; other files stay.  Zoo and name identify a model: of two reports of one model,
-    the later one is kept.
+    Files of the same names are replaced; other files stay.  Zoo and name identify a model; the
+    later of two reports of one model is kept.
 
     Parameters
     ----------
     run
-        The run; brief reports of its models suffice.
+        The run; its model reports may be brief.
     models
-        The full reports, consumed one at a time to save memory.  A page shows the drawing that is in `folder`, if any.
+        The full reports, consumed one at a time to save memory.  A page shows the model's drawing if `folder` has one.
     folder
         Created if missing.
 
@@ -88,14 +88,14 @@ def write_training_index(folder: Path, since: float) -> Path | None:
     Parameters
     ----------
     folder
-        The report's.
+        The report folder.
     since
-        Seconds since the epoch; older recordings are another run's, and are not listed.
+        Seconds since the epoch; recordings older than that belong to earlier runs and are not listed.
 
     Returns
     -------
     Path or None
-        None without recordings; an earlier list is then removed.
+        None if there are no recordings; an earlier run's list is then removed.
     """
     found = sorted((folder / FOLDER).glob("*/recording-0.json"))
     recent = [path for path in found if path.stat().st_mtime >= since]
@@ -137,15 +137,15 @@ class RunFolderError(Exception):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's records on disk, or those of several runs as one; models are read one at a time."""
+    """The records of one run, or of several merged runs, on disk; models are read one at a time."""
 
     path: Path
     run: RunReport
-    """Its models are brief: without operations and modules."""
+    """The run; its model reports are brief, without operations and modules."""
     sources: dict[str, Path]
-    """By path of a model's page: the folder that its record is in."""
+    """The folder of each model's record, by the path of the model's page."""
     replacements: tuple[str, ...] = ()
-    """A line for each model that is in several runs."""
+    """One line for each model that several runs have."""
 
     @classmethod
     def read(cls, path: Path) -> RunFolder:
@@ -167,7 +167,7 @@ class RunFolder:
 
     @classmethod
     def join(cls, folders: Sequence[RunFolder]) -> RunFolder:
-        """Merge several runs; of a model in several runs, the last report is kept."""
+        """Merge several runs; if a model is in several, keep its last report."""
         models: dict[str, ModelReport] = {}
         sources: dict[str, Path] = {}
         replacements: list[str] = []
@@ -188,7 +188,7 @@ class RunFolder:
         Returns
         -------
         tuple[Path, list[str]]
-            The index, and a message for each unreadable model, whose page shows what ``report.json`` has.
+            The index, and a message for each unreadable record; its page shows only the data in ``report.json``.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class RunFolder:
             return replace(model, notes=(*model.notes, f"no layers and no modules are known: {error}"))
 
     def _with_drawing(self, model: ModelReport, folder: Path) -> ModelReport:
-        """Draw a model from its record; drawings of another folder are not copied, as an SVG file may run code."""
+        """Draw a model from its record; never copy drawings from another folder, because an SVG can run code."""
         own = self.sources[_key(model)].resolve() == folder.resolve()
         is_there = own and all((folder / path).is_file() for path in (drawing_path(model), views_path(model)))
         can_be = model.graph and model.history and model.history.operations

@@ -1,6 +1,6 @@
-"""Data for a model's page: costs of operations and modules, rows of the layer table, the module tree, details.
+"""Computes data for a model's page: costs of operations and modules, rows of the layer table, the module tree, details.
 
-Costs are measured where a measurement exists; otherwise they are the times recorded with the forward pass.
+Costs come from measurements where available, and otherwise from the times recorded with the forward pass.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Bar:
     name: str
     seconds: float
     share: float
-    """Of the time of all operations."""
+    """Share of the time of all operations."""
     count: int
-    """Calls."""
+    """Number of calls."""
 
 
 @dataclass(frozen=True)
@@ -79,20 +79,20 @@ class Costs:
 
     @cached_property
     def calls(self) -> tuple[Operation, ...]:
-        """One operation for each call."""
+        """The first operation of each call."""
         return tuple({op.call_id: op for op in reversed(self.history.operations) if op.call_id >= 0}.values())[::-1]
 
     @cached_property
     def total(self) -> float:
-        """Seconds of all calls."""
+        """Total seconds of all calls."""
         return sum(map(self.seconds, self.calls))
 
     def by_type(self) -> list[Bar]:
-        """Return the kinds of operation, the most costly first."""
+        """Return a bar for each kind of operation, the most costly first."""
         return self._bars((op.layer_type, op) for op in self.calls)
 
     def by_module(self) -> list[Bar]:
-        """Return modules of the outermost level that has some, the most costly first."""
+        """Return the modules of the outermost level with at least three, the most costly first."""
         addresses = {module.address for module in self.history.modules}
         paths = {
             op.call_id: tuple(address_of(call, addresses) for call in op.containing_module_origin_nested)
@@ -135,7 +135,7 @@ def layers(history: HistoryRecord) -> Iterator[LayerRow]:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRow:
-    """One row."""
+    """One row of the layer table."""
 
     id: str
     label: str
@@ -145,7 +145,7 @@ class LayerRow:
 
 
 def module_tree(costs: Costs) -> list[Branch]:
-    """Return the modules in the order of the tree, each before those below it."""
+    """Return the module tree, each module before its children."""
     modules = {module.address: module for module in costs.history.modules}
     if "" not in modules:
         return []
@@ -177,19 +177,19 @@ class Branch:
     module: ModuleRecord
     level: int
     num_params: int
-    """Of the module and all below it."""
+    """Parameters of the module and of all modules below it."""
     num_operations: int
     seconds: float
-    """Sum over its operations."""
+    """Sum over the module's operations."""
     share: float
-    """Of the time of all operations."""
+    """Share of the time of all operations."""
     flops: int
     fsize: int
-    """Bytes of the tensors produced in it."""
+    """Bytes of the tensors that the module produced."""
     opens: bool
-    """Whether the next one is below it."""
+    """Whether the next branch is below this one."""
     num_closing: int
-    """How many lists end after it."""
+    """Number of nested lists that end after this branch."""
 
 
 @dataclass
@@ -219,7 +219,7 @@ def _walk(modules: dict[str, ModuleRecord]) -> Iterator[tuple[ModuleRecord, int]
 
 
 def _work(costs: Costs, modules: dict[str, ModuleRecord]) -> dict[str, _Work]:
-    """Add up each module's calls, and the tensors they produced."""
+    """Sum each module's calls, and the sizes of the tensors that they produced."""
     work: dict[str, _Work] = defaultdict(_Work)
     for call in costs.calls:
         for address in _around(call, modules):
@@ -235,7 +235,7 @@ def _around(operation: Operation, modules: dict[str, ModuleRecord]) -> set[str]:
 
 
 def _params(order: list[tuple[ModuleRecord, int]]) -> Counter[str]:
-    """Add each module's own parameters to all that contain it."""
+    """Count each module's parameters, including those of the modules below it."""
     totals: Counter[str] = Counter()
     path: list[str] = []
     for module, level in order:
@@ -245,7 +245,7 @@ def _params(order: list[tuple[ModuleRecord, int]]) -> Counter[str]:
 
 
 def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
-    """Return the details that the page shows on selection: layers by row id, modules by node id."""
+    """Return the details that the page shows for a selected layer (by row id) or module (by node id)."""
     history = costs.history
     operations = {key: op for op in history.operations for key in (op.layer_label_w_pass, op.label)}
     smallest = _smallest_view(views)
@@ -279,7 +279,7 @@ def _nodes(op: Operation) -> list[str]:
 
 
 def _smallest_view(views: Views) -> dict[str, str]:
-    """Return for each node the drawing with the fewest nodes that it is in."""
+    """Return the smallest drawing that contains each node."""
     by_size = sorted(views.views, key=lambda view: -len(view.ids))
     return {id_: view.key for view in by_size for id_ in view.ids}
 
@@ -290,7 +290,7 @@ def _links(labels: tuple[str, ...], operations: Mapping[str, Operation]) -> list
 
 
 def _facts(op: Operation, costs: Costs) -> Iterator[tuple[str, str]]:
-    """Yield names and texts; those without text are not shown."""
+    """Yield a name and a text for each fact; the page omits facts without text."""
     params = zip(op.parent_param_addresses, op.parent_param_shapes, strict=False)
     frozen = op.num_params_total - op.num_params_trainable
     yield "shape", f"{shape_text(op.tensor_shape)}, {op.tensor_dtype.removeprefix('torch.')} on {op.tensor_device}"

@@ -1,4 +1,4 @@
-"""The run as Markdown for a CI summary, and failed models as annotations that GitHub reads from the output."""
+"""Writes the run as Markdown for a CI summary, and failed or unproven models as GitHub annotations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 MOST: Final = 10
-"""GitHub shows ten errors of a step."""
+"""GitHub shows at most ten errors per step."""
 
 _TEXT: Final = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 
@@ -40,7 +40,7 @@ _PROPERTY: Final = _TEXT | {":": "%3A", ",": "%2C"}
 
 
 def markdown(run: RunReport) -> str:
-    """Return a heading with counts, what failed and why, and a table, failed models first."""
+    """Return a heading with counts, each failure with its cause, and a table with failed models first."""
     text = "\n".join(_lines(run)) + "\n"
     if len(text.encode()) <= MOST_BYTES:
         return text
@@ -84,7 +84,7 @@ def _failure(model: ModelReport) -> Iterator[str]:
 
 
 def _unproven(run: RunReport) -> Iterator[str]:
-    """Yield what could not be shown of models that did not fail."""
+    """Yield the first unproven checks of models that did not fail."""
     verdicts = [(model, model.verdict) for model in run.models if model.verdict is not None and not is_bad(model)]
     found = [(model, one) for model, verdict in verdicts for one in verdict.unproven]
     for model, one in found[:_MOST_FAILURES]:
@@ -134,14 +134,14 @@ def _text(text: str) -> str:
 
 
 def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[str]:
-    """Yield a line for each failed model, the first ten.
+    """Yield one error for each failed model and one warning for each unproven model, at most ten of each.
 
     Parameters
     ----------
     models
-        Of the run.
+        The models of the run.
     root
-        The repository; places outside it appear only in the message.
+        The repository root; places outside it appear only in the message.
     """
     bad = [model for model in models if is_bad(model)]
     for model in bad[:MOST]:
@@ -157,7 +157,7 @@ def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[st
 
 
 def _warnings(models: list[ModelReport], root: Path) -> Iterator[str]:
-    """Yield a line for each of the first unproven models."""
+    """Yield one warning for each unproven model, at most ten."""
     verdicts = [(model, model.verdict) for model in models if model.verdict is not None]
     found = [(model, verdict.unproven[0]) for model, verdict in verdicts if verdict.unproven]
     for model, one in found[:MOST]:
@@ -182,7 +182,7 @@ def _escape(text: str, table: dict[str, str]) -> str:
 
 
 MOST_BYTES: Final = 1_000_000
-"""A step summary of GitHub's holds 1 MiB."""
+"""GitHub limits a step summary to 1 MiB."""
 
 _MOST_ROWS: Final = 300
 

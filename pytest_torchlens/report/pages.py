@@ -1,4 +1,4 @@
-"""HTML pages that open from disk: they send no request, and only our own script runs."""
+"""Writes HTML pages that open from disk, send no requests, and run only our own scripts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Pages:
         self.jinja.globals |= assets()
 
     def index(self, *, has_training: bool = False) -> str:
-        """Return the page with all models; `has_training` adds a link to the training recordings."""
+        """Return the index page with all models; `has_training` adds a link to the training recordings."""
         models = [(report, str(page_path(report))) for report in sorted(self.run.models, key=summary.urgency)]
         counts = summary.counts(self.run.models)
         return self.jinja.get_template("index.html.j2").render(
@@ -175,7 +175,7 @@ def _chart(
 
 
 def _number(value: float) -> float | None:
-    """Return a number as JSON allows, to the five digits that a page shows; None if not finite."""
+    """Round a number to the five digits that a page shows; None if not finite, which JSON cannot hold."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 

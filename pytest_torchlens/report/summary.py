@@ -1,4 +1,4 @@
-"""Short descriptions of a model, the same in every report: status, audit findings, and what to do after a failure."""
+"""Describes a model in the same words in every report: status, audit findings, and what to do after a failure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FindingRows:
 
     finding: AuditFinding
     places: tuple[tuple[AuditPlace, str], ...]
-    """Each with the id of its row, or an empty string."""
+    """Each place with the id of its row, or an empty string if it has no row."""
 
     @property
     def num_more(self) -> int:
@@ -40,7 +40,7 @@ class FindingRows:
 
 
 def was_audited(report: ModelReport) -> bool:
-    """Whether the audit ran: it needs a record, and runs after all drawings."""
+    """Whether the audit ran: it needs a history, and runs after all drawings."""
     return report.history is not None and report.stage is not Stage.DRAW
 
 
@@ -55,7 +55,7 @@ def finding_rows(report: ModelReport) -> list[FindingRows]:
 
 
 def severities(reports: Iterable[ModelReport]) -> str:
-    """Return how many findings there are: ``"1 high, 2 medium"``; empty without any."""
+    """Return the number of findings by severity: ``"1 high, 2 medium"``; empty if there are none."""
     counts = Counter(finding.severity for report in reports for finding in report.findings)
     return ", ".join(f"{counts[severity]:,} {severity.value}" for severity in Severity if counts[severity])
 
@@ -112,7 +112,7 @@ def is_bad(report: ModelReport) -> bool:
 
 
 def status(report: ModelReport) -> str:
-    """Return the word for a model: that of its verdict, else of its outcome."""
+    """Return the status of a model: that of its verdict if the test passed, else its outcome."""
     word: str = report.outcome.value
     if report.outcome is Outcome.PASSED:
         word = report.verdict.status.value if report.verdict is not None else "not-validated"
@@ -120,7 +120,7 @@ def status(report: ModelReport) -> str:
 
 
 def counts(models: Iterable[ModelReport]) -> dict[str, int]:
-    """Return how many models have each word, ``failed`` first."""
+    """Return the number of models by status, ``failed`` first."""
     words = Counter(map(status, models))
     return dict(sorted(words.items(), key=lambda item: (item[0] not in _FIRST_WORDS, item[0])))
 
@@ -129,7 +129,7 @@ _FIRST_WORDS = ("failed", "unproven")
 
 
 def status_text(report: ModelReport) -> str:
-    """Return the word for a model with the number of severe findings: ``"passed, 1 high finding"``."""
+    """Return the status of a model with its number of severe findings: ``"passed, 1 high finding"``."""
     count = num_severe(report)
     return f"{status(report)}, {count_text(count, 'high finding')}" if count else status(report)
 

@@ -46,7 +46,7 @@ _MOST: Final = 5
 _LONGEST: Final = 200
 
 _ALL: Final = 2
-"""Verbosity from which on single operations are listed."""
+"""Minimum verbosity that lists single operations."""
 
 
 def terminal_table(
@@ -56,14 +56,14 @@ def terminal_table(
     *,
     top: int | None = None,
 ) -> str:
-    """Return one line for each model, then for each failed one the failure, its place and the remedy.
+    """Return one line for each model, then the failure, its place and the remedy for each failed model.
 
     Parameters
     ----------
     models
-        In the order of the run.
+        The models in the order of the run.
     width
-        Width of the terminal; if it is small, names are shortened and columns left out.
+        Width of the terminal; narrow ones get shorter names and fewer columns.
     ascii
         Whether only ASCII may be written.
     top
@@ -93,7 +93,7 @@ class _TerminalWriter:
         self.gap = "..." if ascii_only else "…"
 
     def table(self, models: Sequence[ModelReport]) -> str:
-        """Return the widest table that fits: names are shortened first, then columns left out."""
+        """Return the widest table that fits: shorten names first, then drop columns."""
         columns = self._columns()
         longest = max((len(_name(report)) for report in models), default=0)
         for given_up in (None, *_DISPENSABLE):
@@ -105,7 +105,7 @@ class _TerminalWriter:
         return self._tabulate(models, columns)
 
     def _width_beside(self, models: Sequence[ModelReport], columns: _Columns) -> int:
-        """Return the width of all columns but the names."""
+        """Return the width of all columns except the names."""
         nameless = self._tabulate(models, columns | {"model": lambda report: ""})
         return max(map(len, nameless.splitlines())) - len("model")
 
@@ -113,7 +113,7 @@ class _TerminalWriter:
         return [f"{self.gap} and {count:,} more, none of which failed"]
 
     def unproven_lines(self, models: Sequence[ModelReport]) -> list[str]:
-        """Return what could not be shown, each reason once with the first model, operation and line."""
+        """Return each reason for an unproven verdict once, with the first model, operation and line."""
         places: dict[str, list[str]] = {}
         for report in models:
             for one in report.verdict.unproven if report.verdict is not None and not is_bad(report) else ():
@@ -126,7 +126,7 @@ class _TerminalWriter:
         return lines
 
     def severe_lines(self, models: Sequence[ModelReport]) -> list[str]:
-        """Return the most severe audit finding of each model that has one of high severity, of the first models."""
+        """Return one line for each audit finding of high severity, up to a limit."""
         found = [(report, one) for report in models for one in report.findings if one.severity is Severity.HIGH]
         lines = [f"high: {_name(report)}: {self._line(line(one))}" for report, one in found[:_MOST_REASONS]]
         if len(found) > _MOST_REASONS:
@@ -149,7 +149,7 @@ class _TerminalWriter:
 
     def _tabulate(self, models: Sequence[ModelReport], columns: _Columns) -> str:
         rows = [list(columns), *([cell(report) for cell in columns.values()] for report in models)]
-        # A row and not tabulate's own headings, which are two columns wider than their words.
+        # A row instead of tabulate's own headings, which are two columns wider than their words.
         rows.insert(1, ["-" * max(map(len, column)) for column in zip(*rows, strict=True)])
         align = ["left" if header in {"model", "verdict"} else "right" for header in columns]
         return tabulate(rows, tablefmt="plain", colalign=align, disable_numparse=True)
@@ -171,7 +171,7 @@ class _TerminalWriter:
         return lambda report: self.none if report.history is None else cell(report.history)
 
     def _of_verdict(self, cell: Callable[[Verdict], str]) -> Callable[[ModelReport], str]:
-        # A verdict that failed is false.
+        # A failed verdict is falsy, so compare with None.
         return lambda report: self.none if report.verdict is None else cell(report.verdict)
 
 
@@ -189,13 +189,13 @@ def _verdict(report: ModelReport) -> str:
     return status_text(report) + (f" ({tolerated:,} ops)" if tolerated else "")
 
 
-def verbose_text(report: ModelReport, verbosity: int, *, ascii: bool = False) -> str:  # noqa: A002 - as of the table
+def verbose_text(report: ModelReport, verbosity: int, *, ascii: bool = False) -> str:  # noqa: A002 - as in the table
     """Return a model's name and the lines under it.
 
     Parameters
     ----------
     report
-        With its operations if `verbosity` is 2 or more.
+        The report; it needs its operations if `verbosity` is 2 or more.
     verbosity
         1 lists inputs, parts of the verdict, time and memory; 2 also the slowest and the largest operations.
     ascii
@@ -272,7 +272,7 @@ def _operations(report: ModelReport) -> Iterator[tuple[str, str]]:
 _MEBIBYTE = 2**20
 
 _MOST_REASONS = 10
-"""Reasons of unproven verdicts, and severe findings, below the table."""
+"""Maximum number of unproven reasons, and of severe findings, below the table."""
 _SHORTEST_NAME = 12
 
 _COMFORTABLE_NAME = 24

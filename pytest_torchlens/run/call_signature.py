@@ -1,8 +1,8 @@
-"""Tells whether two module calls are alike: the same digest means that forward sees the same structure.
+"""Decides whether two module calls are alike: an equal digest means that forward sees the same structure.
 
-The digest covers everything that forward can see of the module tree and of its arguments, but for the values of
+The digest covers everything that forward can see of the module tree and of its arguments, except the values of
 tensors: classes and their code, plain attributes, functions by code and closure, hooks, modes, and shapes.  A call that
-holds something whose contents cannot be read has no signature; it is like no other.
+holds something whose contents cannot be read has no signature and matches no other.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _next_serial = itertools.count()
 
 
 def call_signature(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Return a digest that alike calls of a module have in common; None if something of it cannot be told.
+    """Return a digest that alike calls of a module share; None if a part of the call cannot be read.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def call_signature(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[
         for name in _GLOBAL_HOOKS:
             description.add(list(getattr(torch_module, name).values()))
         description.add((module, args, kwargs))
-    except Exception:  # noqa: BLE001 - a look at a user's object may raise anything
+    except Exception:  # noqa: BLE001 - a user's object may raise anything
         return None
     return description.digest()
 
@@ -238,7 +238,7 @@ class _Description:
         self._sequence((one.func, one.args, one.keywords))
 
     def _sequence(self, items: Any) -> None:
-        kind = next(kind for kind in _SEQUENCES if isinstance(items, kind))  # a subclass may have methods of its own
+        kind = next(kind for kind in _SEQUENCES if isinstance(items, kind))  # a subclass may override methods
         self._tokens.append(f"{type(items).__qualname__} {kind.__len__(items)}")
         for item in kind.__iter__(items):
             self.add(item)
@@ -267,7 +267,7 @@ class _Description:
         self._tokens.append(f"memory {self._memory.setdefault(key, len(self._memory))}")
 
     def _generator(self, generator: Any) -> None:
-        """Describe a generator by its code, the place that it has come to, and its variables."""
+        """Describe a generator by its code, its current position and its variables."""
         frame = generator.gi_frame
         self._tokens.append(f"generator {hash(generator.gi_code)} {frame and frame.f_lasti}")
         self._mapping(dict(frame.f_locals) if frame else {})

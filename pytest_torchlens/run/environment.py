@@ -33,7 +33,7 @@ def check_device(name: str) -> torch.device:
         raise ValueError("expected a device such as cpu or cuda, got 'meta', whose tensors have no values")
     try:
         torch.empty(1, device=device)
-    except Exception as error:  # noqa: BLE001 - each backend has errors of its own
+    except Exception as error:  # noqa: BLE001 - each backend raises its own errors
         reason = str(error).partition("\n")[0]
         raise ValueError(f"torch {torch.__version__} has no device {name} on this machine: {reason}") from None
     return device

@@ -214,7 +214,7 @@ class RunOptions:
     folder: Path | None = None
     """The report's folder; None for no report."""
     graphs: Graphs | None = None
-    """Drawings besides those of the report; None for none."""
+    """Drawings besides those of the report; None if not requested."""
     baseline: Policy | None = None
     """How baselines are treated; None for no comparison."""
     ignore: tuple[str, ...] = ()
@@ -321,7 +321,7 @@ class _Job:
         self.audit(Subject(history, *known, ModelFacts.of(model)))
 
     def audit(self, subject: Subject) -> None:
-        """Add the audit findings, but for ignored rules; one of high severity fails the model if conditions say so."""
+        """Add the audit findings except of ignored rules; one of high severity fails the model if conditions say so."""
         reasons = dict.fromkeys(self.options.ignore, "--lens-ignore") | self.case.settings.ignore
         found = audit(subject)
         self.fields["findings"] = tuple(one for one in found if one.rule not in reasons)

@@ -203,7 +203,7 @@ class Autotrace:
         )
 
     def forget(self) -> None:
-        """End the test and free what was kept of it."""
+        """End the test and free its data."""
         self._ended = self._digests, self._cpu_seconds
         self.begin("", NOTHING)
 
@@ -291,7 +291,7 @@ class Autotrace:
             return TracedCall(model="", stop_reason=guarded.stop_reason, trouble=guarded.fault)
         try:
             history = ModelHistory(guarded.recording, TraceOptions(layers_to_save=None))
-        except Exception:  # noqa: BLE001 - an error of ours is reported, not raised
+        except Exception:  # noqa: BLE001 - our own error is reported, not raised
             return TracedCall(model="", trouble=traceback.format_exc())
         try:
             return self._validated(history, until)

@@ -41,7 +41,7 @@ class Explainer:
         self._noise = noise
 
     def reason(self, trial: Trial, place: int) -> str | None:
-        """Return why other values for the argument at `place` changed nothing; None if there is no known reason."""
+        """Return why other values for the argument at `place` changed nothing; None if no reason is known."""
         named = next((name for name, holds in _FACTS.items() if holds(trial, place)), None)
         if named is not None or is_gentle(trial.call):
             return named

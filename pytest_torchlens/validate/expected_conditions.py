@@ -63,7 +63,7 @@ def mark_conditions(recording: Recording, graph: ExpectedGraph, records: tuple[E
 def escape_faults(
     recording: Recording, graph: ExpectedGraph, records: tuple[EscapeRecord, ...], lines: SourceLines
 ) -> Iterator[tuple[str, str]]:
-    """Yield the label of what was read, and what is wrong with the record of it."""
+    """Yield each fault in the record of an escape, after the operation's label."""
     if len(records) != len(recording.escapes):
         yield "", f"escapes has {len(records)} entries, {len(recording.escapes)} values went to Python"
         return
@@ -227,7 +227,7 @@ def _omissions(layers: dict[str, list[ExpectedOperation]], loops: tuple[LoopReco
 
 
 def _stands_below_a_loop(call: Call) -> bool:
-    """Return whether the line of the model's that made a call is indented below a loop of its function."""
+    """Return whether the model's line that made a call is indented below a loop of its function."""
     code, at = next(_own_frames(call), (None, 0))
     if code is None or not is_model_code(code):
         return False

@@ -46,7 +46,7 @@ class ExpectedFields:
                 self._work.update(map(id, one.call.module.stack()))
 
     def of(self, one: ExpectedOperation, keys: tuple[str | int, ...], record: Operation) -> dict[str, Any]:
-        """Return all fields of an operation; `record` gives the text of arguments whose class has a text of its own."""
+        """Return all fields of an operation; `record` gives the text of arguments whose class defines one."""
         return {
             **_labels(one, keys),
             **self._tensor(one),
@@ -206,9 +206,9 @@ _PLAIN = frozenset(
 
 
 def _texts(arguments: Any, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the text of each argument that is not a tensor; of one with a text of its own, the text that was given.
+    """Return the text of each argument that is not a tensor; take that of a user's object from `given`.
 
-    A class of the user's is not asked for its text again: it may count or draw.
+    Do not ask a user's class for its text again: it may count calls or draw random numbers.
     """
     found: list[str] = []
     for name, arg in arguments:
@@ -259,7 +259,7 @@ class SourceLines:
         self._known: dict[tuple[int, int], str] = {}
 
     def of(self, made: Call | Escape) -> str:
-        """Return the innermost line of the model's; ``""`` if there is none."""
+        """Return the model's innermost line; ``""`` if there is none."""
         for code, at in model_frames(made):
             known = self._known.get((id(code), at))
             if known is None:

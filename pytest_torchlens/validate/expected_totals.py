@@ -18,7 +18,7 @@ from pytest_torchlens.validate.expected_graph import ExpectedGraph
 def expected_totals(
     recording: Recording, graph: ExpectedGraph, saved: set[int], escapes: tuple[EscapeRecord, ...]
 ) -> dict[str, Any]:
-    """Return the fields of a `HistoryRecord` but for operations, escapes, loops and modules."""
+    """Return the fields of a `HistoryRecord` except operations, escapes, loops and modules."""
     operations = graph.operations
     layers = {id(one.passes): one for one in operations if one.is_numbered}
     kept = [one for one in operations if id(one) in saved]
@@ -93,7 +93,7 @@ def expected_modules(recording: Recording) -> list[dict[str, Any]]:
 
 
 def model_faults(recording: Recording) -> Iterator[str]:
-    """Yield what the recording says of the model's modules and parameters, and is not so in the model itself."""
+    """Yield each error of the recording about the model's modules and parameters."""
     model = recording.model()
     if model is None:
         return
@@ -107,11 +107,11 @@ def model_faults(recording: Recording) -> Iterator[str]:
 
 
 _CHANGES = frozenset(["requires_grad", "data", "set", "resize", "resize_as", "swap_tensors"])
-"""Layer types of functions that give a tensor another shape or flag, which is put back before we look."""
+"""Layer types of functions that give a tensor another shape or flag, which is restored before the check."""
 
 
 def _parameter_faults(recording: Recording) -> Iterator[str]:
-    """Yield what is recorded of parameters and is not so, of those that were read as they are and not changed."""
+    """Yield wrong records of parameters that the pass read directly and did not change."""
     if any(call.info.layer_type in _CHANGES for call in recording.calls):
         return
     trained = set(recording.trainable)

@@ -98,7 +98,7 @@ _FEW_LAYERS = 30
 
 
 def layer_faults(history: ModelHistory, graph: ExpectedGraph) -> Iterator[Finding]:
-    """Yield what layers of several passes answer wrongly; of their edges those of the first layers alone."""
+    """Yield wrong answers of layers with several passes; check the edges of the first layers only."""
     edges = _rolled(graph.operations)
     if (given := history.rolled_edges) != edges:
         differing = next((one for one, other in zip(given, edges, strict=False) if one != other), None)

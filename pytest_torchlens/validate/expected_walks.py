@@ -1,4 +1,4 @@
-"""Derives by reachability what a history says of ways through its graph: relatives, ancestors, distances."""
+"""Derives by reachability the relatives, ancestors and distances that a history must report."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class RecordCheck:
     history
         A history of a pass just recorded.
     restored
-        Whether the model has the state that it had before the pass; else it is not looked at.
+        Whether the model has the state that it had before the pass; else it is not checked.
 
     Attributes
     ----------

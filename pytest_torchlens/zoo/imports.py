@@ -1,4 +1,4 @@
-"""Loads the functions that a zoo file names: ``FILE.py:FUNCTION`` beside it, or ``package.module:FUNCTION``."""
+"""Loads the functions that a zoo file names: ``FILE.py:FUNCTION`` next to it, or ``package.module:FUNCTION``."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ MOST_NUMBERS = 2**59
 """Numbers in a tensor: PyTorch counts its bytes with 63 bits, and a complex128 has 16 bytes."""
 NO_SHAPE = "a tensor needs a shape, such as shape: [1, 3, 224, 224]"
 InputSpec = Any
-"""A `TensorSpec`, a `FromFunction`, or a list or dict of such."""
+"""A `TensorSpec`, a `FromFunction`, or a list or dict of these."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def rules(probes: Iterable[Probe], zoo: Zoo) -> list[dict[str, Any]]:
 
 
 def _candidates(case: ModelCase, sizes: Iterable[int]) -> Iterator[ModelCase]:
-    """Yield the case with smaller images, each as it is and built for that size; nothing if the input is no image."""
+    """Yield the case with smaller images, each unchanged and built for that size; nothing for other inputs."""
     with torch.device("meta"):
         usual = case.settings.input or case.provider.default_input(_build(case), case.settings.kwargs)
     if not isinstance(usual, TensorSpec) or len(usual.shape) != 4:  # noqa: PLR2004 - batch, channels, height, width

@@ -31,7 +31,7 @@ operations by number, in execution order (`signatures.Operations`), and joins se
 7.  **What a loop carries** (`passes.CarriedValues`).  The condition that a loop evaluates in each
     pass on the value that it carries is one layer, also where that value leaves another branch in each pass.
 8.  After each of the steps 5 to 7 the new layers grow again (step 4), now only between the previous pass and the
-    next: what a loop does belongs to it, what is done with its results later does not.
+    next: what a loop computes belongs to it; later uses of its results do not.
 
 Every step is near linear in the number of operations.
 """

@@ -1,6 +1,6 @@
 """Operations that only some passes of a loop run: a branch that is not always taken, a step that is sometimes skipped.
 
-What lies on both sides of such a detour is treated as adjacent.  So passes with it and passes without it are one loop.
+Operations on both sides of such a detour count as adjacent.  So passes with it and passes without it are one loop.
 """
 
 from __future__ import annotations

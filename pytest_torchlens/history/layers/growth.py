@@ -44,7 +44,7 @@ class LayerGrowth:
         self._detours = detours
 
     def grow(self, roots: Iterable[int], inside: bool = False) -> None:
-        """Join what is adjacent to the passes of the layers `roots`, then what is adjacent to that, and so on.
+        """Join the operations next to the passes of the layers `roots`, then those next to them, and so on.
 
         With `inside`, join only operations that ran between the previous pass and the next one.  They belong to the
         loop; an operation that uses a pass's result later does not.

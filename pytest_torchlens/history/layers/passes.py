@@ -1,7 +1,7 @@
 """Which operations are passes of one layer: the three rules of the paper.
 
 1. Operations on the same parameters are passes of one layer.
-2. Equal operations beside such passes join them, growing outward (`growth`).
+2. Equal operations next to such passes join them, growing outward (`growth`).
 3. A sequence without parameters that repeats back to back is a loop (`repeats`).
 
 Two steps keep a loop in one piece: operations that some passes leave out do not cut it in two (`detours`), and the
