@@ -81,18 +81,26 @@ class SavedHistory:
 
 
 def save(history: HistoryView, path: Path | str) -> None:
-    """Write a history with its tensors into a folder; make the folder if it does not exist."""
+    """Write a history with its tensors into a folder; make the folder if it does not exist.
+
+    ``history.json`` is written last: a folder without it is not a saved history.  A folder that a killed process left
+    is written anew.
+    """
     folder, writer = path_of(path), None
     try:
+        _clear_unfinished(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise HistoryFileError(f"expected a new or empty folder, got {folder}, which exists already")
         writer = TensorWriter(folder)
+        (folder / _UNFINISHED).touch()
         saved = _saved_history(history, *_write_tensors(history, writer))
         content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
         write_atomically(folder / _FILE, json.dumps(content, indent=1))
+        (folder / _UNFINISHED).unlink()
     except (OSError, TensorFileError) as error:
         if writer is not None:
             writer.discard()
+            (folder / _UNFINISHED).unlink(missing_ok=True)
             (folder / _FILE).unlink(missing_ok=True)
         raise HistoryFileError(_message_of(error, folder)) from None
     if saved.left_out:
@@ -106,6 +114,19 @@ def save(history: HistoryView, path: Path | str) -> None:
 
 
 _MOST_NAMED = 5
+
+
+def _clear_unfinished(folder: Path) -> None:
+    """Remove what a process that was killed while it saved has left in a folder; other files stay."""
+    if not (folder / _UNFINISHED).is_file() or (folder / _FILE).exists():
+        return
+    for file in [*folder.glob("activations-*.safetensors"), *folder.glob(".*.part")]:
+        file.unlink()
+    (folder / _UNFINISHED).unlink()
+
+
+_UNFINISHED = ".unfinished"
+"""A file that is in the folder while it is written."""
 
 
 def _message_of(error: OSError | TensorFileError, folder: Path) -> str:

@@ -438,6 +438,5 @@ def _unchecked(verdict: Verdict) -> Iterator[str]:
 
 
 def _failed_parts(call: TracedCall) -> Iterator[str]:
-    for part in call.verdict.parts if call.verdict is not None else ():
-        if not part.status.ok:
-            yield from part_text(part)
+    for part in call.verdict.failed_parts if call.verdict is not None else ():
+        yield from part_text(part)

@@ -40,7 +40,7 @@ def failure_text(report: ModelReport, config: pytest.Config) -> str:
         return comparison_text(report.comparison, name, key, command_options(config))
     if report.verdict is None or report.outcome is not Outcome.FAILED:
         return ""
-    failed = [part for part in report.verdict.parts if not part.status.ok]
+    failed = report.verdict.failed_parts
     if not failed:
         return _failed_by_condition(report)
     names = " and ".join(part.name for part in failed)

@@ -51,9 +51,15 @@ class Verdict:
         return self.status in (Status.PASSED, Status.PASSED_WITH_TOLERANCE)
 
     @property
+    def failed_parts(self) -> tuple[PartVerdict, ...]:
+        """The parts that failed; first completeness, as an operation that was missed explains what else failed."""
+        failed = (part for part in self.parts if not part.status.ok)
+        return tuple(sorted(failed, key=lambda part: part.name != "completeness"))
+
+    @property
     def first_failure(self) -> Failure | None:
         """The failure to look at first."""
-        return next((failure for part in self.parts for failure in part.failures), None)
+        return next((failure for part in self.failed_parts for failure in part.failures), None)
 
     @property
     def tolerated(self) -> int:

@@ -152,7 +152,7 @@ def failed_at(report: ModelReport) -> str:
         return report.stage.value
     if report.comparison is not None and (first := report.comparison.first) is not None and first.operation:
         return f"{report.stage.value} at {first.operation}"
-    part = next((part for part in report.verdict.parts if not part.status.ok), None)
+    part = next(iter(report.verdict.failed_parts), None)
     if part is None:
         return report.stage.value
     operation = next((failure.operation for failure in part.failures if failure.operation), "")

@@ -31,13 +31,16 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
 
 
+_CAUSES = {"aten::set_": "Tensor.set_ gives a tensor other memory, which is not recorded"}
+
+
 def _missed_operation(missed: MissedOperation, where: Where) -> Failure:
     after = f"after {where.label(missed.call - 1)}" if missed.call else "before the first operation"
     inside = f", in {missed.where}" if missed.where else ""
     return Failure(
         operation=missed.name,
         message=f"{missed.name} ran {after}{inside}, but no recorded operation did it",
-        cause="it was called past torch's Python functions: by compiled code or autograd",
+        cause=_CAUSES.get(missed.name, "it was called past torch's Python functions: by compiled code or autograd"),
         advice="call the code in eager mode, or leave completeness out with a reason",
         source_place=first_model_place(missed.frames),
     )

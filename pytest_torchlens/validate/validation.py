@@ -217,7 +217,7 @@ class _Run:
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
         if observed is not None:  # runs the model, so it comes last
-            verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
+            verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording), _is_small(recording)))
         elif "observer" in parts:
             verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._single_use))
         if "completeness" in parts:
@@ -300,11 +300,16 @@ class _Run:
         recording.unknown_sources = before.unknown_sources(recording.sources)
         return recording
 
-    def _observe(self, traced: RunDigests, uninitialised: set[str]) -> PartVerdict:
-        """Compare the recorded run with a plain one; not applicable if two plain runs differ."""
+    def _observe(self, traced: RunDigests, uninitialised: set[str], saves: bool) -> PartVerdict:
+        """Compare the recorded run with a plain one; not applicable if two plain runs differ.
+
+        If it `saves`, also compare a recorded run that saves all activations, as users' recordings do.
+        """
         self.restore()
         plain = self._plain_run()
         verdict = compare(traced, plain, uninitialised)
+        if verdict.status.ok and saves:
+            verdict = _of_saving(compare(self._saving_run(), plain, uninitialised))
         if verdict.status.ok:
             return dataclasses.replace(verdict, notes=self._unrestored_notes())
         self.restore()
@@ -313,6 +318,11 @@ class _Run:
             return verdict
         reason = self._not_repeating("two plain runs {} differ")
         return dataclasses.replace(verdict, status=Status.NOT_APPLICABLE, reason=reason, failures=(), num_failures=0)
+
+    def _saving_run(self) -> RunDigests:
+        self.restore()
+        recording = self._record_once(watch=False, keep="all")
+        return RunDigests.of(self.model, self._inputs, recording.output)
 
     def _not_repeating(self, how: str) -> str:
         """Return why two runs differ: the model does not repeat itself, or some state could not be restored."""
@@ -377,6 +387,22 @@ def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdi
         return verdict
     reason = f"while the dispatcher was watched: {former.failures[0].message}"
     return dataclasses.replace(verdict, reason=reason)
+
+
+_MOST_SAVED = 64 * 2**20
+"""Bytes of activations up to which the observer also saves them all."""
+
+
+def _is_small(recording: Recording) -> bool:
+    return sum(value.nbytes for call in recording.calls for value in call.outputs) <= _MOST_SAVED
+
+
+def _of_saving(verdict: PartVerdict) -> PartVerdict:
+    """Return the verdict on a run that saved its activations; its failures say so."""
+    failures = (
+        dataclasses.replace(one, message=f"{one.message}, if activations are saved") for one in verdict.failures
+    )
+    return dataclasses.replace(verdict, failures=tuple(failures))
 
 
 def _reads_constants(recording: Recording) -> bool:

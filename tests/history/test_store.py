@@ -202,3 +202,30 @@ def test_files_taken_away_are_said_to_be(tmp_path):
         file.unlink()
     with pytest.raises(ValueError, match=r"has no tensor .*: a file was removed"):
         assert history["mul_1"].tensor_contents is None  # it raises
+
+
+class Killed(BaseException):
+    """What ends a process is no exception that anybody catches."""
+
+
+def test_a_save_that_was_killed_can_be_repeated(tmp_path, monkeypatch):
+    history = tl.log_forward_pass(nn.Linear(2, 2), torch.ones(1, 2))
+    folder = tmp_path / "saved"
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pytest_torchlens.history.store.write_atomically", killed)
+        with pytest.raises(Killed):
+            history.save(folder)
+    (folder / "mine.txt").write_text("mine")
+    with pytest.raises(tl.HistoryFileError, match="not a saved history"):
+        tl.load(folder)
+    with pytest.raises(tl.HistoryFileError, match="expected a new or empty folder"):
+        history.save(folder)
+    assert [file.name for file in folder.iterdir()] == ["mine.txt"]
+    (folder / "mine.txt").unlink()
+    history.save(folder)
+    assert tl.load(folder).record() == history.record()
+    assert {file.name for file in folder.iterdir()} == {"history.json", "activations-00000.safetensors"}

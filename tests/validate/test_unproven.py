@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 
 import pytest
 import torch
@@ -176,6 +177,23 @@ def test_the_watch_is_to_blame_only_if_it_fails_twice():
     assert verdict.part("observer").reason.startswith("while the dispatcher was watched: ")
 
 
+def test_a_model_that_notices_saved_activations_fails():
+    """It asks whether a tensor is still alive, as caches with weak keys do."""
+
+    def forward(x):
+        y = x * 2
+        alive = weakref.ref(y)
+        z = y + 1
+        del y
+        return z * (1.0 if alive() is None else 5.0)
+
+    verdict = verdict_on(forward)
+    assert verdict.status is Status.FAILED
+    assert verdict.first_failure.message == (
+        "output differs between the recorded and the plain run, if activations are saved"
+    )
+
+
 def test_memory_that_was_given_back_ends_nothing():
     class Staging(nn.Module):
         def __init__(self):
@@ -188,3 +206,15 @@ def test_memory_that_was_given_back_ends_nothing():
             return self.fc(x)
 
     assert validate(Staging(), (X,)).verdict.status is Status.PASSED
+
+
+def test_what_was_missed_comes_before_what_follows_from_it():
+    def forward(x):
+        y = torch.zeros(1)
+        y.set_(x * 2)
+        return y + x
+
+    failure = verdict_on(forward).first_failure
+    assert failure.operation == "aten::set_"
+    assert failure.cause == "Tensor.set_ gives a tensor other memory, which is not recorded"
+    assert __file__ in failure.source_line
