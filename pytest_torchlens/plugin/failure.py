@@ -32,7 +32,19 @@ _SHOWN_AS_MESSAGE = ("ZooError", "BaselineError")
 
 
 def failure_text(report: ModelReport, config: pytest.Config) -> str:
-    """Return the error of a worker process, or the failure of a validation or comparison; empty if there is none."""
+    """Return the error of a worker process, or the failure of a validation or comparison; empty if there is none.
+
+    Control characters are escaped: a model's message cannot move the cursor or change the colours of a terminal.
+    """
+    text = _failure_text(report, config)
+    if text.replace("\n", "").isprintable():
+        return text
+    from pytest_torchlens.draw.text import printable
+
+    return "\n".join(printable(line.expandtabs()) for line in text.split("\n"))
+
+
+def _failure_text(report: ModelReport, config: pytest.Config) -> str:
     if report.error:
         return _error(report, report.error)
     if report.comparison is not None and report.comparison.fails:

@@ -2,6 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_torchlens.plugin.failure import failure_text
+from pytest_torchlens.records import ErrorRecord
+from pytest_torchlens.records import ModelReport
+from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import Stage
+
 pytestmark = pytest.mark.usefixtures("tiny_zoo")
 
 
@@ -94,3 +100,9 @@ def test_the_last_failed_is_run_again(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:linear,raises", "--lf")
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*tiny:linear*")
+
+
+def test_control_characters_of_a_message_are_escaped(pytestconfig: pytest.Config):
+    error = ErrorRecord(stage=Stage.FORWARD, type="RuntimeError", message="\x1b[31mred\x07\tend")
+    text = failure_text(ModelReport(zoo="z", name="m", outcome=Outcome.FAILED, error=error), pytestconfig)
+    assert text == r"z:m: RuntimeError in stage 'forward': \x1b[31mred\x07 end"
