@@ -205,6 +205,7 @@ def test_each_kind_of_damage_is_found_where_it_can_first_be_done():
 
 
 @pytest.mark.slow
+@pytest.mark.sweep  # half an hour: `pytest -m sweep tests/validate`
 def test_all_damage_to_every_operation_is_found(capsys):
     tally = Tally()
     for name in MODELS:
