@@ -69,6 +69,20 @@ def run_child(**request: Any) -> dict[str, Any]:
     return result
 
 
+def add_run_options(parser: argparse.ArgumentParser, rounds: int, budget: float) -> None:
+    """Add the options of a benchmark that compares modes, with its defaults: `rounds`, and `budget` in seconds."""
+    parser.add_argument("--rounds", type=int, default=rounds, help="Runs of each mode (default: %(default)s)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=budget,
+        metavar="SECONDS",
+        help="A mode that has used this much time is not run again (default: %(default)s)",
+    )
+    parser.add_argument("--no-peers", action="store_true", help="Leave the package torchlens out")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="Also write every number to this file")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.capture", description=__doc__.partition("\n")[0].partition(":")[0] + "."
@@ -79,17 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--without", action="append", default=[], metavar="MODE", help="Leave this mode out; repeatable"
     )
-    parser.add_argument("--rounds", type=int, default=15, help="Runs of each mode (default: %(default)s)")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=20.0,
-        metavar="SECONDS",
-        help="A mode that has used this much time is not run again (default: %(default)s)",
-    )
+    add_run_options(parser, rounds=15, budget=20.0)
     parser.add_argument("--no-memory", action="store_true", help="Measure time only (memory needs Linux)")
-    parser.add_argument("--no-peers", action="store_true", help="Leave the package torchlens out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="Also write every number to this file")
     return parser
 
 

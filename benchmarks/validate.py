@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
+from benchmarks.capture import add_run_options
 from benchmarks.capture import run_child
 from benchmarks.modes import peers
 from benchmarks.table import MISSING
@@ -101,16 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--measured", action="append", metavar="MODEL", help="Measure the memory of only this model; repeatable"
     )
-    parser.add_argument("--rounds", type=int, default=7, help="Runs of each mode (default: %(default)s)")
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="A mode that has used this much time is not run again (default: %(default)s)",
-    )
-    parser.add_argument("--no-peers", action="store_true", help="Leave the package torchlens out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="Also write every number to this file")
+    add_run_options(parser, rounds=7, budget=30.0)
     return parser
 
 

@@ -1,13 +1,16 @@
-"""Finds the random generator that a call may draw from, and its state before the call."""
+"""Finds the random generator that a call may draw from, and saves and restores the states of the global ones."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import torch
 
 from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.fingerprint import digest_memory
+from pytest_torchlens.capture.fingerprint import fingerprint
 
 
 def state_before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RandomState | None:
@@ -59,3 +62,28 @@ def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
             return arg
     named = kwargs.get("device") if kwargs else None
     return torch.device(named) if named is not None else _CPU
+
+
+class Generators:
+    """A snapshot of the global random generators: torch on all devices, NumPy, Python."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        self._numpy = np.random.get_state()  # noqa: NPY002 - models draw from the global generator
+        self._python = random.getstate()
+
+    def restore(self) -> None:
+        """Restore all of them."""
+        torch.set_rng_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+        np.random.set_state(self._numpy)  # noqa: NPY002 - as above
+        random.setstate(self._python)
+
+    def digests(self) -> dict[str, str]:
+        """Return a digest of each generator's state."""
+        states = {"random state of torch": fingerprint(self._torch), "random state of Python": str(hash(self._python))}
+        _, words, place, *rest = self._numpy
+        states["random state of NumPy"] = str(hash((np.asarray(words).tobytes(), place, *rest)))
+        return states | {f"random state of cuda:{i}": fingerprint(state) for i, state in enumerate(self._cuda)}

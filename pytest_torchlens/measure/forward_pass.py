@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -13,12 +12,12 @@ from functools import partial
 from typing import Any
 from typing import TypeGuard
 
-import numpy as np
 import torch
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import duplicate
@@ -213,13 +212,11 @@ def _preserve_state(model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> I
     members = [(part, dict(part._buffers)) for part in torch.nn.Module.modules(model)]
     held = itertools.chain(torch.nn.Module.parameters(model), *(buffers.values() for _, buffers in members), inputs)
     before = [(tensor, fingerprint(tensor), duplicate(tensor)) for tensor in held if _is_real(tensor)]
-    numbers, state = np.random.get_state(), random.getstate()  # noqa: NPY002 - the global generator
+    generators = Generators()
     try:
-        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):  # type: ignore[no-untyped-call]
-            yield
+        yield
     finally:
-        np.random.set_state(numbers)  # noqa: NPY002 - as above
-        random.setstate(state)
+        generators.restore()
         for part, buffers in members:
             part._buffers.update(buffers)
         for tensor, digest, contents in before:

@@ -140,32 +140,37 @@ class AutotracePlugin:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Begin a test, and record the calls in its fixtures."""
-        settings = self._settings_by_test.get(item.nodeid)
-        if self._autotrace is None or settings is None or settings.autotrace == "off":
+        autotrace = self._autotrace_of(item)
+        if autotrace is None:
             return (yield)
-        self._autotrace.begin(item.nodeid, self._plan(settings))
+        autotrace.begin(item.nodeid, self._plan(item))
         remove_deadline(item)
-        with self._recorded(self._autotrace):
+        with self._recorded(autotrace):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """Record the calls in the test."""
-        settings = self._settings_by_test.get(item.nodeid)
-        if self._autotrace is None or settings is None or settings.autotrace == "off":
+        autotrace = self._autotrace_of(item)
+        if autotrace is None:
             return (yield)
-        with self._recorded(self._autotrace):
+        with self._recorded(autotrace):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         """Record the calls in the teardown of fixtures."""
+        autotrace = self._autotrace_of(item)
+        if autotrace is None:
+            return (yield)
+        autotrace.begin(item.nodeid, self._plan(item), goes_on=True)
+        with self._recorded(autotrace):
+            return (yield)
+
+    def _autotrace_of(self, item: pytest.Item) -> Autotrace | None:
+        """Return what records the calls of a test; None if nothing does."""
         settings = self._settings_by_test.get(item.nodeid)
-        if self._autotrace is None or settings is None or settings.autotrace == "off":
-            return (yield)
-        self._autotrace.begin(item.nodeid, self._plan(settings), goes_on=True)
-        with self._recorded(self._autotrace):
-            return (yield)
+        return None if settings is None or settings.autotrace == "off" else self._autotrace
 
     @contextlib.contextmanager
     def _recorded(self, autotrace: Autotrace) -> Iterator[None]:
@@ -176,11 +181,12 @@ class AutotracePlugin:
         finally:
             self._in_test = False
 
-    def _plan(self, settings: AutotraceSettings) -> Plan:
+    def _plan(self, item: pytest.Item) -> Plan:
         from pytest_torchlens.plugin.marker import validation_parts
         from pytest_torchlens.run.module_calls import Plan
         from pytest_torchlens.validate import PARTS
 
+        settings = self._settings_by_test[item.nodeid]
         chosen = settings.parts or self._config.option.lens_parts or self._config.getini("lens_parts") or PARTS
         return Plan(
             every=settings.autotrace == "all",
@@ -216,8 +222,8 @@ class AutotracePlugin:
         def trace_and_validate(*args: Any, **kwargs: Any) -> ModelHistory:
             __tracebackhide__ = True
             history = trace(*args, **kwargs)
-            if self._autotrace is not None and self._settings_by_test[item.nodeid].autotrace != "off":
-                self._autotrace.prove(history)
+            if (autotrace := self._autotrace_of(item)) is not None:
+                autotrace.prove(history)
             return history
 
         return trace_and_validate
@@ -359,18 +365,16 @@ class AutotraceSummary:
             for nodeid, call in self._calls()
             if call.verdict is not None and not has_failed(call)
         ]
-        unproven = ((one.message, nodeid) for nodeid, verdict in calls for one in verdict.unproven)
+        unproven = ((one.message, nodeid, 1) for nodeid, verdict in calls for one in verdict.unproven)
         yield from _by_reason("unproven", unproven)
-        yield from _by_reason(
-            "not checked", ((what, nodeid) for nodeid, verdict in calls for what in _unchecked(verdict))
-        )
+        unchecked = ((what, nodeid, 1) for nodeid, verdict in calls for what in _unchecked(verdict))
+        yield from _by_reason("not checked", unchecked)
 
     def _left_out_calls(self) -> Iterator[str]:
         left_out = (
-            (reason, nodeid)
+            (reason, nodeid, count)
             for (nodeid, _), test in self._tests.items()
             for reason, count in test.left_out.items()
-            for _ in range(count)
         )
         yield from _by_reason("left out", left_out)
         trouble = next(((nodeid, call) for nodeid, call in self._calls() if call.trouble), None)
@@ -380,16 +384,18 @@ class AutotraceSummary:
             yield f"  {nodeid}: {call.model}: {call.trouble.strip().splitlines()[-1]}"
 
 
-def _by_reason(word: str, reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield one line for each of the commonest reasons: how many calls, and the first test."""
-    tests: dict[str, list[str]] = {}
-    for reason, nodeid in reasons:
-        tests.setdefault(reason, []).append(nodeid)
-    ordered = sorted(tests.items(), key=lambda item: -len(item[1]))
-    for reason, nodeids in ordered[:MOST_SHOWN]:
-        yield f"{word}: {_many(len(nodeids), 'call')}: {reason} (first in {nodeids[0]})"
+def _by_reason(word: str, reasons: Iterable[tuple[str, str, int]]) -> Iterator[str]:
+    """Yield one line for each of the commonest reasons, each given with a test and its number of calls."""
+    calls: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for reason, nodeid, count in reasons:
+        calls[reason] += count
+        first.setdefault(reason, nodeid)
+    ordered = calls.most_common()
+    for reason, count in ordered[:MOST_SHOWN]:
+        yield f"{word}: {_many(count, 'call')}: {reason} (first in {first[reason]})"
     if len(ordered) > MOST_SHOWN:
-        yield f"{word}: {_many(sum(len(nodeids) for _, nodeids in ordered[MOST_SHOWN:]), 'call')} for other reasons"
+        yield f"{word}: {_many(sum(count for _, count in ordered[MOST_SHOWN:]), 'call')} for other reasons"
 
 
 def _many(count: int, what: str) -> str:

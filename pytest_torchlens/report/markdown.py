@@ -13,12 +13,12 @@ from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shorten
-from pytest_torchlens.records import Severity
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.report.summary import counts
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import line
+from pytest_torchlens.report.summary import severe_findings
 from pytest_torchlens.report.summary import severities
 from pytest_torchlens.report.summary import status
 from pytest_torchlens.report.summary import status_text
@@ -95,7 +95,7 @@ def _unproven(run: RunReport) -> Iterator[str]:
 
 def _audit(run: RunReport) -> Iterator[str]:
     """Yield the number of audit findings, and the most severe ones."""
-    graves = [(model, it) for model in run.models for it in model.findings if it.severity is Severity.HIGH]
+    graves = [(model, it) for model in run.models for it in severe_findings(model)]
     for model, finding in graves[:_MOST_FAILURES]:
         yield f"- ⚠️ **{_text(_name(model))}**: {_text(line(finding))}"
     if found := severities(run.models):

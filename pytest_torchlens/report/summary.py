@@ -136,7 +136,12 @@ def status_text(report: ModelReport) -> str:
 
 def num_severe(report: ModelReport) -> int:
     """Return the number of audit findings of high severity."""
-    return sum(finding.severity is Severity.HIGH for finding in report.findings)
+    return len(severe_findings(report))
+
+
+def severe_findings(report: ModelReport) -> list[AuditFinding]:
+    """Return the audit findings of high severity, in the order of the report."""
+    return [finding for finding in report.findings if finding.severity is Severity.HIGH]
 
 
 def urgency(report: ModelReport) -> tuple[bool, bool, bool]:
@@ -179,7 +184,7 @@ def explain(report: ModelReport) -> Trouble:
     failure = report.verdict.first_failure if report.verdict is not None else None
     if failure is None and report.verdict is not None and report.verdict.unproven:
         return _of_unproven(report.verdict.unproven[0])
-    if failure is None and (severe := [one for one in report.findings if one.severity is Severity.HIGH]):
+    if failure is None and (severe := severe_findings(report)):
         return Trouble(what=line(severe[0]), advice=severe[0].advice)
     return _of_failure(failure) if failure else Trouble(what=f"failed in stage {report.stage.value}")
 

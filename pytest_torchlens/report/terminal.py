@@ -17,13 +17,13 @@ from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import short_place
 from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import Outcome
-from pytest_torchlens.records import Severity
 from pytest_torchlens.records import byte_size
 from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.summary import failed_at
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import line
+from pytest_torchlens.report.summary import severe_findings
 from pytest_torchlens.report.summary import status
 from pytest_torchlens.report.summary import status_text
 from pytest_torchlens.report.summary import trouble
@@ -127,7 +127,7 @@ class _TerminalWriter:
 
     def severe_lines(self, models: Sequence[ModelReport]) -> list[str]:
         """Return one line for each audit finding of high severity, up to a limit."""
-        found = [(report, one) for report in models for one in report.findings if one.severity is Severity.HIGH]
+        found = [(report, one) for report in models for one in severe_findings(report)]
         lines = [f"high: {_name(report)}: {self._line(line(one))}" for report, one in found[:_MOST_REASONS]]
         if len(found) > _MOST_REASONS:
             lines.append(f"high: {count_text(len(found) - _MOST_REASONS, 'more finding')}")

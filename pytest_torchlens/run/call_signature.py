@@ -33,7 +33,7 @@ from torch.nn.modules import module as torch_module
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.storage import storage_key
 
-MOST_THINGS = 200_000
+_MOST_TOKENS = 200_000
 """Largest number of tokens of one call; a call with more has no signature."""
 _MOST_BYTES = 1 << 24
 """Largest array that is read."""
@@ -108,7 +108,7 @@ class _Description:
     def add(self, thing: Any) -> None:
         """Describe an object and what it holds."""
         kind = type(thing)
-        if len(self._tokens) > MOST_THINGS:
+        if len(self._tokens) > _MOST_TOKENS:
             raise UntellableError
         if kind in _PLAIN:
             self._tokens.append(f"{kind.__name__} {thing!r}")
@@ -262,7 +262,7 @@ class _Description:
 
     def _tensor(self, tensor: torch.Tensor) -> None:
         """Describe a tensor, and by a number the memory that it shares with others."""
-        self._tokens.append(tensor_signature(tensor))
+        self._tokens.append(_tensor_signature(tensor))
         key = 0 if is_lazy(tensor) else storage_key(tensor)
         self._tokens.append(f"memory {self._memory.setdefault(key, len(self._memory))}")
 
@@ -357,7 +357,7 @@ def _serial(kind: type) -> int:
     return number
 
 
-def tensor_signature(tensor: torch.Tensor) -> str:
+def _tensor_signature(tensor: torch.Tensor) -> str:
     """Return class, shape, dtype, device, layout and gradient flag of a tensor."""
     if is_lazy(tensor):
         return str(type(tensor))

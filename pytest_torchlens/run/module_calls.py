@@ -185,7 +185,7 @@ class Autotrace:
         """Begin a test, which may be a rerun of the same one; its teardown `goes_on` with its budget and its calls."""
         self._test, self._plan = test, plan
         self._calls = self._alike = 0
-        self._passed_over: Counter[str] = Counter()
+        self._skip_reasons: Counter[str] = Counter()
         self._digests, self._cpu_seconds = self._ended if goes_on else (set[str](), 0.0)
         self._results: list[TracedCall] = []
         self._seconds = 0.0
@@ -197,7 +197,7 @@ class Autotrace:
         return TracedTest(
             calls=self._calls,
             known=self._alike,
-            skip_reasons=dict(self._passed_over),
+            skip_reasons=dict(self._skip_reasons),
             results=tuple(self._results),
             seconds=self._seconds,
         )
@@ -241,11 +241,11 @@ class Autotrace:
         """Return the signature of a call, ``""`` for a call without one; None if the call is not to be traced."""
         try:
             if reason := NO_TIME if self._cpu_seconds >= self._plan.seconds else why_not_traced(one.module):
-                self._passed_over[reason] += 1
+                self._skip_reasons[reason] += 1
                 return None
             digest = call_signature(one.module, one.args, one.kwargs)
         except Exception as error:  # noqa: BLE001 - a module may be in any state
-            self._passed_over[f"it could not be looked at: {type(error).__name__}: {error}"] += 1
+            self._skip_reasons[f"it could not be looked at: {type(error).__name__}: {error}"] += 1
             return None
         if digest is not None and not self._plan.every and self._is_known(digest):
             self._alike += 1
@@ -270,7 +270,7 @@ class Autotrace:
                 self._note(type(one.module).__name__, found, start)
         finally:
             if guarded is None:
-                self._passed_over[CALL_RAISED] += 1
+                self._skip_reasons[CALL_RAISED] += 1
             if found is None or found.verdict is None or self._cut_short:  # the next alike call is recorded
                 self._known.pop(digest, None)
                 self._digests.discard(digest)

@@ -39,16 +39,8 @@ def check_invariants(history: ModelHistory, *, restored: bool = True) -> PartVer
     for check in _CHECKS if restored else [check for check in _CHECKS if check is not _sources]:
         score.checked += len(history.nodes)
         for place, message in check(history):
-            number = place if isinstance(place, int) else place.number
-            score.fail(
-                Failure(
-                    operation=history.label(place) if isinstance(place, int) else place.label,
-                    message=message,
-                    cause="the history was changed after it was made, or this is a fault of pytest-torchlens",
-                    advice="make the history again; if it stays, please report the model",
-                    source_place=history.source_place(number) if 0 <= number < len(history.recording.calls) else None,
-                )
-            )
+            label, number = (history.label(place), place) if isinstance(place, int) else (place.label, place.number)
+            score.fail(_failure(history, "history", label, number, message))
     _check_records(history, restored, score)
     return score.verdict()
 
@@ -56,20 +48,21 @@ def check_invariants(history: ModelHistory, *, restored: bool = True) -> PartVer
 def _check_records(history: ModelHistory, restored: bool, score: Score) -> None:
     """Compare the records that users get with the recording, by `RecordCheck`."""
     check = RecordCheck(history, restored)
-    lines = {node.label: node.number for node in history.nodes if node.number >= 0}
+    numbers = {node.label: node.number for node in history.nodes if node.number >= 0}
     for label, message in check.findings():
-        score.fail(
-            Failure(
-                operation=label,
-                message=message,
-                cause="the record was changed after it was made, or this is a fault of pytest-torchlens",
-                advice="make the history again; if it stays, please report the model",
-                source_line=history.source_line(lines[label])
-                if lines.get(label, -1) in range(len(history.recording.calls))
-                else "",
-            )
-        )
+        score.fail(_failure(history, "record", label, numbers.get(label, -1), message))
     score.checked += check.compared
+
+
+def _failure(history: ModelHistory, changed: str, label: str, number: int, message: str) -> Failure:
+    is_call = 0 <= number < len(history.recording.calls)
+    return Failure(
+        operation=label,
+        message=message,
+        cause=f"the {changed} was changed after it was made, or this is a fault of pytest-torchlens",
+        advice="make the history again; if it stays, please report the model",
+        source_place=history.source_place(number) if is_call else None,
+    )
 
 
 def _labels(history: ModelHistory) -> Iterator[Finding]:

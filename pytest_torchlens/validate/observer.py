@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.validate.score import Score
-from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import state_digests
 
 

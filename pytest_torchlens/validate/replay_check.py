@@ -19,6 +19,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.records import Failure
@@ -31,7 +32,6 @@ from pytest_torchlens.validate.perturbation import Perturbation
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
-from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import arguments_of
 from pytest_torchlens.validate.trial import is_close

@@ -1,15 +1,13 @@
 """Saves and restores everything that a forward pass may change: tensors, autograd state, objects, random generators.
 
-`ModelState` is the snapshot of a model and its inputs.  `state_digests` and `Generators.digests` describe the same
-state in short texts, so that two runs can be compared.
+`ModelState` is the snapshot of a model and its inputs.  `state_digests` describes the same state in short texts, so
+that two runs can be compared.
 """
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-import numpy as np
 import torch
 
 from pytest_torchlens.capture import Recording
@@ -171,28 +169,3 @@ def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> di
     digests = {name: fingerprint(tensor) for name, tensor in tensors.items() if not is_lazy(tensor)}
     modes = {name or "the model": getattr(module, "training", "none") for name, module in model.named_modules()}
     return digests | {f"mode of {name}": str(mode) for name, mode in modes.items()}
-
-
-class Generators:
-    """A snapshot of the global random generators: torch on all devices, NumPy, Python."""
-
-    def __init__(self) -> None:
-        self._torch = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-        self._numpy = np.random.get_state()  # noqa: NPY002 - models draw from the global generator
-        self._python = random.getstate()
-
-    def restore(self) -> None:
-        """Restore all of them."""
-        torch.set_rng_state(self._torch)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-        np.random.set_state(self._numpy)  # noqa: NPY002 - as above
-        random.setstate(self._python)
-
-    def digests(self) -> dict[str, str]:
-        """Return a digest of each generator's state."""
-        states = {"random state of torch": fingerprint(self._torch), "random state of Python": str(hash(self._python))}
-        _, words, place, *rest = self._numpy
-        states["random state of NumPy"] = str(hash((np.asarray(words).tobytes(), place, *rest)))
-        return states | {f"random state of cuda:{i}": fingerprint(state) for i, state in enumerate(self._cuda)}

@@ -15,7 +15,7 @@ from torch.overrides import _push_mode as _push_function_mode
 from torch.utils._device import DeviceContext
 
 from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
-from pytest_torchlens.validate.state import Generators
+from pytest_torchlens.capture.generators import Generators
 
 
 @contextlib.contextmanager

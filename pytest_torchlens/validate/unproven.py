@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,7 +53,7 @@ def find_unproven(
     found = [*_unjudged_parts(parts, unpromised)]
     if not recording.calls:
         return (Unproven(message=NOTHING_RAN), *found)
-    from_inputs = _Reach(recording, _inputs(recording))
+    from_inputs = _Reach(recording)
     found += _without_values(recording, where)
     found += _independent_outputs(recording, where, from_inputs)
     found += _constants_from_python(recording, where, from_inputs)
@@ -71,6 +70,10 @@ def _unjudged_parts(parts: Collection[PartVerdict], unpromised: frozenset[str]) 
     return (Unproven(message=f"{' and '.join(parts)}: {reason}") for reason, parts in names.items())
 
 
+def _at(number: int, message: str, where: Where) -> Unproven:
+    return Unproven(message=message, operation=where.label(number), source_place=where.source_place(number))
+
+
 def _without_values(recording: Recording, where: Where) -> Iterator[Unproven]:
     """Yield that some activations have no values to compare: meta tensors, and wrappers that nothing can read."""
     made = [
@@ -82,7 +85,7 @@ def _without_values(recording: Recording, where: Where) -> Iterator[Unproven]:
     empty = [number for number, value in made if not value.digest or str(value.digest).startswith("meta:")]
     if empty:
         message = f"{len(empty)} of {len(made)} activations have no values that could be compared"
-        yield Unproven(message=message, operation=where.label(empty[0]), source_place=where.source_place(empty[0]))
+        yield _at(empty[0], message, where)
 
 
 def _inputs(recording: Recording) -> list[Value]:
@@ -90,18 +93,18 @@ def _inputs(recording: Recording) -> list[Value]:
 
 
 class _Reach:
-    """The values that depend on some first values, by way of recorded calls."""
+    """The values that depend on the inputs, by way of recorded calls."""
 
-    def __init__(self, recording: Recording, first: Iterable[Value]) -> None:
+    def __init__(self, recording: Recording) -> None:
         self._made_by: set[int] = set()
-        self._first = {id(value) for value in first}
+        self._inputs = {id(value) for value in _inputs(recording)}
         for number, call in enumerate(recording.calls):
             if any(self.has(read) for _, read in edges_in(call)):
                 self._made_by.add(number)
 
     def has(self, read: Value | Aliased) -> bool:
-        """Return whether a value, or a write that shows in it, depends on one of the first."""
-        return any(value.call in self._made_by or id(value) in self._first for value in _values(read))
+        """Return whether a value, or a write that shows in it, depends on an input."""
+        return any(value.call in self._made_by or id(value) in self._inputs for value in _values(read))
 
 
 def _values(read: Value | Aliased) -> tuple[Value, ...]:
@@ -123,12 +126,8 @@ def _independent_outputs(recording: Recording, where: Where, from_inputs: _Reach
     for path, read in recording.outputs:
         if value_of(read).shape.numel() and not from_inputs.has(read):
             number = value_of(read).call
-            name = f"output {path!r}" if path else "the output"
-            yield Unproven(
-                message=f"{name} depends on no input in the recorded graph",
-                operation=where.label(number) if number >= 0 else "",
-                source_place=where.source_place(number) if number >= 0 else None,
-            )
+            message = f"{f'output {path!r}' if path else 'the output'} depends on no input in the recorded graph"
+            yield _at(number, message, where) if number >= 0 else Unproven(message=message)
 
 
 def _constants_from_python(recording: Recording, where: Where, from_inputs: _Reach) -> Iterator[Unproven]:
@@ -153,17 +152,13 @@ def _numbers_from_python(recording: Recording, handed: list[Escape], where: Wher
     for number, call in enumerate(recording.calls) if results else ():
         for argument in _floats((call.args, call.kwargs)):
             if argument in results and results[argument].call <= number:
-                message = f"it takes the number {argument!r}, which {results[argument].name} handed to Python"
-                yield Unproven(
-                    message=f"{message}: where it comes from is not in the graph",
-                    operation=where.label(number),
-                    source_place=where.source_place(number),
-                )
+                source = f"which {results[argument].name} handed to Python: where it comes from is not in the graph"
+                yield _at(number, f"it takes the number {argument!r}, {source}", where)
                 return
 
 
 def _is_telling(number: float) -> bool:
-    """Return whether a number is unlikely to be a literal of the code as well: one half, or small and whole."""
+    """Return whether a number says where it comes from: code holds one half, and small whole numbers, as literals."""
     return math.isfinite(number) and abs(number) != 0.5 and not (abs(number) < _SMALL and number.is_integer())  # noqa: PLR2004
 
 
@@ -196,9 +191,8 @@ def _is_of_numbers(call: Call) -> bool:
 
 
 def _constant_from_python(escape: Escape, number: int, where: Where, num_calls: int) -> Unproven:
-    return Unproven(
-        message=f"it uses a constant made after {escape.name} handed an input's values to Python: "
-        "what the constant depends on is not in the graph",
-        operation=where.label(number) if number < num_calls else "output",
-        source_place=where.source_place(number) if number < num_calls else None,
+    message = (
+        f"it uses a constant made after {escape.name} handed an input's values to Python: "
+        "what the constant depends on is not in the graph"
     )
+    return _at(number, message, where) if number < num_calls else Unproven(message=message, operation="output")

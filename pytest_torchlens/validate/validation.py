@@ -21,6 +21,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
+from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.origins import TensorsBefore
 from pytest_torchlens.capture.record import call_model
@@ -40,7 +41,6 @@ from pytest_torchlens.validate.observer import compare
 from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
-from pytest_torchlens.validate.state import Generators
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.unproven import find_unproven
 
