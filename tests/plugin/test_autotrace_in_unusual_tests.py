@@ -244,7 +244,7 @@ def test_a_timer_in_another_thread(run):
     pytest.importorskip("pytest_timeout", reason="pytest-timeout is not installed")
     result = run(HANGS.format(seconds=600, sleep=0) + "    assert nothing_is_on()\n")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["validated: 1 passed"])
+    result.stdout.fnmatch_lines(["1 outermost module call in 1 test: 1 proven"])
 
 
 def test_a_timer_in_another_thread_that_goes_off_ends_the_process(pytester: pytest.Pytester):

@@ -99,7 +99,7 @@ async def call(width):
     )
     result = pytester.runpytest_inprocess(*VALIDATE)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["validated: 2 passed"])
+    result.stdout.fnmatch_lines(["2 outermost module calls in 1 test: 2 proven"])
 
 
 def test_examples_of_hypothesis(pytester: pytest.Pytester, write):
@@ -164,4 +164,4 @@ def test_coverage_counts_forward(pytester: pytest.Pytester, write):
         "--lens-validate", "--cov=net", "--cov-report=term", "-p", "no:cacheprovider"
     )
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["validated: 1 passed", "net.py * 100%"])
+    result.stdout.fnmatch_lines(["1 outermost module call in 1 test: 1 proven", "net.py * 100%"])
