@@ -9,6 +9,7 @@ import dataclasses
 import sys
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,10 @@ class Retention:
 
     def watch(self, value: Value, tensor: torch.Tensor, written: bool = False) -> None:
         """Called for each source; does nothing here."""
+
+    def follow_move(self, old: int, new: int) -> None:
+        """Find the saved tensors over memory `old` at `new` from now on."""
+        rekey(self._by_memory, old, new)
 
     def before_write(self, key: int) -> None:
         """Copy the saved tensors over this memory: into one memory, so that they stay aliases of each other."""
@@ -90,9 +95,8 @@ class _CopiedBytes:
         if whole or extent is None:
             self._whole = True
         else:
-            start = tensor.untyped_storage().data_ptr()
-            self._first = min(self._first, (extent.start - start) // _ALIGNMENT * _ALIGNMENT)
-            self._last = max(self._last, extent.stop - start)
+            self._first = min(self._first, extent.start // _ALIGNMENT * _ALIGNMENT)
+            self._last = max(self._last, extent.stop)
 
     def tensor_over_copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the same tensor over the copied memory."""
@@ -204,6 +208,10 @@ class Arrays:
             for exposure in exposures:
                 self._compare(exposure)
 
+    def follow_move(self, old: int, new: int) -> None:
+        """Watch the arrays over memory `old` at `new` from now on."""
+        rekey(self._over, old, new)
+
     def refresh(self, key: int) -> None:
         """Accept the current contents of this memory: a recorded call wrote them."""
         for exposure in self._over.get(key, ()):
@@ -224,6 +232,12 @@ class Arrays:
                 exposures.remove(exposure)
             if not exposures:
                 del self._over[key]
+
+
+def rekey(by_memory: dict[int, Any], old: int, new: int) -> None:
+    """Move what is stored for memory `old` to memory `new`, which replaces it."""
+    if old in by_memory:
+        by_memory[new] = by_memory.pop(old)
 
 
 def is_copy(array: object) -> bool:

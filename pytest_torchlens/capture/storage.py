@@ -51,7 +51,10 @@ _COMPRESSED = frozenset([torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, t
 
 @dataclass(frozen=True)
 class Extent:
-    """The bytes that a tensor covers: from `start` to before `stop`, with gaps given by shape and strides."""
+    """The bytes that a tensor covers: from `start` to before `stop`, with gaps given by shape and strides.
+
+    They are counted from the start of the tensor's storage, and stay the same when the storage moves.
+    """
 
     start: int
     stop: int
@@ -90,7 +93,8 @@ class Extent:
         if tensor.is_nested:
             return None
         try:
-            start, shape, stride = tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+            tensor.data_ptr()
+            start, shape, stride = int(tensor.storage_offset()) * tensor.itemsize, tuple(tensor.shape), tensor.stride()
         except (RuntimeError, NotImplementedError):
             return None
         return cls(start, start + reach(tensor) * tensor.itemsize, shape, stride, tensor.itemsize)

@@ -32,6 +32,7 @@ from pytest_torchlens.capture.memory import Arrays
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import is_copy
+from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import overlap
@@ -195,8 +196,10 @@ class TensorTable:
         moved = {at: (ref, value, key, since) for at, (ref, value, old, since) in self._live.items() if old == entry[2]}
         self._live.update(moved)
         self._owners = None
-        if entry[2] in self._writes:
-            self._writes[key] = self._writes.pop(entry[2])
+        rekey(self._writes, entry[2], key)
+        rekey(self._memory, entry[2], key)
+        self._retention.follow_move(entry[2], key)
+        self._arrays.follow_move(entry[2], key)
 
     def expose(self, tensor: Tensor, array: object = None) -> None:
         """Watch an array over a tensor's memory: a write through it calls no torch function."""

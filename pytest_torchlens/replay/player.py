@@ -28,6 +28,7 @@ from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import copies_of
 from pytest_torchlens.capture.memory import overwrite
+from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_table import WriteLog
@@ -134,7 +135,10 @@ class Player:
         self, number: int, call: Call, arguments: Arguments
     ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """Run call `number`; return the tensors it returned, to be stored, and the tensors for its recorded outputs."""
+        former = storage_key(arguments[0][0]) if call.info.moves else 0
         returned = self.run(call, arguments)
+        if call.info.moves:
+            self._currents.follow_move(former, storage_key(returned[0]))
         outputs = self.outputs(call, returned)
         self._fill_memory(number, outputs)
         return returned, outputs
@@ -250,6 +254,10 @@ class CurrentValues:
     def shows_in(self, base: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         """Return the tensor whose bytes a call read: `output` if it is a view of `base`, else `base`."""
         return output if self._writes and storage_key(output) == storage_key(base) else base
+
+    def follow_move(self, old: int, new: int) -> None:
+        """Find the writes to memory `old` at `new` from now on."""
+        rekey(self._writes, old, new)
 
     def was_written(self, tensor: torch.Tensor) -> bool:
         """Return whether a recorded call overwrote a tensor's memory."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from pytest_torchlens.capture import record
+from pytest_torchlens.history import ModelHistory
 from tests.capture.programs import Programs
+from tests.capture.programs import assert_saved
 from tests.capture.programs import check
+from tests.capture.programs import numbers
+from tests.models import Function
 
 PROGRAMS = Programs()
 
@@ -54,6 +59,50 @@ def memory_grown(x):
 @PROGRAMS.add(
     """
     input_1
+    mul_1: input_1
+    getitem_1: mul_1
+    getitem_2: mul_1
+    add_1: getitem_2
+    getitem_3: mul_1
+    add_2: getitem_1 ~add_1
+    output_1: add_2
+    """,
+    mode="no_grad",
+)
+def memory_moved_between_write_and_read(x):
+    y = x * 2
+    last = y[4:]
+    y[3:].add_(1)
+    y[:2].share_memory_()
+    return last + 3
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    mul_1: input_1
+    getitem_1: mul_1
+    getitem_2: mul_1
+    add_1: getitem_2
+    resize_1: mul_1 ~add_1
+    getitem_3: resize_1
+    mul_2: getitem_3
+    add_2: getitem_1 ~resize_1 ~mul_2
+    output_1: add_2
+    """,
+    mode="no_grad",
+)
+def memory_grown_between_write_and_read(x):
+    y = x * 2
+    last = y[4:]
+    y[3:].add_(1)
+    y.resize_(8192)[5].mul_(5)
+    return last + 3
+
+
+@PROGRAMS.add(
+    """
+    input_1
     emptystrided_1
     asstrided_1: emptystrided_1
     copy_1: asstrided_1 input_1
@@ -88,3 +137,16 @@ def handed_on_after_a_write_through_a_view(x):
 @PROGRAMS.parametrize()
 def test_graph(program, mode):
     check(program, mode)
+
+
+def test_a_write_after_a_move_leaves_saved_activations_as_they_were():
+    def program(x):
+        y = x * 2
+        last = y[3:]
+        y.share_memory_()
+        y.add_(1)
+        return last
+
+    with torch.no_grad():
+        history = ModelHistory(record(Function(program), numbers(), keep="all"))
+    assert_saved(history, mul_1=42, getitem_1=30, add_1=48)
