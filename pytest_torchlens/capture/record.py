@@ -36,6 +36,7 @@ from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
 from pytest_torchlens.capture.saving import FunctionCopies
 from pytest_torchlens.capture.saving import OptionRetention
+from pytest_torchlens.capture.saving import RecentOutputs
 from pytest_torchlens.capture.saving import SaveOptions
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_table import Named
@@ -44,7 +45,7 @@ from pytest_torchlens.capture.values import Source
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
-Keep = Literal["none", "all"] | SaveOptions | frozenset[str]
+Keep = Literal["none", "all", "recent"] | SaveOptions | frozenset[str]
 
 
 class TraceError(RuntimeError):
@@ -74,9 +75,10 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     args, kwargs
         Its arguments.
     keep
-        ``"all"`` saves every activation by reference, and copies it before it is overwritten.  ``"none"`` saves only
-        fingerprints.  `SaveOptions` say what to save of each activation.  A set of names saves the outputs of the
-        functions with these names.
+        ``"all"`` saves every activation by reference, and copies it before it is overwritten.  ``"recent"`` does so
+        too, and lets go of the oldest when they take more than 64 MiB.  ``"none"`` saves only fingerprints.
+        `SaveOptions` say what to save of each activation.  A set of names saves the outputs of the functions with
+        these names.
     seed
         Seed for the generators of torch, NumPy and Python; None does not seed them.
     watch
@@ -277,6 +279,8 @@ _LAZY_TYPES = (Coroutine, AsyncGenerator, Generator, map, filter, zip)
 def _retention(recording: Recording, keep: Keep) -> Retention:
     if isinstance(keep, SaveOptions):
         return OptionRetention(recording, keep)
+    if keep == "recent":
+        return RecentOutputs()
     return FunctionCopies(recording, keep) if isinstance(keep, frozenset) else Retention()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -185,6 +186,34 @@ class OptionRetention(Retention):
                 f"the output of {name} (call {value.call}, shape {tuple(value.shape)}) cannot be saved: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+
+class RecentOutputs(Retention):
+    """Saves outputs as `Retention` does, and lets go of the oldest when they take more than 64 MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._saved: deque[Value] = deque()
+        self._nbytes = 0
+
+    def keep_output(self, value: Value, tensor: torch.Tensor, key: int) -> None:
+        """Save an output of a call."""
+        self.keep(value, tensor, key)
+        self._saved.append(value)
+        self._nbytes += value.nbytes
+        while self._nbytes > _MOST_RECENT and len(self._saved) > 1:
+            oldest = self._saved.popleft()
+            oldest.tensor = None
+            self._nbytes -= oldest.nbytes
+
+    def before_write(self, key: int) -> None:
+        """Copy the saved tensors over this memory."""
+        if key in self._by_memory:
+            self._by_memory[key] = [value for value in self._by_memory[key] if value.tensor is not None]
+        super().before_write(key)
+
+
+_MOST_RECENT = 64 * 2**20
 
 
 class FunctionCopies(Retention):

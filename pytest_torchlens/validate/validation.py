@@ -217,7 +217,7 @@ class _Run:
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
         if observed is not None:  # runs the model, so it comes last
-            verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording), _is_small(recording)))
+            verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
         elif "observer" in parts:
             verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._single_use))
         if "completeness" in parts:
@@ -264,12 +264,12 @@ class _Run:
             recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
         return self._record_again(recording) if _reads_constants(recording) else recording
 
-    def _record_once(self, watch: bool, keep: Keep = "none") -> Recording:
-        options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
+    def _record_once(self, watch: bool, keep: Keep = "none", thorough: bool = True) -> Recording:
+        options = {"seed": self.seed, "watch": watch, "keep": keep, "thorough": thorough, "exhaust": self.exhaust}
         recordings: list[Recording] = []  # overwritten tensors are restored even if the model raises
         try:
             recording = self._in_own_context(
-                record, self.model, self.args, self.kwargs, thorough=True, on_start=recordings.append, **options
+                record, self.model, self.args, self.kwargs, on_start=recordings.append, **options
             )
         finally:
             for one in recordings:
@@ -300,15 +300,15 @@ class _Run:
         recording.unknown_sources = before.unknown_sources(recording.sources)
         return recording
 
-    def _observe(self, traced: RunDigests, uninitialised: set[str], saves: bool) -> PartVerdict:
-        """Compare the recorded run with a plain one; not applicable if two plain runs differ.
+    def _observe(self, traced: RunDigests, uninitialised: set[str]) -> PartVerdict:
+        """Compare a plain run with the recorded one, and with one that saves activations, as users' recordings do.
 
-        If it `saves`, also compare a recorded run that saves all activations, as users' recordings do.
+        It is not applicable if two plain runs differ.
         """
         self.restore()
         plain = self._plain_run()
         verdict = compare(traced, plain, uninitialised)
-        if verdict.status.ok and saves:
+        if verdict.status.ok:
             verdict = _of_saving(compare(self._saving_run(), plain, uninitialised))
         if verdict.status.ok:
             return dataclasses.replace(verdict, notes=self._unrestored_notes())
@@ -321,7 +321,7 @@ class _Run:
 
     def _saving_run(self) -> RunDigests:
         self.restore()
-        recording = self._record_once(watch=False, keep="all")
+        recording = self._record_once(watch=False, keep="recent", thorough=False)
         return RunDigests.of(self.model, self._inputs, recording.output)
 
     def _not_repeating(self, how: str) -> str:
@@ -387,14 +387,6 @@ def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdi
         return verdict
     reason = f"while the dispatcher was watched: {former.failures[0].message}"
     return dataclasses.replace(verdict, reason=reason)
-
-
-_MOST_SAVED = 64 * 2**20
-"""Bytes of activations up to which the observer also saves them all."""
-
-
-def _is_small(recording: Recording) -> bool:
-    return sum(value.nbytes for call in recording.calls for value in call.outputs) <= _MOST_SAVED
 
 
 def _of_saving(verdict: PartVerdict) -> PartVerdict:
