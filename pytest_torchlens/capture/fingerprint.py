@@ -108,18 +108,23 @@ def _without_memory(tensor: torch.Tensor) -> str:
 
 def _special(tensor: torch.Tensor) -> str:
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        tensor = tensor.detach()
         try:
-            return _parts(tensor)
+            return _parts(tensor.detach()) if type(tensor) in PLAIN else _of_subclass(tensor)
         except (RuntimeError, NotImplementedError):
             return ""
 
 
-def _parts(tensor: torch.Tensor) -> str:
-    if type(tensor) not in PLAIN and hasattr(tensor, "__tensor_flatten__"):
+def _of_subclass(tensor: torch.Tensor) -> str:
+    """Digest a tensor of another class, whose ``__torch_dispatch__`` must see no operation of ours."""
+    if hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         inner = (getattr(tensor, name) for name in names)  # DTensor names its mesh too
         return _join("wrapper", *(fingerprint(part) for part in inner if isinstance(part, torch.Tensor)))
+    with torch._C._DisableTorchDispatch():
+        return _parts(tensor.detach()) if storage_key(tensor) else ""
+
+
+def _parts(tensor: torch.Tensor) -> str:
     if is_functorch_wrapped_tensor(tensor):
         return _join("functorch", fingerprint(torch._C._functorch.get_unwrapped(tensor)))
     if tensor.is_meta:

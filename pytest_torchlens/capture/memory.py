@@ -62,18 +62,18 @@ class Retention:
 def copies_of(values: list[Value], in_graph: bool = False) -> list[torch.Tensor]:
     """Return copies of the saved tensors; copies of aliases are aliases of each other."""
     pieces = _pieces(values)
-    with torch.set_grad_enabled(in_graph):
-        return [_copy(value, pieces, in_graph) for value in values]
+    return [_copy(value, pieces, in_graph) for value in values]
 
 
 def _copy(value: Value, pieces: dict[int, _CopiedBytes], in_graph: bool) -> torch.Tensor:
     if value.tensor is None:
         raise ValueError("expected a value whose tensor is saved, got one without")
-    if in_graph and value.tensor.grad_fn is not None:
-        return value.tensor.clone()
-    tensor = value.tensor.detach()
-    copy = pieces[storage_key(tensor)].tensor_over_copy(tensor) if _has_plain_memory(tensor) else tensor.clone()
-    return copy.requires_grad_() if value.requires_grad and value.tensor.requires_grad else copy
+    tensor = value.tensor
+    with torch.set_grad_enabled(in_graph and tensor.grad_fn is not None):
+        if torch.is_grad_enabled():
+            return tensor.clone()
+        copy = pieces[storage_key(tensor)].tensor_over_copy(tensor) if _has_plain_memory(tensor) else tensor.clone()
+    return copy.requires_grad_() if value.requires_grad and tensor.requires_grad else copy
 
 
 def _has_plain_memory(tensor: torch.Tensor) -> bool:
@@ -121,7 +121,7 @@ def _pieces(values: list[Value]) -> dict[int, _CopiedBytes]:
     """Return the bytes to copy of each memory: all of a source's, because the replay may read beyond its bounds."""
     pieces: dict[int, _CopiedBytes] = {}
     for value in values:
-        tensor = None if value.tensor is None else value.tensor.detach()
+        tensor = value.tensor
         if tensor is not None and _has_plain_memory(tensor):
             pieces.setdefault(storage_key(tensor), _CopiedBytes()).include(tensor, whole=value.call < 0)
     return pieces

@@ -28,3 +28,31 @@ def test_values_count_in_the_order_of_their_places_whatever_the_strides():
     for strided in (table.t(), table[:, 1:3], table[::2], table[1:], table.expand(2, 3, 4)):
         assert fingerprint(strided) == fingerprint(strided.clone(memory_format=torch.contiguous_format))
     assert fingerprint(table.t()) != fingerprint(table)
+
+
+class Alone(torch.Tensor):
+    """A tensor of which no operation is known."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise AssertionError(f"{func} was called")
+
+
+class Pair(Alone):
+    """Two tensors that are one."""
+
+    def __tensor_flatten__(self):
+        return ["low", "high"], None
+
+
+def test_a_class_sees_no_operation_of_ours():
+    numbers = torch.arange(6.0)
+    with_memory = torch.Tensor._make_subclass(Alone, numbers)
+    assert fingerprint(with_memory) == fingerprint(numbers)
+    pair = torch.Tensor._make_wrapper_subclass(Pair, (6,))
+    pair.low, pair.high = numbers, torch.ones(1)
+    digest = fingerprint(pair)
+    assert digest.startswith("wrapper:")
+    pair.high = torch.zeros(1)
+    assert fingerprint(pair) != digest
+    assert fingerprint(torch.Tensor._make_wrapper_subclass(Alone, (6,))) == ""
