@@ -11,6 +11,8 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.history.source import describe
+from pytest_torchlens.history.source import model_frames_of
 from tests.validate.damage_to_records import KINDS
 
 __all__ = ["KINDS"]
@@ -198,19 +200,15 @@ def call_that_took_less_than_no_time(scene):
 
 @kind
 def frames_of_another_call(scene):
-    lines = {}
-    for number, call in enumerate(scene.recording.calls):
-        lines.setdefault(scene.history.source_line(number), call)
-    others = [call for line, call in lines.items() if line != scene.history.source_line(scene.number)]
-    if not others or not scene.nodes:
+    def line(call):
+        return next((describe(*frame) for frame in model_frames_of(call.frames)), "")
+
+    own = line(scene.call)
+    other = next((call for call in scene.recording.calls if line(call) and line(call) != own), None)
+    if other is None or not own or not scene.nodes:
         return None
     _ = scene.history.operations
-    scene.call.frames, scene.call.module = others[0].frames, scene.call.module
-    if (
-        scene.history.source_line(scene.number)
-        == scene.history.operations[scene.history.nodes.index(scene.nodes[0])].source_line
-    ):
-        return None
+    scene.call.frames = other.frames
     return "invariants", {scene.label}
 
 
@@ -235,10 +233,10 @@ def escape_damage(change):
         if scene.number >= len(escapes):
             return None
         escape, record = escapes[scene.number], scene.history.escapes[scene.number]
-        _ = scene.history.record()
         wrong = change(scene, escape)
         if wrong is None:
             return None
+        _ = scene.history.record()
         escapes[scene.number : scene.number + 1] = wrong
         return "invariants", {record.operation or escape.name, scene.history.model_name, ""}
 

@@ -82,7 +82,8 @@ class Patient:
         self.name = name
         self.model, self.x = build(), torch.rand(shape)
         self.state = ModelState(self.model, (self.x,))
-        self.size = len(self.recorded()[0].calls)
+        self.untouched = self.recorded()
+        self.size = len(self.untouched[0].calls)
 
     def recorded(self):
         self.state.restore()
@@ -94,14 +95,17 @@ class Patient:
 
     def found(self, kind, number):
         """Damage the record; return None where that cannot be done, else what must be found and what is."""
-        recording, history = self.recorded()
+        recording, history = self.untouched or self.recorded()
         with torch.no_grad():
             constants = [(source.live, source.live.clone()) for source in recording.sources]
         scene = Scene(recording, history, number)
         expected = KINDS[kind](scene)
         if expected is None:
             scene.restore()
+            is_untouched = not history._made and "_totals" not in vars(history)  # records that exist are right
+            self.untouched = (recording, history) if is_untouched else None
             return None
+        self.untouched = None
         try:
             parts = {part.name: part for part in check_recording(recording, history, [expected[0]])}
         finally:
