@@ -319,7 +319,7 @@ def _of_another_class(scene, call):
 
 
 def _around_itself_later(scene, call):
-    if call is scene.recording.module_calls[-1]:
+    if call in scene.recording.module_calls[-1].stack():  # it would be around itself, for ever
         return False
     call.parent = scene.recording.module_calls[-1]
     return None

@@ -39,7 +39,7 @@ class Residual(nn.Module):
         one[0].mul_(2)
         one += 0.5 * self.scale
         top, where = other.max(-1, True)
-        return {"sum": x + one.softmax(-1) / top, "where": where.clamp(min=1)}
+        return {"sum": x + one.softmax(-1) / top, "where": torch.cat([where, where]).clamp(min=1)}
 
 
 class Decisions(nn.Module):
