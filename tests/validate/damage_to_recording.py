@@ -11,8 +11,7 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.values import value_of
-from pytest_torchlens.history.source import describe
-from pytest_torchlens.history.source import model_frames_of
+from pytest_torchlens.history.source import first_model_place
 from tests.validate.damage_to_records import KINDS
 
 __all__ = ["KINDS"]
@@ -200,15 +199,12 @@ def call_that_took_less_than_no_time(scene):
 
 @kind
 def frames_of_another_call(scene):
-    def line(call):
-        return next((describe(*frame) for frame in model_frames_of(call.frames)), "")
-
-    own = line(scene.call)
-    other = next((call for call in scene.recording.calls if line(call) and line(call) != own), None)
-    if other is None or not own or not scene.nodes:
+    own = first_model_place(scene.call.frames)
+    others = [call for call in scene.recording.calls if first_model_place(call.frames) not in (None, own)]
+    if not others or own is None or not scene.nodes:
         return None
     _ = scene.history.operations
-    scene.call.frames = other.frames
+    scene.call.frames = others[0].frames
     return "invariants", {scene.label}
 
 
