@@ -74,7 +74,7 @@ class Rerun:
         return self._aliases.get(id(node.value), "") if node.call is not None else ""
 
     def _play(self, player: Player, number: int, call: Call) -> None:
-        reads = [(path, value_of(read)) for path, read in reversed([*edges_in(call)])]
+        reads = [(path, value_of(read)) for path, read in reversed(edges_in(call))]
         places = {storage_key(player.at(value.slot)): (path, value) for path, value in reads}
         returned, outputs = player.play(number, call, player.arguments(call))
         for value, output in zip(call.outputs, outputs, strict=True):

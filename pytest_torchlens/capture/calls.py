@@ -15,6 +15,7 @@ import torch
 from pytest_torchlens.capture.ambient import AmbientTable
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.gradients import Gradients
+from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.values import Aliased
@@ -307,25 +308,31 @@ class Recording:
     """Number of tensor objects."""
 
 
-def edges_in(call: Call) -> Iterator[tuple[str, Value | Aliased]]:
-    """Yield path and value of each tensor argument of a call, positional ones first.
+def edges_in(call: Call) -> list[tuple[str, Value | Aliased]]:
+    """Return path and value of each tensor argument of a call, positional ones first.
 
     A path is ``"0"`` for the first positional argument, ``"weight"`` for a keyword, ``"0.2"`` for the third tensor of
-    a list that is the first argument.
+    a list that is the first argument.  Each object is entered once, by its first path.
     """
-    yield from edges_of(call.args)
-    yield from edges_of(call.kwargs)
+    edges: list[tuple[str, Value | Aliased]] = []
+    _add_edges(call.args, "", edges, set())
+    if call.kwargs:
+        _add_edges(call.kwargs, "", edges, set())
+    return edges
 
 
-def edges_of(template: Any, path: str = "", entered: set[int] | None = None) -> Iterator[tuple[str, Value | Aliased]]:
-    """Yield path and value of each tensor in recorded arguments; each object is entered once, by its first path."""
-    if isinstance(template, Value | Aliased):
-        yield path, template
-    elif isinstance(template, list | tuple | dict | slice | UnpackedObject):
-        entered = set() if entered is None else entered
-        if type(template) is UnpackedObject:
-            if id(template) in entered:
-                return
-            entered.add(id(template))
-        for key, item in children(template):
-            yield from edges_of(item, f"{path}.{key}" if path else str(key), entered)
+def _add_edges(template: Any, path: str, edges: list[tuple[str, Value | Aliased]], entered: set[int]) -> None:
+    """Add path and value of each tensor in a container of recorded arguments."""
+    for key, item in children(template):
+        kind = type(item)
+        if kind in ATOMS:
+            continue
+        inner = f"{path}.{key}" if path else str(key)
+        if kind is Value or kind is Aliased:
+            edges.append((inner, item))
+        elif kind is UnpackedObject:
+            if id(item) not in entered:
+                entered.add(id(item))
+                _add_edges(item, inner, edges, entered)
+        elif isinstance(item, list | tuple | dict | slice):
+            _add_edges(item, inner, edges, entered)

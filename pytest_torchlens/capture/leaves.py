@@ -75,8 +75,8 @@ def _kind(value: Any) -> str:
 
 def children(value: Any) -> list[tuple[Any, Any]]:
     """Return the named parts of a container; nothing for any other object."""
-    if type(value) is UnpackedObject:
-        return list(value.parts.items())
+    if (items_of := _ITEMS_BY_TYPE.get(type(value))) is not None:
+        return items_of(value)
     for kind, items in _ITEMS:
         if isinstance(value, kind):
             return items(value)
@@ -151,6 +151,14 @@ class UnpackedObject:
             parts = {key: substitute(value, convert) for key, value in self.parts.items()}
             already[id(self)] = _with_parts(other, parts, self.original)
         return already[id(self)]
+
+
+_ITEMS_BY_TYPE: dict[type, Callable[[Any], list[tuple[Any, Any]]]] = {
+    dict: lambda value: list(value.items()),
+    list: lambda value: list(enumerate(value)),
+    tuple: lambda value: list(enumerate(value)),
+    UnpackedObject: lambda value: list(value.parts.items()),
+}
 
 
 def unpacked(value: Any, convert: Callable[[Any], Any], already: dict[int, UnpackedObject]) -> Any:

@@ -156,7 +156,7 @@ class _Graph:
     def add_call(self, number: int, call: Call) -> list[Node]:
         """Return the call's nodes, after those of the sources that it reads first."""
         self._new_sources = []
-        edges = list(edges_in(call))
+        edges = edges_in(call)
         if call.info.bookkeeping:
             self._share_node(call.outputs[0], edges[0][1])
             return self._new_sources

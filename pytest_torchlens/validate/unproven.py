@@ -187,7 +187,7 @@ def _constants(recording: Recording) -> Iterator[tuple[int, Value]]:
 
 def _is_of_numbers(call: Call) -> bool:
     """Return whether a call makes a tensor of its arguments' numbers: not ``torch.as_tensor(x)`` of a tensor."""
-    return call.info.name == "new_tensor" or next(edges_in(call), None) is None
+    return call.info.name == "new_tensor" or not edges_in(call)
 
 
 def _constant_from_python(escape: Escape, number: int, where: Where, num_calls: int) -> Unproven:
