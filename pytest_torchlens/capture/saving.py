@@ -189,7 +189,7 @@ class OptionRetention(Retention):
 
 
 class RecentOutputs(Retention):
-    """Saves outputs as `Retention` does, and lets go of the oldest when they take more than 64 MiB."""
+    """Saves outputs as `Retention` does, and lets go of the oldest when they take more than 16 MiB."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class RecentOutputs(Retention):
         super().before_write(key)
 
 
-_MOST_RECENT = 64 * 2**20
+_MOST_RECENT = 16 * 2**20
 
 
 class FunctionCopies(Retention):

@@ -207,7 +207,7 @@ class _Run:
         return history, [*(_with_former_failure(verdict, former[verdict.name]) for verdict in plain), first[1][-1]]
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
-        recording = self._record("completeness" in parts)
+        recording = self._record("completeness" in parts, "recent" if self._observes(parts) else "none")
         observed = RunDigests.of(self.model, self._inputs, recording.output) if self._observes(parts) else None
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
@@ -217,7 +217,7 @@ class _Run:
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
         if observed is not None:  # runs the model, so it comes last
-            verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
+            verdicts.insert(0, self._observe(observed, recording))
         elif "observer" in parts:
             verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._single_use))
         if "completeness" in parts:
@@ -250,41 +250,43 @@ class _Run:
             self.restore()
         return verdicts
 
-    def _record(self, watch: bool) -> Recording:
+    def _record(self, watch: bool, keep: Keep) -> Recording:
         """Record the model, under a dispatch mode if `watch`; without it where PyTorch raises under any mode."""
         if self._single_use:
-            return self._record_with_tensors_before(watch)
+            return self._record_with_tensors_before(watch, keep)
         try:
-            recording = self._record_once(watch)
+            recording = self._record_once(watch, keep)
         except Exception as error:
             if not watch:
                 raise
             self.restore()
-            recording = self._record_once(watch=False)
+            recording = self._record_once(False, keep)
             recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
-        return self._record_again(recording) if _reads_constants(recording) else recording
+        return self._record_again(recording, keep) if _reads_constants(recording) else recording
 
-    def _record_once(self, watch: bool, keep: Keep = "none", thorough: bool = True) -> Recording:
-        options = {"seed": self.seed, "watch": watch, "keep": keep, "thorough": thorough, "exhaust": self.exhaust}
+    def _record_once(self, watch: bool, keep: Keep) -> Recording:
+        options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
         recordings: list[Recording] = []  # overwritten tensors are restored even if the model raises
         try:
             recording = self._in_own_context(
-                record, self.model, self.args, self.kwargs, on_start=recordings.append, **options
+                record, self.model, self.args, self.kwargs, thorough=True, on_start=recordings.append, **options
             )
         finally:
             for one in recordings:
                 self._state.note(one)
         self._returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
+        if keep == "recent":
+            _drop_activations(recording)
         return recording
 
-    def _record_again(self, first: Recording) -> Recording:
+    def _record_again(self, first: Recording, keep: Keep) -> Recording:
         """Record once more, and list all existing tensors first, to tell constants from tensors made during the pass.
 
         `torch.Tensor([1.0])` calls no function that the recorder sees, but the dispatcher allocates its memory.
         """
         returned = self._returned
         self.restore()
-        recording = self._record_with_tensors_before(first.num_dispatched is not None)
+        recording = self._record_with_tensors_before(first.num_dispatched is not None, keep)
         recording.why_unwatched = first.why_unwatched
         recording.silent_writes = [*dict.fromkeys(first.silent_writes + recording.silent_writes)]
         if len(recording.calls) == len(first.calls):
@@ -293,35 +295,37 @@ class _Run:
         self._single_use = self._not_repeating(f"{len(first.calls)} and {len(recording.calls)} operations ran {{}}")
         return first
 
-    def _record_with_tensors_before(self, watch: bool) -> Recording:
+    def _record_with_tensors_before(self, watch: bool, keep: Keep) -> Recording:
         """Record, and note which constants did not exist before the pass."""
         before = TensorsBefore()
-        recording = self._record_once(watch)
+        recording = self._record_once(watch, keep)
         recording.unknown_sources = before.unknown_sources(recording.sources)
         return recording
 
-    def _observe(self, traced: RunDigests, uninitialised: set[str]) -> PartVerdict:
-        """Compare a plain run with the recorded one, and with one that saves activations, as users' recordings do.
+    def _observe(self, traced: RunDigests, recording: Recording) -> PartVerdict:
+        """Compare the recorded run with a plain one; not applicable if two plain runs differ.
 
-        It is not applicable if two plain runs differ.
+        The recorded run saved activations, as users' recordings do.
         """
+        uninitialised = _uninitialised_outputs(recording)
         self.restore()
         plain = self._plain_run()
         verdict = compare(traced, plain, uninitialised)
-        if verdict.status.ok:
-            verdict = _of_saving(compare(self._saving_run(), plain, uninitialised))
         if verdict.status.ok:
             return dataclasses.replace(verdict, notes=self._unrestored_notes())
         self.restore()
         itself = compare(plain, self._plain_run(), uninitialised)
         if itself.status.ok:
-            return verdict
+            saving, not_saving = (
+                compare(self._recorded_again(recording, keep), plain, uninitialised) for keep in ("recent", "none")
+            )
+            return _of_saving(verdict) if not_saving.status.ok and not saving.status.ok else verdict
         reason = self._not_repeating("two plain runs {} differ")
         return dataclasses.replace(verdict, status=Status.NOT_APPLICABLE, reason=reason, failures=(), num_failures=0)
 
-    def _saving_run(self) -> RunDigests:
+    def _recorded_again(self, former: Recording, keep: Keep) -> RunDigests:
         self.restore()
-        recording = self._record_once(watch=False, keep="recent", thorough=False)
+        recording = self._record_once(former.num_dispatched is not None, keep)
         return RunDigests.of(self.model, self._inputs, recording.output)
 
     def _not_repeating(self, how: str) -> str:
@@ -389,8 +393,14 @@ def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdi
     return dataclasses.replace(verdict, reason=reason)
 
 
+def _drop_activations(recording: Recording) -> None:
+    for call in recording.calls:
+        for value in call.outputs:
+            value.tensor = None
+
+
 def _of_saving(verdict: PartVerdict) -> PartVerdict:
-    """Return the verdict on a run that saved its activations; its failures say so."""
+    """Return a verdict whose failures say that they are seen only if activations are saved."""
     failures = (
         dataclasses.replace(one, message=f"{one.message}, if activations are saved") for one in verdict.failures
     )

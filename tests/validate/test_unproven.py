@@ -177,7 +177,7 @@ def test_the_watch_is_to_blame_only_if_it_fails_twice():
     assert verdict.part("observer").reason.startswith("while the dispatcher was watched: ")
 
 
-@pytest.mark.parametrize("mebibytes", [0, 70])
+@pytest.mark.parametrize("mebibytes", [0, 20])
 def test_a_model_that_notices_saved_activations_fails(mebibytes):
     """It asks whether a tensor is still alive, as caches with weak keys do."""
 
