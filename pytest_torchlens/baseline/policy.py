@@ -171,17 +171,17 @@ class Policy:
         tidy(folder, {folder_name(b.numbers) for side in (stored, snapshot) if side for b in side.measured.values()})
 
     def _settle(self, key: str, snapshot: Snapshot, found: Comparison, kind: str) -> Comparison:
-        if found.verdict is Change.IDENTICAL:
-            self.store.forget(key)
-            return found
-        if kind in self.update:
+        if found.verdict is not Change.IDENTICAL and kind in self.update:
             self.store.accept(key, snapshot)
             stored = self._relative(self.store.path(key))
             return replace(found, fails=False, stored=stored, notes=(*found.notes, f"stored: {stored}"))
         try:
-            self.store.keep(key, snapshot)
+            if found.verdict is Change.IDENTICAL:
+                self.store.forget(key)
+            else:
+                self.store.keep(key, snapshot)
         except OSError as error:
-            return replace(found, notes=(*found.notes, f"it cannot wait to be accepted: {error}"))
+            return replace(found, notes=(*found.notes, f"what waits to be accepted: {error}"))
         return found
 
     def _relative(self, path: Path) -> str:

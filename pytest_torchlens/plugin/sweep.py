@@ -18,6 +18,7 @@ from pytest_torchlens.plugin.items import ModelItem
 from pytest_torchlens.plugin.options import ISOLATE_ABOVE
 from pytest_torchlens.plugin.progress import Estimate
 from pytest_torchlens.plugin.progress import Progress
+from pytest_torchlens.plugin.results import RUNS_FOLDER
 from pytest_torchlens.plugin.results import ReportFolder
 from pytest_torchlens.plugin.results import interrupted_runs
 from pytest_torchlens.plugin.results import new_folder
@@ -105,7 +106,7 @@ class Sweep:
         """Remove the reports, unless the run was interrupted and can be resumed."""
         if self._is_worker:
             return
-        if self.estimate.nodeids and getattr(self._config, "cache", None):
+        if self.estimate.nodeids and self.reports.folder.parent.name == RUNS_FOLDER:
             remove_old_runs(self._config)
         else:
             self.reports.remove()
