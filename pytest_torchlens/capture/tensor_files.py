@@ -176,7 +176,7 @@ class TensorReader:
         self._last: tuple[Path, Any] | None = None
         if not folder.is_dir():
             raise TensorFileError(f"{folder}: expected a folder with the activations, got a path that is not a folder")
-        for file in sorted(folder.iterdir()):
+        for file in _files(folder):
             if _NAME.fullmatch(file.name):
                 check_plain_file(file)
                 for name in _keys(file):
@@ -219,6 +219,13 @@ def check_plain_file(file: Path) -> None:
         raise TensorFileError(f"{file}: expected a regular file, got another kind of file")
 
 
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise TensorFileError(f"{folder} cannot be read ({error.strerror})") from None
+
+
 def _keys(file: Path) -> list[str]:
     with _open(file) as opened:
         return list(opened.keys())
@@ -226,6 +233,9 @@ def _keys(file: Path) -> list[str]:
 
 def _open(file: Path) -> Any:
     try:
+        file.open("rb").close()  # safetensors calls a file that may not be read missing
         return safe_open(file, framework="pt")
+    except PermissionError as error:
+        raise TensorFileError(f"{file} cannot be read ({error.strerror})") from None
     except (SafetensorError, OSError) as error:
         raise TensorFileError(f"{file} is damaged or not a safetensors file: {error}") from None
