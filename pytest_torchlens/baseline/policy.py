@@ -18,6 +18,7 @@ from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import ignore_in_git
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
+from pytest_torchlens.records.files import UnwritableError
 
 if TYPE_CHECKING:
     from pytest_torchlens.history import ModelHistory
@@ -171,17 +172,20 @@ class Policy:
         tidy(folder, {folder_name(b.numbers) for side in (stored, snapshot) if side for b in side.measured.values()})
 
     def _settle(self, key: str, snapshot: Snapshot, found: Comparison, kind: str) -> Comparison:
-        if found.verdict is Change.IDENTICAL:
-            self.store.forget(key)
-            return found
-        if kind in self.update:
+        if found.verdict is not Change.IDENTICAL and kind in self.update:
             self.store.accept(key, snapshot)
             stored = self._relative(self.store.path(key))
             return replace(found, fails=False, stored=stored, notes=(*found.notes, f"stored: {stored}"))
+        is_same = found.verdict is Change.IDENTICAL
         try:
-            self.store.keep(key, snapshot)
-        except OSError as error:
-            return replace(found, notes=(*found.notes, f"it cannot wait to be accepted: {error}"))
+            if is_same:
+                self.store.forget(key)
+            else:
+                self.store.keep(key, snapshot)
+        except UnwritableError as error:
+            what = "an earlier result still waits" if is_same else "it cannot wait"
+            note = f"{what} to be accepted: {error}"
+            return replace(found, unwritten="" if is_same else str(error), notes=(*found.notes, note))
         return found
 
     def _relative(self, path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from dataclasses import field
@@ -27,6 +26,8 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import remove_folder
+from pytest_torchlens.records.files import rename
 from pytest_torchlens.replay import Player
 
 _INDEX = "index.json"
@@ -99,19 +100,19 @@ def save_activations(folder: Path, history: ModelHistory, snapshot: Snapshot) ->
     if whole.is_dir():
         return
     part = folder / f"{os.getpid()}.part"
-    shutil.rmtree(part, ignore_errors=True)
+    remove_folder(part)
     try:
         _ActivationWriter(part, names_of(history, snapshot)).write(history)
-        part.rename(whole)
+        rename(part, whole)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        remove_folder(part)
 
 
 def tidy(folder: Path, wanted: Collection[str]) -> None:
     """Delete all activations of a model except those with these names."""
     for old in folder.iterdir() if folder.is_dir() else ():
         if old.name not in wanted:
-            shutil.rmtree(old, ignore_errors=True)
+            remove_folder(old)
 
 
 class _ActivationWriter:

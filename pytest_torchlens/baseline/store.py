@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
@@ -19,6 +18,8 @@ from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import file_name
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import remove
+from pytest_torchlens.records.files import remove_folder
 
 FOLDER = "lens_baselines"
 LOCAL = ".lens"
@@ -96,7 +97,7 @@ class Store:
 
     def forget(self, key: str) -> None:
         """Delete a model's pending record."""
-        self.pending_path(key).unlink(missing_ok=True)
+        remove(self.pending_path(key))
 
     def accept(self, key: str, snapshot: Snapshot) -> None:
         """Store a snapshot as the baseline; keep the numbers of other environments if the steps are the same."""
@@ -131,11 +132,11 @@ class Store:
 
     def remove(self, key: str) -> None:
         """Delete a model's baseline, activations and times."""
-        self.path(key).unlink(missing_ok=True)
+        remove(self.path(key))
         if path := self._times_path(key):
-            path.unlink(missing_ok=True)
+            remove(path)
         if folder := self.activations_of(key):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
     def activations_of(self, key: str) -> Path | None:
         """Return the folder of a model's activations, which may not exist."""
@@ -169,6 +170,5 @@ def _keys(folder: Path) -> Iterator[str]:
 def ignore_in_git(folder: Path) -> None:
     """Put a ``.gitignore`` inside the local folder; the user's own stays unchanged."""
     local = next(parent for parent in (folder, *folder.parents) if parent.name in (LOCAL, ""))
-    local.mkdir(parents=True, exist_ok=True)
     if not (mark := local / ".gitignore").exists():
         write_atomically(mark, "*\n")

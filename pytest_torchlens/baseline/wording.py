@@ -94,6 +94,8 @@ def _what_to_do(comparison: Comparison, key: str, options: str) -> Iterator[str]
     accepted = comparison.verdict is Change.IDENTICAL or comparison.stored != ""
     if accepted or comparison.against:
         return
+    if comparison.unwritten:
+        return  # a note says so
     if comparison.verdict is not Change.NEW:
         yield f"to look:   pytest-lens diff {key}{options}"
     yield f"to accept: pytest-lens accept {key}{options}"
@@ -120,11 +122,13 @@ def summary(comparisons: Iterable[tuple[str, Comparison]], options: str = "") ->
     lines += [f"new: {_names(verdicts[Change.NEW.value])}"] if Change.NEW.value in verdicts else []
     stored = sum(comparison.stored != "" for _, comparison in every)
     changed = [comparison for _, comparison in every if comparison.verdict is not Change.IDENTICAL]
-    waiting = sum(not comparison.against for comparison in changed) - stored
+    unwritten = [comparison.unwritten for comparison in changed if comparison.unwritten]
+    waiting = sum(not comparison.against for comparison in changed) - stored - len(unwritten)
     lines += [f"stored: {stored} model{'s' * (stored != 1)}"] if stored else []
     if waiting:
         waits = "waits" if waiting == 1 else "wait"
         lines.append(f"{waiting} {waits} to be accepted, without running again: pytest-lens accept '*'{options}")
+    lines += [f"{len(unwritten)} cannot wait to be accepted: {unwritten[0]}"] if unwritten else []
     return lines
 
 

@@ -16,6 +16,11 @@ from safetensors.torch import save_file
 
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.records import replacing
+from pytest_torchlens.records.files import UnwritableError
+from pytest_torchlens.records.files import check_folder
+from pytest_torchlens.records.files import make_folder
+from pytest_torchlens.records.files import remove
+from pytest_torchlens.records.files import writing
 
 _LIMIT = 64 << 20
 _NAME = re.compile(r"activations-\d{5}\.safetensors")
@@ -73,10 +78,13 @@ class TensorWriter:
 
     def __init__(self, folder: Path) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TensorFileError(f"{folder} cannot be created: {error.strerror}") from None
-        if any(_NAME.fullmatch(file.name) for file in folder.iterdir()):
+            check_folder(folder)
+            make_folder(folder)
+            with writing(folder):
+                is_used = any(_NAME.fullmatch(file.name) for file in folder.iterdir())
+        except UnwritableError as error:
+            raise TensorFileError(str(error)) from None
+        if is_used:
             raise TensorFileError(f"{folder} has activations of another run; name a new folder, or empty this one")
         self.folder = folder
         self.names: set[str] = set()
@@ -109,7 +117,7 @@ class TensorWriter:
     def discard(self) -> None:
         """Remove the files that were written, so that a failed attempt does not prevent the next one."""
         for number in range(self._files + 1):  # the last one may be incomplete
-            (self.folder / f"activations-{number:05d}.safetensors").unlink(missing_ok=True)
+            remove(self.folder / f"activations-{number:05d}.safetensors")
 
     def keep_only(self, wanted: set[str]) -> None:
         """Remove all other tensors from the files, and files without any.  If a file cannot be written, it stays."""
@@ -123,7 +131,7 @@ def _keep_only(file: Path, wanted: set[str]) -> None:
     names = _keys(file)
     remaining = [name for name in names if name.removesuffix(_COMPLEX) in wanted]
     if not remaining:
-        file.unlink()
+        remove(file)
     elif len(remaining) < len(names):
         with _open(file) as opened:
             tensors = {name: opened.get_tensor(name).clone() for name in remaining}
@@ -133,9 +141,24 @@ def _keep_only(file: Path, wanted: set[str]) -> None:
 def _save(tensors: dict[str, torch.Tensor], file: Path) -> None:
     try:
         with replacing(file, make_folders=False) as part:
-            save_file(tensors, part)
-    except (SafetensorError, OSError, KeyError) as error:
+            _save_file(tensors, part)
+    except UnwritableError as error:
+        raise TensorFileError(str(error)) from None
+    except (SafetensorError, KeyError) as error:
         raise TensorFileError(f"{file} cannot be written: {error}") from None
+
+
+_ERROR_NUMBER = re.compile(r"\bcode: (\d+)")
+
+
+def _save_file(tensors: dict[str, torch.Tensor], file: Path) -> None:
+    """Write a file; raise an error of the system as Python does, where safetensors has it as text."""
+    try:
+        save_file(tensors, file)
+    except SafetensorError as error:
+        if found := _ERROR_NUMBER.search(str(error)):
+            raise OSError(int(found[1]), os.strerror(int(found[1]))) from None
+        raise
 
 
 class TensorReader:
@@ -153,7 +176,7 @@ class TensorReader:
         self._last: tuple[Path, Any] | None = None
         if not folder.is_dir():
             raise TensorFileError(f"{folder}: expected a folder with the activations, got a path that is not a folder")
-        for file in sorted(folder.iterdir()):
+        for file in _files(folder):
             if _NAME.fullmatch(file.name):
                 check_plain_file(file)
                 for name in _keys(file):
@@ -196,6 +219,13 @@ def check_plain_file(file: Path) -> None:
         raise TensorFileError(f"{file}: expected a regular file, got another kind of file")
 
 
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise TensorFileError(f"{folder} cannot be read ({error.strerror})") from None
+
+
 def _keys(file: Path) -> list[str]:
     with _open(file) as opened:
         return list(opened.keys())
@@ -203,6 +233,9 @@ def _keys(file: Path) -> list[str]:
 
 def _open(file: Path) -> Any:
     try:
+        file.open("rb").close()  # safetensors calls a file that may not be read missing
         return safe_open(file, framework="pt")
+    except PermissionError as error:
+        raise TensorFileError(f"{file} cannot be read ({error.strerror})") from None
     except (SafetensorError, OSError) as error:
         raise TensorFileError(f"{file} is damaged or not a safetensors file: {error}") from None

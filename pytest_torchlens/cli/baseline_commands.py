@@ -69,7 +69,7 @@ def _command(
 def _run(run: Callable[[argparse.Namespace, Store], int], options: argparse.Namespace) -> int:
     try:
         return run(options, Store.of(options.root, options.dir, options.baseline))
-    except (BaselineError, ConditionError, OSError) as error:
+    except (BaselineError, ConditionError) as error:
         raise CommandError(str(error)) from None
 
 

@@ -12,6 +12,7 @@ from pytest_torchlens.baseline.matrix import Matrix
 from pytest_torchlens.baseline.snapshot_file import BaselineError
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.cli.errors import check_output
 from pytest_torchlens.records import write_atomically
 
 
@@ -35,6 +36,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the table, and the first difference of each model."""
     if len(options.sets) == 1:
         raise CommandError(f"expected two sets or more, the reference first, got only {options.sets[0]}")
+    for path in (options.md, options.html):
+        check_output(path)
     try:
         matrix = Matrix.of([_folder(options.root, name) for name in options.sets], Conditions.of(options.fail))
         if not matrix.rows:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.cli.errors import check_output
 from pytest_torchlens.draw.text import count_text
 
 
@@ -30,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
     from pytest_torchlens.report import RunFolder
     from pytest_torchlens.report import RunFolderError
 
+    check_output(options.out, is_folder=True)
     try:
         joined = RunFolder.join([RunFolder.read(path) for path in options.runs])
         index, errors = joined.write_site(options.out)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.cli.errors import check_output
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -30,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
     from pytest_torchlens.report import RunFolder
     from pytest_torchlens.report import RunFolderError
 
+    check_output(options.out, is_folder=True)
     try:
         folder = RunFolder.read(options.run)
         index, errors = folder.write_site(options.out or folder.path)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from pytest_torchlens.cli.errors import CommandError
+from pytest_torchlens.cli.errors import check_output
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import UnwritableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +65,7 @@ def run_probe(options: argparse.Namespace) -> int:
     from pytest_torchlens.zoo.probe import IMAGE_SIZES
     from pytest_torchlens.zoo.probe import probe
 
+    check_output(options.out)
     zoo = _load(options.zoo)
     names, sizes = _select(zoo, options.glob), _parse_sizes(options.sizes) if options.sizes else IMAGE_SIZES
     probes = []
@@ -75,8 +78,9 @@ def run_probe(options: argparse.Namespace) -> int:
         return 0
     try:
         write_atomically(options.out, text, make_folders=False)
-    except OSError as error:
-        raise CommandError(f"cannot write {options.out}: {error.strerror}") from None
+    except UnwritableError as error:
+        print(text, end="")  # hours of measurements
+        raise CommandError(str(error)) from None
     print(f"written: {options.out}")
     return 0
 

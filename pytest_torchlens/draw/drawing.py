@@ -22,6 +22,8 @@ from pytest_torchlens.draw.text import printable
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import UnwritableError
+from pytest_torchlens.records.files import check_file
 from pytest_torchlens.records.options import OptionError
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: 
     OptionError
         If the options do not fit this model, or ask for no drawing, or the ending is not a format.
     DrawingUnavailable
-        If Graphviz cannot make it on this machine.
+        If Graphviz cannot make it on this machine, or the file cannot be written.
     """
     path = check_path(path)
     gradients = (
@@ -72,7 +74,7 @@ def draw(history: HistoryView, path: Path | str, options: DrawOptions, *, link: 
     if options.gradients and not gradients:
         raise OptionError(NO_GRADIENT)
     scene = Scene.of(live_record(history), history.measurements)
-    write_drawing(scene_source(scene, options, link=link, gradients=gradients, warns=True), path)
+    _write(scene_source(scene, options, link=link, gradients=gradients, warns=True), path)
     return path
 
 
@@ -102,7 +104,7 @@ def draw_difference(
             "gradients: expected False for a difference, got True; draw each pass: history.draw(gradients=True)"
         )
     scene = difference(live_record(before, "before"), live_record(after, "after"))
-    write_drawing(scene_source(scene, options, warns=True), path)
+    _write(scene_source(scene, options, warns=True), path)
     return path
 
 
@@ -159,14 +161,21 @@ def write_drawing(dot: str, path: Path) -> None:
     Raises
     ------
     DrawingUnavailable
-        If Graphviz cannot make it on this machine, or the file cannot be written.
+        If Graphviz cannot make it on this machine.
+    UnwritableError
+        If the file cannot be written; that is found before the layout, which may take minutes.
     """
+    check_file(path, make_folders=False)
     format_ = path.suffix.removeprefix(".")
     drawn = dot.encode() if format_ == "dot" else render(dot, format_, timeout=_PATIENCE)
+    write_atomically(path, drawn, make_folders=False)
+
+
+def _write(dot: str, path: Path) -> None:
     try:
-        write_atomically(path, drawn, make_folders=False)
-    except OSError as error:
-        raise DrawingUnavailable(f"no drawing: {path} cannot be written ({error.strerror})") from None
+        write_drawing(dot, path)
+    except UnwritableError as error:
+        raise DrawingUnavailable(f"no drawing: {error}") from None
 
 
 _PATIENCE = 600.0

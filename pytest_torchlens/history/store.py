@@ -5,6 +5,7 @@ Nothing in the folder is ever run, and no pickle is read.  A history is checked 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -34,6 +35,9 @@ from pytest_torchlens.records import Operation
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import remove
+from pytest_torchlens.records.files import touch
+from pytest_torchlens.records.files import writing
 
 if TYPE_CHECKING:
     from pytest_torchlens.history.view import HistoryView
@@ -88,21 +92,20 @@ def save(history: HistoryView, path: Path | str) -> None:
     """
     folder, writer = path_of(path), None
     try:
-        _clear_unfinished(folder)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise HistoryFileError(f"expected a new or empty folder, got {folder}, which exists already")
-        writer = TensorWriter(folder)
-        (folder / _UNFINISHED).touch()
-        saved = _saved_history(history, *_write_tensors(history, writer))
-        content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
-        write_atomically(folder / _FILE, json.dumps(content, indent=1))
-        (folder / _UNFINISHED).unlink()
+        with writing(folder):
+            _clear_unfinished(folder)
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise HistoryFileError(f"expected a new or empty folder, got {folder}, which exists already")
+            writer = TensorWriter(folder)
+            touch(folder / _UNFINISHED)
+            saved = _saved_history(history, *_write_tensors(history, writer))
+            content = {"format": FORMAT, "version": VERSION, **json.loads(to_json(saved))}
+            write_atomically(folder / _FILE, json.dumps(content, indent=1))
+            remove(folder / _UNFINISHED)
     except (OSError, TensorFileError) as error:
         if writer is not None:
-            writer.discard()
-            (folder / _UNFINISHED).unlink(missing_ok=True)
-            (folder / _FILE).unlink(missing_ok=True)
-        raise HistoryFileError(_message_of(error, folder)) from None
+            _discard(writer, folder)
+        raise HistoryFileError(str(error)) from None
     if saved.left_out:
         rendered = ", ".join(f"{name} ({why})" for name, why in list(saved.left_out.items())[:_MOST_NAMED])
         more = len(saved.left_out) - _MOST_NAMED
@@ -120,19 +123,20 @@ def _clear_unfinished(folder: Path) -> None:
     """Remove what a process that was killed while it saved has left in a folder; other files stay."""
     if not (folder / _UNFINISHED).is_file() or (folder / _FILE).exists():
         return
-    for file in [*folder.glob("activations-*.safetensors"), *folder.glob(".*.part")]:
-        file.unlink()
-    (folder / _UNFINISHED).unlink()
+    for file in [*folder.glob("activations-*.safetensors"), *folder.glob(".*.part"), folder / _UNFINISHED]:
+        remove(file)
+
+
+def _discard(writer: TensorWriter, folder: Path) -> None:
+    """Remove the files of an attempt that failed; those that cannot be removed are removed by the next one."""
+    with contextlib.suppress(OSError):
+        writer.discard()
+        remove(folder / _FILE)
+        remove(folder / _UNFINISHED)
 
 
 _UNFINISHED = ".unfinished"
 """A file that is in the folder while it is written."""
-
-
-def _message_of(error: OSError | TensorFileError, folder: Path) -> str:
-    if isinstance(error, TensorFileError):
-        return str(error)
-    return f"{error.filename or folder} cannot be written: {error.strerror}"
 
 
 def path_of(path: object) -> Path:

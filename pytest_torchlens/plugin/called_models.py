@@ -17,6 +17,7 @@ from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
+from pytest_torchlens.records.files import UnwritableError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -75,7 +76,11 @@ class CalledModels:
     def _write(self, item: pytest.Item, report: ModelReport, folder: Path) -> None:
         from pytest_torchlens.report import save_drawing
 
-        self._files.write(save_drawing(report, folder))
+        try:
+            report = save_drawing(report, folder)
+        except UnwritableError as error:
+            report = report.with_unwritten(error)
+        self._files.write(report)
         item.stash.setdefault(_PAGES_KEY, []).append(report.nodeid)
 
     @pytest.hookimpl(wrapper=True)

@@ -18,6 +18,7 @@ from pytest_torchlens.plugin.hooks import apply_compare_hook
 from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.plugin.settings import command_options
 from pytest_torchlens.plugin.settings import policy_of
+from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.run import find_environment
 from pytest_torchlens.run import machine_of
 from pytest_torchlens.run import replay_seconds
@@ -62,7 +63,7 @@ class Check:
             timed = self._measure_time(history, environment, own_conditions)
             compared = self._policy.check(key, snapshot, own_conditions, history=history, timed=timed)
             found = apply_compare_hook(compared, key, self._item.config)
-        except (ValueError, ReferenceError, HookError) as error:
+        except (ValueError, ReferenceError, HookError, UnwritableError) as error:
             pytest.fail(f"lens_check: {error}", pytrace=False)
         text = comparison_text(found, key, key, command_options(self._item.config))
         self._item.add_report_section("call", "lens", text)

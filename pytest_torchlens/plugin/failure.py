@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_FAILURES = 3
 """Failures of a part in pytest's text; the report has ten."""
-_SHOWN_AS_MESSAGE = ("ZooError", "BaselineError")
+_SHOWN_AS_MESSAGE = ("ZooError", "BaselineError", "UnwritableError")
 
 
 def failure_text(report: ModelReport, config: pytest.Config) -> str:

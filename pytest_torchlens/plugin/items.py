@@ -20,6 +20,7 @@ from pytest_torchlens.plugin.hooks import apply_report_hooks
 from pytest_torchlens.plugin.hooks import with_hooks
 from pytest_torchlens.plugin.progress import Progress
 from pytest_torchlens.records import Outcome
+from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.zoo import ZooError
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class ModelItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the model's traceback, or the failure of a validation."""
-        if isinstance(excinfo.value, ZooError | BaselineError | HookError | pytest.UsageError):
+        if isinstance(excinfo.value, ZooError | BaselineError | HookError | UnwritableError | pytest.UsageError):
             return str(excinfo.value)
         error = self.report.error if self.report else None
         if error and excinfo.value is self._exception:

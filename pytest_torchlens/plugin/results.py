@@ -6,11 +6,10 @@ cache, where ``--lens-resume`` finds them.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import os
-import shutil
-import tempfile
 import time
 from dataclasses import dataclass
 from dataclasses import replace
@@ -26,8 +25,15 @@ from pytest_torchlens.records import Stage
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import UnwritableError
+from pytest_torchlens.records.files import check_folder
+from pytest_torchlens.records.files import remove_folder
+from pytest_torchlens.records.files import temporary_path
+from pytest_torchlens.records.files import touch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytest_torchlens.plugin.selection import Selection
     from pytest_torchlens.run import RunOptions
 
@@ -113,13 +119,32 @@ class ReportFolder:
     def __init__(self, folder: Path, stamps: dict[str, str]) -> None:
         self.folder = folder
         self._stamps = stamps
+        self._unwritten: dict[str, ModelReport] = {}
+        """Brief reports whose file could not be written, by node id."""
 
     def write(self, report: ModelReport) -> None:
-        """Write a report atomically."""
-        write_atomically(self._path(report.nodeid), gzip.compress(to_json(report).encode(), compresslevel=1))
+        """Write a report atomically; if that fails, keep the report in memory, without its operations."""
+        try:
+            write_atomically(self._path(report.nodeid), gzip.compress(to_json(report).encode(), compresslevel=1))
+        except UnwritableError as error:
+            self._unwritten[report.nodeid] = report.with_unwritten(error).brief()
+
+    def take_unwritten(self) -> list[str]:
+        """Return the reports that an xdist worker has in memory, as text for the controller, and forget them."""
+        texts = [to_json(report) for report in self._unwritten.values()]
+        self._unwritten.clear()
+        return texts
+
+    def add_unwritten(self, texts: Iterable[str]) -> None:
+        """Add the reports that a worker had in memory."""
+        for text in texts:
+            report = from_json(text, ModelReport)
+            self._unwritten[report.nodeid] = report
 
     def read(self, nodeid: str) -> ModelReport | None:
         """Return the report of an item; None if it wrote none."""
+        if nodeid in self._unwritten:
+            return self._unwritten[nodeid]
         path = self._path(nodeid)
         if not path.exists():
             return None
@@ -128,7 +153,8 @@ class ReportFolder:
     def mark_passed(self, nodeid: str) -> None:
         """Note that an item passed in pytest."""
         if self.folder.exists():
-            self._passed_file(nodeid).touch()
+            with contextlib.suppress(UnwritableError):  # a resumed run will run it again
+                touch(self._passed_file(nodeid))
 
     def has_passed(self, nodeid: str) -> bool:
         """Whether an item passed, in this run or in the resumed one."""
@@ -136,7 +162,7 @@ class ReportFolder:
 
     def remove(self) -> None:
         """Remove the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
 
     def _passed_file(self, nodeid: str) -> Path:
         return self._path(nodeid).with_suffix(".passed")
@@ -152,12 +178,33 @@ MOST_RUNS = 5
 
 
 def new_folder(config: pytest.Config) -> Path:
-    """Return the path for a run's reports, in pytest's cache, so that ``--lens-resume`` finds it."""
-    cache = getattr(config, "cache", None)  # -p no:cacheprovider
+    """Return the path for a run's reports, in pytest's cache, so that ``--lens-resume`` finds it.
+
+    Without a cache that can be written, it is in the folder for temporary files.
+
+    Raises
+    ------
+    pytest.UsageError
+        If that cannot be written either.
+    """
     name = f"{time.time_ns():020d}-{os.getpid()}"
-    if cache is None or config.option.collectonly:
-        return Path(tempfile.gettempdir(), f"pytest-lens-{name}")
-    return Path(cache.mkdir(RUNS_FOLDER), name)
+    try:
+        if config.option.collectonly:
+            return temporary_path(name)
+        with contextlib.suppress(OSError):  # the project is read-only
+            if folder := _runs_folder(config):
+                check_folder(folder)
+                return folder / name
+        check_folder(folder := temporary_path(f"pytest-lens-{name}"))
+    except UnwritableError as error:
+        raise pytest.UsageError(f"the results of models: {error}") from None
+    return folder
+
+
+def _runs_folder(config: pytest.Config) -> Path | None:
+    """Return the folder in pytest's cache for the reports of runs; None with ``-p no:cacheprovider``."""
+    cache = getattr(config, "cache", None)
+    return Path(cache.mkdir(RUNS_FOLDER)) if cache else None
 
 
 def interrupted_runs(config: pytest.Config) -> list[Path]:
@@ -168,16 +215,19 @@ def interrupted_runs(config: pytest.Config) -> list[Path]:
     pytest.UsageError
         If pytest's cache is disabled.
     """
-    cache = getattr(config, "cache", None)
-    if cache is None:
+    try:
+        folder = _runs_folder(config)
+    except OSError:  # the cache was never written
+        return []
+    if folder is None:
         raise pytest.UsageError("--lens-resume needs pytest's cache: leave out -p no:cacheprovider")
-    return sorted((path for path in cache.mkdir(RUNS_FOLDER).iterdir() if path.is_dir()), reverse=True)
+    return sorted((path for path in folder.iterdir() if path.is_dir()), reverse=True)
 
 
 def remove_old_runs(config: pytest.Config) -> None:
     """Remove the folders of older interrupted runs."""
     for old in interrupted_runs(config)[MOST_RUNS:]:
-        shutil.rmtree(old, ignore_errors=True)
+        remove_folder(old)
 
 
 def stamps(selection: Selection, options: RunOptions) -> dict[str, str]:

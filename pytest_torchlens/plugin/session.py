@@ -27,10 +27,12 @@ from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.plugin.sweep import Sweep
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import RunReport
+from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.run import NO_GRAPH
 from pytest_torchlens.run import UNFIT_GRAPH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Iterable
 
     from pytest_torchlens.baseline.policy import Policy
@@ -183,8 +185,13 @@ class LensSession:
         self._collected_files.add(path)
         return ZooFile.of(parent, path, self)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Store pytest's outcome of each model; under xdist the controller gets all reports."""
+        if self.is_worker:
+            report.lens_unwritten = self.reports.take_unwritten()  # type: ignore[attr-defined] # xdist sends it
+        else:
+            self.reports.add_unwritten(getattr(report, "lens_unwritten", ()))
         if self.is_worker or report.nodeid not in self.selection.models:
             return
         if outcome := outcome_of(report):
@@ -203,7 +210,7 @@ class LensSession:
                 self._table.add(self._model_report(nodeid), self._environment)
             except (OSError, TableError) as error:  # such as a full disk: the run continues
                 self._table = None
-                self._errors.append(f"the table could not be written: {error}")
+                self._errors.append(f"--lens-table: {error}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -220,15 +227,22 @@ class LensSession:
         )
         for nodeid in self._outcomes:  # an xdist worker that died sent no last report
             self._add_table_row(nodeid)
-        self._write(self._report, session)
+        self._errors += _unwritten(self._report.models)
+        self._write(self._report)
         self._check_drawings(session, self._report.models)
         self._find_unused_baselines(session)
+        if self._errors and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _find_unused_baselines(self, session: pytest.Session) -> None:
         if self.options.baseline is not None and self.options.against is None:
             from pytest_torchlens.plugin.unused_baselines import UnusedBaselines
 
-            self._unused_baselines = UnusedBaselines.of(self.options.baseline, self.selection, self._outcomes)
+            try:
+                self._unused_baselines = UnusedBaselines.of(self.options.baseline, self.selection, self._outcomes)
+            except UnwritableError as error:
+                self._errors.append(f"--lens-update=unused: {error}")
+                return
             if self._unused_baselines.fails and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -249,18 +263,27 @@ class LensSession:
             return with_outcome(report, outcome)
         return missing_report(nodeid, *self.selection.models[nodeid], outcome)
 
-    def _write(self, report: RunReport, session: pytest.Session) -> None:
+    def _write(self, report: RunReport) -> None:
         from pytest_torchlens.report import write_site
 
+        if folder := self.options.report:
+            self._report_failed = not self._try(
+                "--lens-report", lambda: write_site(report, self._model_reports(), folder)
+            )
+        for name, write in file_writers(report, self.options.ci):
+            self._try(name, write)
+
+    def _try(self, name: str, write: Callable[[], object]) -> bool:
+        """Write a file, and return whether that worked: hours of audits must not end in an internal error."""
         try:
-            if self.options.report:
-                write_site(report, self._model_reports(), self.options.report)
-            write_files(report, self.options.ci)
-        except Exception as error:  # noqa: BLE001 - hours of audits must not end in an internal error
-            self._report_failed = True
-            self._errors.append(f"the report could not be written: {type(error).__name__}: {error}")
-        if self._errors and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            write()
+        except UnwritableError as error:
+            self._errors.append(f"{name}: {error}")
+        except Exception as error:  # noqa: BLE001 - such as a model's data that no page can show
+            self._errors.append(f"{name}: not written: {type(error).__name__}: {error}")
+        else:
+            return True
+        return False
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table of models, errors, and the report's path."""
@@ -276,7 +299,7 @@ class LensSession:
         for report in self._model_reports() if terminalreporter.verbosity > 0 else ():
             terminalreporter.write_line(verbose_text(report, terminalreporter.verbosity, ascii=ascii_only))
         for error in self._errors:
-            terminalreporter.write_line(error, red=True)
+            terminalreporter.write_line(f"ERROR: {error}", red=True)
         if self.options.report and not self._report_failed:
             terminalreporter.write_line(f"report: {(self.options.report / 'index.html').absolute().as_uri()}")
         self._print_baselines(terminalreporter, self._report.models)
@@ -325,25 +348,33 @@ def missing_drawings(models: tuple[ModelReport, ...]) -> Iterator[str]:
             yield f"no graph of {len(reasons)} of {len(models)} model{'s' * (len(models) != 1)}: {kind}: {reasons[0]}"
 
 
-def write_files(run: RunReport, options: CiOptions) -> None:
-    """Write the files for a CI, and the summary of a GitHub step.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be written.
-    """
+def file_writers(run: RunReport, options: CiOptions) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield what writes each file for a CI, and the summary of a GitHub step, with the name of its option."""
     from pytest_torchlens.records import to_json
     from pytest_torchlens.records import write_atomically
+    from pytest_torchlens.records.files import append
     from pytest_torchlens.report import markdown
 
-    if options.json:
-        write_atomically(options.json, to_json(run, indent=1))
-    if options.markdown:
-        write_atomically(options.markdown, markdown(run))
+    if path := options.json:
+        yield "--lens-json", lambda: write_atomically(path, to_json(run, indent=1))
+    if page := options.markdown:
+        yield "--lens-report-md", lambda: write_atomically(page, markdown(run))
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(markdown(run))
+        yield (
+            "GITHUB_STEP_SUMMARY",
+            lambda: append(Path(summary), markdown(run).encode(errors="backslashreplace")),
+        )
+
+
+_MOST_UNWRITTEN = 5
+
+
+def _unwritten(models: Iterable[ModelReport]) -> Iterator[str]:
+    """Yield a line for each file of a model that could not be written."""
+    lines = [text for model in models for text in model.unwritten]
+    yield from lines[:_MOST_UNWRITTEN]
+    if (more := len(lines) - _MOST_UNWRITTEN) > 0:
+        yield f"and {more} more files of models could not be written"
 
 
 def github_lines(run: RunReport, root: Path) -> Iterator[str]:

@@ -24,6 +24,9 @@ from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.plugin.options import DEFAULT_TIMEOUT
 from pytest_torchlens.plugin.options import SIZES
 from pytest_torchlens.records import close
+from pytest_torchlens.records.files import UnwritableError
+from pytest_torchlens.records.files import check_file
+from pytest_torchlens.records.files import check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +67,7 @@ class LensOptions:
         Raises
         ------
         pytest.UsageError
-            If an option does not accept its value, a folder cannot be written to, or a device does not exist.
+            If an option does not accept its value, a file or folder cannot be written, or a device does not exist.
         """
         option: Any = config.option
         if option.lens_parts and not option.lens_validate:
@@ -86,10 +89,8 @@ class LensOptions:
             baseline=replace(policy, against=str(against)) if policy and against else policy,
             against=against,
         )
-        if not option.collectonly:
-            _check_writable("--lens-report", options.report)
-            _check_writable("--lens-graph", options.graphs.folder if options.graphs else None)
-            _check_writable("--lens-table", options.sweep.table.parent if options.sweep.table else None)
+        if not (option.collectonly or hasattr(config, "workerinput")):
+            _check_writable(options)
         return options
 
 
@@ -171,20 +172,27 @@ def _folder(config: pytest.Config, key: str, name: str) -> Path | None:
     return Path((config.invocation_params.dir if getattr(config.option, key) else config.rootpath) / name)
 
 
-def _check_writable(option: str, folder: Path | None) -> None:
-    if folder and (why := _why_unusable(folder)):
-        raise pytest.UsageError(f"{option}: expected a folder that can be written to, got {folder}, which {why}")
-
-
-def _why_unusable(folder: Path) -> str:
-    """Make a folder, before models run for nothing; return why it cannot be made or written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        return "is a file"
-    except (OSError, ValueError) as error:
-        return f"cannot be made ({getattr(error, 'strerror', None) or error})"
-    return "" if os.access(folder, os.W_OK) else "cannot be written to"
+def _check_writable(options: LensOptions) -> None:
+    """Check that all that the run will write can be written, before models run for nothing."""
+    baseline = options.baseline
+    folders = {
+        "--lens-report": options.report,
+        "--lens-graph": options.graphs.folder if options.graphs else None,
+        "--lens-update": Path(baseline.folder) if baseline and baseline.update else None,
+        "--lens-keep": Path(baseline.activations) if baseline and baseline.keep else None,
+    }
+    files = {
+        "--lens-table": options.sweep.table,
+        "--lens-json": options.ci.json,
+        "--lens-report-md": options.ci.markdown,
+    }
+    for check, paths in ((check_folder, folders), (check_file, files)):
+        for option, path in paths.items():
+            try:
+                if path is not None:
+                    check(path)
+            except UnwritableError as error:
+                raise pytest.UsageError(f"{option}: {error}") from None
 
 
 _STORED_BASELINE_OPTIONS = ("--lens-update", "--lens-baseline", "--lens-keep")
@@ -296,13 +304,7 @@ class CiOptions:
 
     @classmethod
     def of(cls, config: pytest.Config) -> CiOptions:
-        """Read and check them.
-
-        Raises
-        ------
-        pytest.UsageError
-            If a file cannot be written.
-        """
+        """Read them."""
         return cls(_file(config, "lens_report_md"), _file(config, "lens_json"))
 
 
@@ -311,11 +313,7 @@ def _file(config: pytest.Config, key: str) -> Path | None:
     name = option or config.getini(key)
     if not name:
         return None
-    path = Path((config.invocation_params.dir if option else config.rootpath) / name)
-    if path.is_dir() or (path.parent.exists() and not path.parent.is_dir()):
-        reason = "is a folder" if path.is_dir() else "is not in a folder"
-        raise pytest.UsageError(f"--{key.replace('_', '-')}: expected a file, got {path}, which {reason}")
-    return path
+    return Path((config.invocation_params.dir if option else config.rootpath) / name)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pytest_torchlens.plugin.items import ModelItem
 from pytest_torchlens.plugin.options import ISOLATE_ABOVE
 from pytest_torchlens.plugin.progress import Estimate
 from pytest_torchlens.plugin.progress import Progress
+from pytest_torchlens.plugin.results import RUNS_FOLDER
 from pytest_torchlens.plugin.results import ReportFolder
 from pytest_torchlens.plugin.results import interrupted_runs
 from pytest_torchlens.plugin.results import new_folder
@@ -66,6 +67,11 @@ class Sweep:
         """Whether the run has enough models to show each model's position."""
         return len(self._shared_values["stamps"]) > ISOLATE_ABOVE
 
+    @property
+    def _is_in_cache(self) -> bool:
+        """Whether pytest's cache holds the reports; not without a cache, or if it cannot be written."""
+        return self.reports.folder.parent.name == RUNS_FOLDER
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Send the shared values to an xdist worker."""
@@ -99,13 +105,14 @@ class Sweep:
         """Save the seconds of the models."""
         if not self._is_worker:
             self._line.show("")
-            save_costs(self._config, self._seconds)
+            if self._is_in_cache:
+                save_costs(self._config, self._seconds)
 
     def close(self) -> None:
         """Remove the reports, unless the run was interrupted and can be resumed."""
         if self._is_worker:
             return
-        if self.estimate.nodeids and getattr(self._config, "cache", None):
+        if self.estimate.nodeids and self._is_in_cache:
             remove_old_runs(self._config)
         else:
             self.reports.remove()

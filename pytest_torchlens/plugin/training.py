@@ -154,16 +154,24 @@ class TrainingReport:
         self._folder = report_folder(config)
         self._start = time.time()
         self._index: Path | None = None
+        self._error = ""
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the page."""
         from pytest_torchlens.report.folder import write_training_index
 
-        if self._folder:
-            self._index = write_training_index(self._folder, self._start)
+        try:
+            if self._folder:
+                self._index = write_training_index(self._folder, self._start)
+        except OSError as error:
+            self._error = f"ERROR: --lens-report: {error}"
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the path of the page."""
+        """Print the path of the page, or why it could not be written."""
+        if self._error:
+            terminalreporter.write_line(self._error, red=True)
         if self._index:
             terminalreporter.write_line(f"lens: recordings of training: {self._index.absolute().as_uri()}")

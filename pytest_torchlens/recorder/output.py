@@ -17,6 +17,10 @@ from pytest_torchlens.recorder.process import RecorderProcess
 from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.series import COLUMNS
 from pytest_torchlens.recorder.worker.files import read_reports
+from pytest_torchlens.records.files import UnwritableError
+from pytest_torchlens.records.files import check_folder
+from pytest_torchlens.records.files import make_folder
+from pytest_torchlens.records.files import remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,19 +164,20 @@ class RecordingFolder:
         self._lock_file = path / LOCK
         self._lock = FileLock(self._lock_file, thread_local=False, fallback_to_soft=False)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            check_folder(path)
+            make_folder(path)
             self._acquire()
             for file in set(_earlier_files(path)):
-                file.unlink(missing_ok=True)
+                remove(file)
         except Timeout:
             self.close()
             raise RecorderError(
                 f"folder={str(path)!r}: another recorder writes into it; close that one first, or give each its own "
                 "folder, such as one for each process"
             ) from None
-        except OSError as error:
+        except UnwritableError as error:
             self.close()
-            raise RecorderError(f"a file could not be written: {error}") from None
+            raise RecorderError(f"folder={str(path)!r}: {error}") from None
 
     def __del__(self) -> None:
         self.close()
@@ -181,7 +186,7 @@ class RecordingFolder:
         """Release the folder for other recorders.  A forked process does not hold the lock, so it releases nothing."""
         if self._lock.is_locked:
             with contextlib.suppress(OSError):  # Windows removes it after the release
-                self._lock_file.unlink()
+                remove(self._lock_file)
             self._lock.release()
 
     def _acquire(self) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -25,6 +24,7 @@ import torch
 
 from pytest_torchlens.recorder.recorder_options import RecorderError
 from pytest_torchlens.recorder.ring import Ring
+from pytest_torchlens.records.files import temporary_file
 
 if TYPE_CHECKING:
     from pytest_torchlens.recorder.recorder_options import RecorderOptions
@@ -58,7 +58,7 @@ class RecorderProcess:
         self._pending_rows: list[tuple[float, ...]] = []
         self._lock = threading.RLock()
         self._ring = Ring(options.slots, options.slot_values)
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._log = temporary_file()
         self._process = self._start()
         self.is_forked = self._is_overdue = False
         _processes.add(self)

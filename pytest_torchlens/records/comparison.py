@@ -167,6 +167,8 @@ class Comparison:
         Why times were not compared although a condition limits them; empty otherwise.
     unsaved
         Why activations were not saved although the run asked for them; empty otherwise.
+    unwritten
+        Why this run's result does not wait to be accepted: its file could not be written; empty otherwise.
     against
         The interpreter whose run on this machine took the place of a stored baseline; empty for a stored baseline.
     """
@@ -182,6 +184,7 @@ class Comparison:
     stored: str = ""
     untimed: str = ""
     unsaved: str = ""
+    unwritten: str = ""
     against: str = ""
 
     @property

@@ -126,6 +126,8 @@ class ModelReport:
     """Why the settings of ``--lens-graph`` do not fit the model; empty if they do, or without ``--lens-graph``."""
     graph_failed: str = ""
     """Why the drawing that ``--lens-graph`` asks for could not be made; empty otherwise."""
+    unwritten: tuple[str, ...] = ()
+    """Each file of the model that could not be written, with the reason and the fix."""
     notes: tuple[str, ...] = ()
     """Parts that are missing, and why: text for readers, which no code reads back."""
 
@@ -133,6 +135,10 @@ class ModelReport:
     def is_brief(self) -> bool:
         """Whether the operations were left out."""
         return self.history is not None and self.history.num_operations > 0 and not self.history.operations
+
+    def with_unwritten(self, error: OSError) -> ModelReport:
+        """Return the report of a model with a file that could not be written."""
+        return replace(self, unwritten=(*self.unwritten, str(error)), notes=(*self.notes, str(error)))
 
     def brief(self) -> ModelReport:
         """Return the report for a table of all models: without operations and modules."""

@@ -40,6 +40,7 @@ from pytest_torchlens.records import from_json
 from pytest_torchlens.records import nearest
 from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import make_folder
 from pytest_torchlens.records.options import OptionError
 from pytest_torchlens.records.options import choice
 from pytest_torchlens.report.paths import drawing_path
@@ -96,8 +97,8 @@ def save_drawing(report: ModelReport, folder: Path, *, max_nodes: int = 600) -> 
 
     Raises
     ------
-    OSError
-        If the file cannot be written.
+    UnwritableError
+        If a file cannot be written.
     """
     if report.history is None:
         return report
@@ -370,14 +371,16 @@ class Graphs:
         ------
         OptionError
             If an option does not fit this model.
+        UnwritableError
+            If the file cannot be written.
         """
         if report.history is None:
             return ""
         path = self.path(report)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             write_drawing(dot_source(report.history, self.options, measurements=report.measurements), path)
-        except (DrawingUnavailable, OSError) as error:
+        except DrawingUnavailable as error:
             return str(error)
         return ""
 

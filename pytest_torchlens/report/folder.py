@@ -18,6 +18,7 @@ from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import remove
 from pytest_torchlens.report.drawings import read_views
 from pytest_torchlens.report.drawings import save_drawing
 from pytest_torchlens.report.paths import drawing_path
@@ -102,16 +103,19 @@ def write_training_index(folder: Path, since: float) -> Path | None:
     index = folder / FOLDER / "index.html"
     if recent:
         return write_atomically(index, _page([_line(path) for path in recent]))
-    index.unlink(missing_ok=True)
+    remove(index)
     return None
 
 
 def _line(path: Path) -> str:
-    report = json.loads(path.read_text(encoding="utf-8"))
     place = html.escape(f"{path.parent.name}/index.html")
-    frames = sum(item["frames"] for item in report["items"])
-    ended = "" if report["ended"] == "closed" else f", ended: {html.escape(report['ended'])}"
-    name = html.escape(report["title"] or path.parent.name)
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        frames = sum(item["frames"] for item in report["items"])
+        ended = "" if report["ended"] == "closed" else f", ended: {html.escape(report['ended'])}"
+        name = html.escape(report["title"] or path.parent.name)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return f'<li><a href="{place}">{html.escape(path.parent.name)}</a> <small>its record is damaged</small></li>'
     return f'<li><a href="{place}">{name}</a> <small>{frames:,} frames{ended}</small></li>'
 
 

@@ -88,6 +88,7 @@ _ADVICE = {
 _ADVICE_BY_TYPE = {
     "UnexpectedPass": "where it is mended, take the 'xfail' out of its zoo file (or of the conftest.py that sets it)",
     "ZooError": "correct the zoo file where the message says",
+    "UnwritableError": "store the baseline again once its file can be written: --lens-update",
     "TimeLimit": "if it may take longer, say so: 'timeout' in the zoo file, or --lens-timeout",
     "MemoryLimit": "if it may have more, say so: 'memory' in the zoo file, or --lens-memory",
     "Crash": "what it wrote last stands in pytest's section of its process; --lens-no-isolate runs it under a debugger",
@@ -214,5 +215,5 @@ def _of_error(error: ErrorRecord) -> Trouble:
     is_from_pytest = error.stage is Stage.DONE
     what = ": ".join(filter(None, ("" if is_from_pytest else error.type, error.message))) or error.type
     advice = _ADVICE_BY_TYPE.get(error.type) or _ADVICE.get(error.stage, "")
-    place = None if error.type == "BaselineError" else error.source_place
+    place = None if error.type in ("BaselineError", "UnwritableError") else error.source_place
     return Trouble(what=what, where=str(place or ""), place=place, advice=advice)

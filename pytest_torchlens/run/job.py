@@ -45,6 +45,7 @@ from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
+from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.records.options import OptionError
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
@@ -429,9 +430,12 @@ class _Job:
         if self.options.folder:
             from pytest_torchlens.report import save_drawing
 
-            report = save_drawing(report, self.options.folder)
+            try:
+                report = save_drawing(report, self.options.folder)
+            except UnwritableError as error:
+                report = report.with_unwritten(error)
         report = _with_graph(self.options.graphs, report)
-        reasons = {"graph_unfit": report.graph_unfit, "graph_failed": report.graph_failed}
+        reasons = {name: getattr(report, name) for name in ("graph_unfit", "graph_failed", "unwritten")}
         self.fields.update(graph=report.graph, notes=(*self.fields.get("notes", ()), *report.notes), **reasons)
 
 
@@ -448,4 +452,6 @@ def _with_graph(graphs: Graphs | None, report: ModelReport) -> ModelReport:
         reason = graphs.draw(report) if graphs else ""
     except OptionError as error:
         return replace(report, graph_unfit=str(error), notes=(*report.notes, f"{UNFIT_GRAPH}: {error}"))
+    except UnwritableError as error:
+        return report.with_unwritten(error)
     return replace(report, graph_failed=reason, notes=(*report.notes, f"{NO_GRAPH}: {reason}")) if reason else report

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import Stage
+from pytest_torchlens.records.files import temporary_folder
 from pytest_torchlens.run.job import RunOptions
 from pytest_torchlens.run.worker import Isolation
 
@@ -183,7 +183,7 @@ class Against:
     def __init__(self, python: OtherPython, options: RunOptions, limits: JobLimits) -> None:
         self.notes: tuple[str, ...] = ()
         self._python = python
-        self._folder = tempfile.TemporaryDirectory(prefix="pytest-lens-against-")
+        self._folder = temporary_folder("pytest-lens-against-")
         root = Path(self._folder.name)
         self._store = Store.of(root)
         folder, pending, activations = map(str, (self._store.folder, self._store.pending, self._store.activations))

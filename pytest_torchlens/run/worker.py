@@ -14,7 +14,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import from_json
+from pytest_torchlens.records.files import temporary_file
 from pytest_torchlens.run.child import ANSWERS
 from pytest_torchlens.run.child import pack
 from pytest_torchlens.run.errors import is_noise
@@ -92,7 +92,7 @@ class Worker:
     """
 
     def __init__(self, command: list[str] | None = None) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._stderr = temporary_file()
         self._process = subprocess.Popen(  # noqa: S603
             command or COMMAND,
             stdin=subprocess.PIPE,

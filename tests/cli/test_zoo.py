@@ -97,7 +97,10 @@ def test_rules_of_what_was_measured(capsys, project: Path):
         (["list", "mine", "fixt"], "zoo 'mine' has no model 'fixt': did you mean 'fixed'?"),
         (["probe", "nowhere.yaml"], "nowhere.yaml: "),
         (["probe", "mine", "--sizes=32,a"], "--sizes: expected whole numbers such as 32,64, got '32,a'"),
-        (["probe", "mine", "any_a", "--out=no/such/folder.yaml"], "cannot write no/such/folder.yaml: No such file"),
+        (
+            ["probe", "mine", "any_a", "--out=no/such/folder.yaml"],
+            "no/such/folder.yaml cannot be written: No such file",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(capsys, arguments: list[str], message: str):

@@ -128,7 +128,7 @@ def test_save_options(options, error, message):
 def test_a_folder_that_cannot_be_made(tmp_path):
     model = Watched()
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"file/here cannot be created: Not a directory"):
+    with pytest.raises(ValueError, match=r"file/here cannot be written: Not a directory"):
         tl.log_forward_pass(model, X, save_options=tl.SaveOptions(stream_to=tmp_path / "file" / "here"))
     assert model.runs == 0
 

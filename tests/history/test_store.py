@@ -229,3 +229,14 @@ def test_a_save_that_was_killed_can_be_repeated(tmp_path, monkeypatch):
     history.save(folder)
     assert tl.load(folder).record() == history.record()
     assert {file.name for file in folder.iterdir()} == {"history.json", "activations-00000.safetensors"}
+
+
+@pytest.mark.parametrize("name", ["", "activations-00000.safetensors"])
+def test_what_may_not_be_read_is_said_to_be(folder, monkeypatch, name):
+    def forbidden(path, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.open" if name else "pathlib.Path.iterdir", forbidden)
+    monkeypatch.setattr("pathlib.Path.read_text", lambda path, **_: open(path, encoding="utf-8").read())  # noqa: PTH123, SIM115
+    with pytest.raises(tl.HistoryFileError, match=rf"{name or folder.name} cannot be read \(Permission denied\)"):
+        tl.load(folder)

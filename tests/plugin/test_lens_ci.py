@@ -47,10 +47,12 @@ def test_a_folder_in_its_place_is_a_usage_error(pytester: pytest.Pytester, optio
     pytester.mkdir("taken")
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", f"{option}=taken")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*{option}: expected a file, got *taken, which is a folder"])
+    result.stderr.fnmatch_lines([f"*{option}: *taken cannot be written: Is a directory; name a file, not a folder"])
 
 
 def test_a_file_that_cannot_be_written_fails_the_run(pytester: pytest.Pytester):
-    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-json=/proc/none/run.json")
+    pytester.makeconftest("import pathlib\ndef pytest_runtest_setup(): pathlib.Path('run.json').mkdir()")
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-json=run.json", "--lens-report-md=run.md")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["the report could not be written: *"])
+    result.stdout.fnmatch_lines(["ERROR: --lens-json: *run.json cannot be written: *"])
+    assert "mlp" in (pytester.path / "run.md").read_text()

@@ -71,8 +71,8 @@ def test_a_folder_in_the_ini_file_is_under_rootdir(pytester: pytest.Pytester):
             "--lens-graph: expected a folder before the settings, as in graphs,format=svg, got 'format=svg'",
         ),
         (",format=svg", "--lens-graph: expected a folder before *, as in graphs,format=svg, got ',format=svg'"),
-        ("taken", "--lens-graph: expected a folder that can be written to, got *taken, which is a file"),
-        ("/proc/graphs", "--lens-graph: expected a folder *, got /proc/graphs, which cannot be made (*)"),
+        ("taken", "--lens-graph: *taken cannot be written: Not a directory; a file stands where a folder is needed: *"),
+        ("/proc/graphs", "--lens-graph: /proc/graphs cannot be written: Permission denied; *"),
     ],
 )
 def test_mistakes_are_said_before_anything_runs(pytester: pytest.Pytester, value: str, message: str):

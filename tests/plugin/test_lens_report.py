@@ -67,13 +67,15 @@ def test_a_file_in_its_place_is_a_usage_error(pytester: pytest.Pytester):
     pytester.path.joinpath("out").write_text("")
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-report=out")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--lens-report: expected a folder that can be written to, got *out, which is a file"])
+    result.stderr.fnmatch_lines(
+        ["*--lens-report: *out cannot be written: Not a directory; a file stands where a folder is needed: *"]
+    )
 
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error(pytester: pytest.Pytester):
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-report=/proc/out")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--lens-report: expected a folder *, got /proc/out, which cannot be made (*)"])
+    result.stderr.fnmatch_lines(["*--lens-report: /proc/out cannot be written: Permission denied; *"])
 
 
 def test_a_report_that_cannot_be_written_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
@@ -83,7 +85,7 @@ def test_a_report_that_cannot_be_written_fails_the_run(pytester: pytest.Pytester
     monkeypatch.setattr("pytest_torchlens.report.write_site", no_space)
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-report=out")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["the report could not be written: OSError: No space left on device"])
+    result.stdout.fnmatch_lines(["ERROR: --lens-report: not written: OSError: No space left on device"])
 
 
 def test_junit_has_a_few_properties_of_each_model(pytester: pytest.Pytester):

@@ -93,8 +93,8 @@ def test_what_is_no_file_is_refused(pytester: pytest.Pytester):
     (pytester.path / "loop").symlink_to("loop")
     os.mkfifo(pytester.path / "pipe")
     for name, ending in [
-        ("folder", "folder, which is a folder"),
-        ("file/x.csv", "file, which is a file"),
+        ("folder", "folder cannot be written: Is a directory; name a file, not a folder"),
+        ("file/x.csv", "Not a directory; a file stands where a folder is needed: name another path"),
         ("loop", "loop cannot be read (Too many levels of symbolic links): name another file"),
         ("pipe", "pipe, which is not a plain file"),
     ]:
@@ -188,5 +188,5 @@ def test_a_table_that_can_no_longer_be_written_fails_the_run_and_no_model(pytest
     result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp,linear", "--lens-table=results/tiny.csv")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["the table could not be written: *tiny.csv*"])
+    result.stdout.fnmatch_lines(["ERROR: --lens-table: *tiny.csv*"])
     result.stdout.no_fnmatch_line("*INTERNALERROR*")

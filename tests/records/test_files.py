@@ -12,6 +12,7 @@ import pytest
 
 from pytest_torchlens.records import replacing
 from pytest_torchlens.records import write_atomically
+from pytest_torchlens.records.files import UnwritableError
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,9 +43,10 @@ def test_text_and_bytes_arrive_in_new_folders(tmp_path, content):
 
 def test_a_missing_folder_is_an_error_that_names_the_file(tmp_path):
     path = tmp_path / "new" / "file"
-    with pytest.raises(FileNotFoundError) as caught:
+    with pytest.raises(OSError, match="cannot be written") as caught:
         write_atomically(path, "x", make_folders=False)
-    assert str(caught.value).endswith(repr(str(path)))
+    assert isinstance(caught.value, UnwritableError)
+    assert str(caught.value) == f"{path} cannot be written: No such file or directory; make its folder first"
 
 
 def test_a_block_that_is_interrupted_leaves_the_old_file(tmp_path):

@@ -69,8 +69,8 @@ def test_what_was_not_checked():
 
 def test_an_older_report_has_the_defaults():
     report = ModelReport(zoo="z", name="m", comparison=Comparison(verdict=Change.NEW))
-    text = to_json(report)
-    for field in ("stored", "untimed", "unsaved", "graph_unfit", "graph_failed"):
+    text = to_json(report).replace('"unwritten": [], ', "")
+    for field in ("stored", "untimed", "unsaved", "unwritten", "graph_unfit", "graph_failed"):
         text = text.replace(f'"{field}":"",', "").replace(f',"{field}":""', "").replace(f'"{field}": "", ', "")
         assert f'"{field}"' not in text
     assert from_json(text, ModelReport) == report

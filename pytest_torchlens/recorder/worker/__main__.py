@@ -8,6 +8,7 @@ import sys
 
 from pytest_torchlens.recorder.worker.sink import Messages
 from pytest_torchlens.recorder.worker.sink import Sink
+from pytest_torchlens.records.files import UnwritableError
 
 
 def main() -> int:
@@ -23,9 +24,9 @@ def main() -> int:
                 sink = Sink(message)
             else:
                 sink.take(message)
-    except OSError as error:
-        _say(f"a file could not be written: {error}")
-        _finish(sink, f"a file could not be written: {error}")
+    except UnwritableError as error:
+        _say(str(error))
+        _finish(sink, str(error))
         return 1
     except BaseException:
         _finish(sink, "an error")
@@ -42,7 +43,7 @@ def _finish(sink: Sink | None, reason: str, counts: dict[str, tuple[int, int]] |
         return 0
     errors = sink.close(reason, counts or {})
     for error in errors:
-        _say(f"{type(error).__name__}: {error}")
+        _say(str(error) if isinstance(error, UnwritableError) else f"{type(error).__name__}: {error}")
     return 1 if errors else 0
 
 

@@ -8,6 +8,9 @@ import re
 from typing import TYPE_CHECKING
 from typing import Any
 
+from pytest_torchlens.records.files import remove
+from pytest_torchlens.records.files import writing
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,8 +27,10 @@ class WholeFile:
     """
 
     def __init__(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        self._file = path.open("wb", buffering=0)
+        remove(path)
+        self._path = path
+        with writing(path):
+            self._file = path.open("wb", buffering=0)
         self.size = 0
 
     def append(self, data: bytes) -> None:
@@ -33,21 +38,23 @@ class WholeFile:
 
         Raises
         ------
-        OSError
+        UnwritableError
             If writing fails; the file is then unchanged.
         """
-        try:
-            self._file.seek(self.size)
-            self._write(data)
-        except OSError:
-            self._file.truncate(self.size)
-            raise
+        with writing(self._path):
+            try:
+                self._file.seek(self.size)
+                self._write(data)
+            except OSError:
+                self._file.truncate(self.size)
+                raise
         self.size += len(data)
 
     def replace(self, place: int, data: bytes) -> None:
         """Write over a few bytes."""
-        self._file.seek(place)
-        self._write(data)
+        with writing(self._path):
+            self._file.seek(place)
+            self._write(data)
 
     def close(self) -> None:
         """Close it."""

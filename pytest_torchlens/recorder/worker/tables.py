@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.recorder.worker.files import WholeFile
 from pytest_torchlens.records import replacing
+from pytest_torchlens.records.files import remove
+from pytest_torchlens.records.files import writing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +69,7 @@ def to_parquet(path: Path) -> None:
     table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=types))
     with replacing(path.with_suffix(".parquet")) as part:
         parquet.write_table(table, part)
-    path.unlink()
+    remove(path)
 
 
 STATISTICS = ("mean", "std", "norm", "min", "max", "zeros", "nans", "ratio", "dead")
@@ -79,17 +81,21 @@ class Board:
     def __init__(self, folder: Path) -> None:
         from tensorboard.summary import Writer
 
-        self._writer = Writer(str(folder))
+        self._folder = folder
+        with writing(folder):
+            self._writer = Writer(str(folder))
 
     def write(self, rows: Sequence[tuple[str, Sequence[float]]]) -> None:
         """Write rows: the item's name, and the numbers of the table's columns."""
-        for name, numbers in rows:
-            row = dict(zip(COLUMNS[2:], numbers, strict=True))
-            for column in STATISTICS:
-                if not math.isnan(row[column]):
-                    self._writer.add_scalar(f"{name}/{column}", row[column], int(row["step"]))
-        self._writer.flush()
+        with writing(self._folder):
+            for name, numbers in rows:
+                row = dict(zip(COLUMNS[2:], numbers, strict=True))
+                for column in STATISTICS:
+                    if not math.isnan(row[column]):
+                        self._writer.add_scalar(f"{name}/{column}", row[column], int(row["step"]))
+            self._writer.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._writer.close()
+        with writing(self._folder):
+            self._writer.close()
