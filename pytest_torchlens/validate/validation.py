@@ -42,6 +42,7 @@ from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.state import ModelState
+from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unproven import find_unproven
 
 _T = TypeVar("_T")
@@ -163,8 +164,12 @@ def _settings(recording: Recording) -> dict[str, str]:
 
 
 class _Run:
-    """Runs a model with one input several times, each from the same state."""
+    """Runs a model with one input several times, each from the same state.
 
+    The caller's modes are active while the model runs, and disabled during our own work, replays included.
+    """
+
+    @modes_disabled()
     def __init__(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None, exhaust: bool
     ) -> None:
@@ -347,12 +352,14 @@ class _Run:
         with ambient.in_force(ambient.current()):
             return contextvars.copy_context().run(function, *args, **kwargs)
 
+    @modes_disabled()
     def restore(self) -> None:
         """Restore the state of the model, the inputs and the random generators."""
         self._state.restore()
         self._generators.restore()
 
 
+@modes_disabled()
 def _replay(
     recording: Recording,
     where: Where,
