@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._python_dispatch import _pop_mode
 from torch.utils._python_dispatch import _push_mode
 
+from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import MissedOperation
 from pytest_torchlens.capture.origins import Makers
 
@@ -122,13 +123,13 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _missed_operation(self, name: str, number: int) -> MissedOperation:
-        frames = [*_stack(sys._getframe(2))]
+        frame = sys._getframe(2)
         return MissedOperation(
             name=name,
             call=number,
             where=self._where(),
-            frames=tuple([item for frame in frames for item in (frame.f_code, frame.f_lasti)]),
-            mode=next(filter(None, map(_mode_of_handler, frames)), ""),
+            frames=frames_from(frame),
+            mode=next(filter(None, map(_mode_of_handler, _stack(frame))), ""),
             in_backward=torch._C._current_graph_task_id() != -1,
             dispatch_disabled=torch._C._is_torch_function_all_disabled(),
         )
@@ -166,6 +167,11 @@ def _name(func: torch._ops.OpOverload) -> str:
 def _harmless(func: torch._ops.OpOverload) -> bool:
     """Return whether an operation computes nothing: autograd passes tensors on, constructors allocate memory."""
     return _name(func) in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device", "aten::empty")
+
+
+def frames_from(frame: FrameType | None) -> Frames:
+    """Return code and instruction of a frame and all frames around it."""
+    return tuple([item for frame in _stack(frame) for item in (frame.f_code, frame.f_lasti)])
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

@@ -20,7 +20,7 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is one of ``FakeTensorMode``: a shape without values, as when tracing or estimating memory."""
+    """Return whether a tensor is one of ``FakeTensorMode``: a shape without values."""
     return type(tensor) is FakeTensor
 
 

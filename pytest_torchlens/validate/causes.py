@@ -14,6 +14,9 @@ from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.validate.noise import is_dense
 
+ARGUMENT = "argument"
+"""Begins a cause that is about the value of an argument."""
+
 
 def likely_cause(
     recording: Recording, number: int, arguments: list[torch.Tensor] | None = None, repeats: bool | None = None
@@ -37,7 +40,7 @@ def likely_cause(
     if (changed := _changed_source(recording, call)) is not None:
         path, source = changed
         known = f"the {source.kind} {source.name!r}" if source.name else "a tensor of unknown origin"
-        return f"argument {path} is {known}, and holds other values now than when it was recorded"
+        return f"{ARGUMENT} {path} is {known}, and holds other values now than when it was recorded"
     if call.info.draws and call.random is None and not call.info.opaque and is_of_torch(call.info.func):
         return "it draws random numbers, and its generator's state was not had"
     if repeats is False:
@@ -56,7 +59,7 @@ def _by_circumstances(call: Call, circumstances: Circumstances, arguments: list[
     paths = [path for path, _ in edges_in(call)]
     for path, tensor in zip(paths, arguments, strict=True):
         if fingerprint(tensor) != circumstances.arguments.get(path):
-            return f"argument {path} was overwritten before it was read, and no recorded operation did it"
+            return f"{ARGUMENT} {path} was overwritten before it was read, and no recorded operation did it"
     if circumstances.modes:
         names = ", ".join(dict.fromkeys(circumstances.modes))
         return f"it ran under the mode {names}, and gives something else without it"

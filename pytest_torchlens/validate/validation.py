@@ -24,6 +24,7 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.origins import TensorsBefore
+from pytest_torchlens.capture.record import ModelMembers
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
@@ -38,6 +39,7 @@ from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import RunDigests
 from pytest_torchlens.validate.observer import compare
+from pytest_torchlens.validate.other_threads import TensorsSeen
 from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
@@ -99,6 +101,7 @@ def validate(
     run = _Run(model, args, {} if kwargs is None else kwargs, seed, exhaust)
     try:
         history, verdicts = run.validate(chosen)
+        verdicts = run.explain_by_threads(verdicts)
     finally:
         run.restore()
     return Validation(verdict_on(verdicts, time.perf_counter() - start, history), history)
@@ -210,6 +213,20 @@ class _Run:
         if _all_ok(self._validate_once(parts)[1][:-1]):
             return first[0], [*map(_failed_once, first[1][:-1]), first[1][-1]]
         return history, [*(_with_former_failure(verdict, former[verdict.name]) for verdict in plain), first[1][-1]]
+
+    def explain_by_threads(self, verdicts: list[PartVerdict]) -> list[PartVerdict]:
+        """Return failed verdicts that name the thread, outside the recording, that made or wrote an argument."""
+        members = {f"{kind} {name!r}": tensor for tensor, kind, name in ModelMembers.of(self.model).tensors.values()}
+        seen = TensorsSeen(members | {f"input {path!r}": tensor for path, tensor in self._inputs.items()})
+        if _all_ok(verdicts) or self._single_use or not seen.needed:
+            return verdicts
+        self.restore()
+        try:
+            with seen.active():
+                self._in_own_context(call_model, self.model, self.args, self.kwargs, self.exhaust)
+        except Exception:  # noqa: BLE001 - a model may reject subclasses of tensors
+            return verdicts
+        return [dataclasses.replace(one, failures=tuple(map(seen.findings.explain, one.failures))) for one in verdicts]
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         recording = self._record("completeness" in parts)
