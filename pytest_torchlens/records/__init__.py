@@ -39,6 +39,7 @@ from pytest_torchlens.records.operation import LoopRecord
 from pytest_torchlens.records.operation import Operation
 from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.records.report import SCHEMA
+from pytest_torchlens.records.report import TESTS_ZOO
 from pytest_torchlens.records.report import Environment
 from pytest_torchlens.records.report import ErrorRecord
 from pytest_torchlens.records.report import ModelReport
@@ -90,6 +91,7 @@ __all__ = [
     "RunPart",
     "RunReport",
     "SCHEMA",
+    "TESTS_ZOO",
     "Severity",
     "SourcePlace",
     "Stage",

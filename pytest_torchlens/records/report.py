@@ -22,6 +22,8 @@ from pytest_torchlens.records.verdict import Severity
 from pytest_torchlens.records.verdict import Verdict
 
 SCHEMA = 1
+TESTS_ZOO = "tests"
+"""The zoo name of models that tests call."""
 
 
 class Outcome(str, enum.Enum):
