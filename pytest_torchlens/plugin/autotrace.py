@@ -382,13 +382,14 @@ class AutotraceSummary:
         unchecked = ((what, nodeid, 1) for nodeid, verdict in calls for what in _unchecked(verdict))
         yield from _by_reason("not checked", unchecked)
 
+    def left_out(self) -> Iterator[tuple[str, str, int]]:
+        """Yield reason, test and number of the calls that were not validated."""
+        for (nodeid, _), test in self._tests.items():
+            for reason, count in test.left_out.items():
+                yield reason, nodeid, count
+
     def _left_out_calls(self) -> Iterator[str]:
-        left_out = (
-            (reason, nodeid, count)
-            for (nodeid, _), test in self._tests.items()
-            for reason, count in test.left_out.items()
-        )
-        yield from _by_reason("left out", left_out)
+        yield from _by_reason("left out", self.left_out())
         trouble = next(((nodeid, call) for nodeid, call in self._calls() if call.trouble), None)
         if trouble is not None:
             nodeid, call = trouble

@@ -42,6 +42,7 @@ from pytest_torchlens.records.report import SCHEMA
 from pytest_torchlens.records.report import TESTS_ZOO
 from pytest_torchlens.records.report import Environment
 from pytest_torchlens.records.report import ErrorRecord
+from pytest_torchlens.records.report import LeftOutCalls
 from pytest_torchlens.records.report import ModelReport
 from pytest_torchlens.records.report import Outcome
 from pytest_torchlens.records.report import RunPart
@@ -49,6 +50,7 @@ from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
 from pytest_torchlens.records.report import TracedCall
 from pytest_torchlens.records.report import TracedTest
+from pytest_torchlens.records.report import left_out_calls
 from pytest_torchlens.records.verdict import AuditFinding
 from pytest_torchlens.records.verdict import AuditPlace
 from pytest_torchlens.records.verdict import Failure
@@ -75,6 +77,8 @@ __all__ = [
     "Failure",
     "Finding",
     "Growth",
+    "LeftOutCalls",
+    "left_out_calls",
     "HistoryRecord",
     "LoopRecord",
     "Measurements",

@@ -109,7 +109,7 @@ def _row(model: ModelReport, more: int) -> str:
     history, verdict = model.history, model.verdict
     cells = [
         _text(_name(model)),
-        ", ".join(filter(None, [f"{_sign(status(model))} {status_text(model)}", more_calls(more)])),
+        f"{_sign(status(model))} {status_text(model)}" + (f" ({count_text(more + 1, 'call')})" if more else ""),
         magnitude(history.total_params) if history else _NONE,
         f"{history.num_operations:,}" if history else _NONE,
         byte_size(history.tensor_fsize_total) if history else _NONE,

@@ -149,6 +149,10 @@ class _TerminalWriter:
         lines += [f"  {word}: {self._line(text)}" for word, text in details.items() if text]
         return "\n".join(lines)
 
+    def _num_calls(self, report: ModelReport) -> str:
+        more = self._more.get(id(report), 0)
+        return f" ({count_text(more + 1, 'call')})" if more else ""
+
     def _more_calls(self, report: ModelReport) -> str:
         return more_calls(self._more.get(id(report), 0))
 
@@ -171,7 +175,7 @@ class _TerminalWriter:
             "layers": self._of_history(lambda history: f"{history.num_layers:,}"),
             "fwd ms": lambda report: self.none if report.forward_ms is None else f"{report.forward_ms:,.1f}",
             "act. MB": self._of_history(lambda history: f"{history.tensor_fsize_total / _MEBIBYTE:,.1f}"),
-            "verdict": lambda report: ", ".join(filter(None, [_verdict(report), self._more_calls(report)])),
+            "verdict": lambda report: _verdict(report) + self._num_calls(report),
             "checked": self._of_verdict(lambda verdict: f"{verdict.operations_checked:,}"),
             "edges": self._of_verdict(lambda verdict: f"{verdict.edges_checked:,}"),
         }
