@@ -67,11 +67,6 @@ class TensorsSeen:
         self._changed: list[tuple[weakref.ref[torch.Tensor], type]] = []
         self._classes = {kind: self._subclass(kind) for kind in (torch.Tensor, torch.nn.Parameter)}
 
-    @property
-    def needed(self) -> bool:
-        """Whether there are other threads."""
-        return bool(self._outside)
-
     def _subclass(self, kind: type[torch.Tensor]) -> type[torch.Tensor]:
         def see(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             with torch._C.DisableTorchFunctionSubclass():

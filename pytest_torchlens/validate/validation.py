@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
 from collections.abc import Collection
@@ -216,11 +217,11 @@ class _Run:
 
     def explain_by_threads(self, verdicts: list[PartVerdict]) -> list[PartVerdict]:
         """Return failed verdicts that name the thread, outside the recording, that made or wrote an argument."""
-        members = {f"{kind} {name!r}": tensor for tensor, kind, name in ModelMembers.of(self.model).tensors.values()}
-        seen = TensorsSeen(members | {f"input {path!r}": tensor for path, tensor in self._inputs.items()})
-        if _all_ok(verdicts) or self._single_use or not seen.needed:
+        if _all_ok(verdicts) or self._single_use or threading.active_count() == 1:
             return verdicts
         self.restore()
+        members = {f"{kind} {name!r}": tensor for tensor, kind, name in ModelMembers.of(self.model).tensors.values()}
+        seen = TensorsSeen(members | {f"input {path!r}": tensor for path, tensor in self._inputs.items()})
         try:
             with seen.active():
                 self._in_own_context(call_model, self.model, self.args, self.kwargs, self.exhaust)
