@@ -1,7 +1,7 @@
 """Groups failed calls of tests by their fault, so that each fault is told once, however many tests it fails.
 
-A fault is a class of model with the parts that fail and the lines where they do.  Only what pytest prints is grouped:
-each test keeps its own outcome and, in JUnit XML, its own text.
+A fault is a class of model with the parts that fail, the lines where they do, and the causes.  Only what pytest prints is
+grouped: each test keeps its own outcome and, in JUnit XML, its own text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-Fault: TypeAlias = "tuple[str, tuple[tuple[str, str], ...]]"
+Fault: TypeAlias = "tuple[str, tuple[tuple[str, str, str], ...]]"
 SECTION = "lens"
 MOST_NAMES = 3
 """Other tests with the same fault that are named."""

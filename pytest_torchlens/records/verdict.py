@@ -62,13 +62,13 @@ class Verdict:
         return next((failure for part in self.failed_parts for failure in part.failures), None)
 
     @property
-    def fault(self) -> tuple[tuple[str, str], ...]:
-        """Each failed part with the line of its first failure, or its message where no line is known.
+    def fault(self) -> tuple[tuple[str, str, str], ...]:
+        """Each failed part with the line of its first failure (its message where no line is known) and the cause.
 
         Calls of one class that fail alike have the same, whatever their shapes.
         """
         firsts = ((part.name, next(iter(part.failures), None)) for part in self.failed_parts)
-        return tuple((name, first.source_line or first.message if first else "") for name, first in firsts)
+        return tuple((name, first.source_line or first.message, first.cause) for name, first in firsts if first)
 
     @property
     def tolerated(self) -> int:

@@ -86,6 +86,34 @@ def test_different_faults_are_told_apart(run, call):
     assert not having(lines, "same fault")
 
 
+def test_different_causes_are_told_apart(run):
+    modes = """
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Doubling(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {})) * 2
+
+class Other(Doubling):
+    pass
+
+@pytest.mark.parametrize("mode", [Doubling, Other])
+def test_it(mode):
+    model = Plain()
+    with mode():
+        model(X)
+
+class Plain(nn.Module):
+    def forward(self, x):
+        return x.sin()
+"""
+    result, lines = run(modes)
+    result.assert_outcomes(failed=2)
+    assert len(having(lines, "it ran under the mode Doubling,")) == 1
+    assert len(having(lines, "it ran under the mode Other,")) == 1
+    assert not having(lines, "same fault")
+
+
 def test_a_test_with_a_fault_of_its_own_tells_only_that(run):
     result, lines = run("def test_a(): Hidden()(X)\ndef test_b():\n    Hidden()(torch.ones(3))\n    AlsoHidden()(X)\n")
     result.assert_outcomes(failed=2)
