@@ -1,7 +1,7 @@
 """Groups failed calls of tests by their fault, so that each fault is told once, however many tests it fails.
 
-A fault is a class of model with the parts that fail, the lines where they do, and the causes.  Only what pytest prints is
-grouped: each test keeps its own outcome and, in JUnit XML, its own text.
+A fault is a class of model with the parts that fail, the lines where they do, and the causes.  Only what pytest prints
+is grouped: each test keeps its own outcome and, in JUnit XML, its own text.
 """
 
 from __future__ import annotations
