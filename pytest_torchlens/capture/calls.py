@@ -243,7 +243,7 @@ class MissedOperation:
     frames
         Code positions of the whole stack, innermost first.
     mode
-        Class name of the innermost mode, other than ours, whose handler called it; ``""`` if none did.
+        Class name of the mode, other than ours, whose handler called it; ``""`` if other code did.
     in_backward
         Whether autograd called it in a backward pass.
     dispatch_disabled

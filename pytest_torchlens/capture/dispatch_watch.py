@@ -129,7 +129,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call=number,
             where=self._where(),
             frames=frames_from(frame),
-            mode=next(filter(None, map(_mode_of_handler, _stack(frame))), ""),
+            mode=_calling_mode(frame),
             in_backward=torch._C._current_graph_task_id() != -1,
             dispatch_disabled=torch._C._is_torch_function_all_disabled(),
         )
@@ -180,6 +180,19 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def _calling_mode(frame: FrameType) -> str:
+    """Return the class name of the mode whose handler called into PyTorch; ``""`` if other code did."""
+    for caller in _stack(frame):
+        if mode := _mode_of_handler(caller):
+            return mode
+        if str(caller.f_globals.get("__name__")).partition(".")[0] not in ("torch", _PACKAGE):
+            break
+    return ""
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
 def _mode_of_handler(frame: FrameType) -> str:
     """Return the class name of the mode whose handler runs in a frame; ``""`` for ours, and for any other frame."""
     code = frame.f_code
@@ -188,5 +201,4 @@ def _mode_of_handler(frame: FrameType) -> str:
     mode = frame.f_locals.get(code.co_varnames[0])
     if not isinstance(mode, TorchFunctionMode | TorchDispatchMode):
         return ""
-    is_ours = type(mode).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return "" if is_ours else type(mode).__name__
+    return "" if type(mode).__module__.partition(".")[0] == _PACKAGE else type(mode).__name__

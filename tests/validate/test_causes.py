@@ -52,6 +52,16 @@ class Hidden(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
 
 
+def without_functions(func, args, kwargs):
+    with torch._C.DisableTorchFunction():
+        return func(*args, **(kwargs or {}))
+
+
+class Calling(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return without_functions(func, args, kwargs)
+
+
 def under(mode, function):
     def forward(x):
         with mode():
@@ -96,6 +106,11 @@ CAUSES = {
     "a hidden write": (overwritten, OVERWRITTEN),
     "a hidden write before a mode that changes nothing": (overwritten_under_a_mode, OVERWRITTEN),
     "functions disabled": (under(torch._C.DisableTorchFunction, torch.sin), DISABLED),
+    "functions disabled under a mode that is not its cause": (
+        under(CountingFunctions, under(torch._C.DisableTorchFunction, torch.sin)),
+        DISABLED,
+    ),
+    "functions disabled by a function that a mode calls": (under(Calling, torch.sin), DISABLED),
     "functions disabled by a mode": (under(Hidden, torch.sin), f"the mode Hidden called it, and {DISABLED}"),
 }
 
