@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -88,6 +89,20 @@ def overwritten_under_a_mode(x):
         return y.sin()
 
 
+def overwritten_before_a_draw(x):
+    y = x * 2
+    overwrite(y)
+    return torch.nn.functional.dropout(y, 0.5, training=True)
+
+
+_DRAWS = itertools.count()
+
+
+@torch.library.custom_op("lens_causes::unsteady", mutates_args=())
+def unsteady(x: torch.Tensor) -> torch.Tensor:
+    return x * next(_DRAWS)
+
+
 def failures(forward, *args):
     verdict = validate(forward if isinstance(forward, nn.Module) else Function(forward), args or (X,)).verdict
     return [failure for part in verdict.failed_parts for failure in part.failures]
@@ -105,6 +120,11 @@ CAUSES = {
     "a dispatch mode that changes the dtype": (under(Casting, torch.sin), BY_MODE.format("Casting")),
     "a hidden write": (overwritten, OVERWRITTEN),
     "a hidden write before a mode that changes nothing": (overwritten_under_a_mode, OVERWRITTEN),
+    "a hidden write before random numbers": (overwritten_before_a_draw, OVERWRITTEN),
+    "a kernel under a mode that changes nothing": (
+        under(Counting, unsteady),
+        "the kernel is not deterministic, and differs by more than the tolerance of torch.testing",
+    ),
     "functions disabled": (under(torch._C.DisableTorchFunction, torch.sin), DISABLED),
     "functions disabled under a mode that is not its cause": (
         under(CountingFunctions, under(torch._C.DisableTorchFunction, torch.sin)),
