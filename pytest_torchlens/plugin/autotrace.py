@@ -18,6 +18,7 @@ import pytest
 
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.plugin.arguments import names_zoo
+from pytest_torchlens.plugin.faults import BEGINNING
 from pytest_torchlens.plugin.faults import SECTION
 from pytest_torchlens.plugin.faults import Faults
 from pytest_torchlens.plugin.faults import first_calls
@@ -417,9 +418,9 @@ def failure_of(test: TracedTest, fail_on: Conditions) -> str:
     if fail_on.has("unproven"):
         found += [call for call in test.results if call.verdict is not None and call.verdict.status is Status.UNPROVEN]
     calls = ((call.model, call.verdict) for call in found)
-    lines = [f"lens: {model}: validation {verdict.words}" for model, verdict in calls if verdict is not None]
+    lines = [f"{BEGINNING}{model}: validation {verdict.words}" for model, verdict in calls if verdict is not None]
     if fail_on.has("unvalidated"):
-        lines += [f"lens: {many(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()]
+        lines += [f"{BEGINNING}{many(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()]
     return "\n".join(lines)
 
 

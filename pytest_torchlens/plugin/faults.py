@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Fault: TypeAlias = "tuple[str, tuple[tuple[str, str, str], ...]]"
 SECTION = "lens"
+BEGINNING = "lens: "
+"""Begins each line of the text of a test that fails by its calls alone."""
 MOST_NAMES = 3
 """Other tests with the same fault that are named."""
 _HIDDEN = "_pdbshown"
@@ -64,11 +66,8 @@ class Faults:
     def _elsewhere(self, fault: Fault) -> str:
         _, *others = self._calls[fault]
         more = self._calls[fault].total() - 1
-        if not more:
-            return ""
-        rest = f" and {len(others) - MOST_NAMES:,} more" if len(others) > MOST_NAMES else ""
-        names = f", in {many(len(others), 'other test')}: {', '.join(others[:MOST_NAMES])}{rest}"
-        return f"the same fault in {many(more, 'more call')}{names if others else ' of this test'}"
+        where = f", in {_names(others)}" if others else " of this test"
+        return f"the same fault in {many(more, 'more call')}{where}" if more else ""
 
     def lines(self, nodeid: str, test: TracedTest) -> Iterator[str]:
         """Yield the failures of a test in full, except faults that an earlier test has: these name that test."""
@@ -105,6 +104,11 @@ def place_of(nodeid: str, when: str) -> str:
     return f"{nodeid} (teardown)" if when == "teardown" else nodeid
 
 
+def _names(places: list[str]) -> str:
+    rest = f" and {len(places) - MOST_NAMES:,} more" if len(places) > MOST_NAMES else ""
+    return f"{many(len(places), 'other test')}: {', '.join(places[:MOST_NAMES])}{rest}"
+
+
 def _fault_of(call: TracedCall) -> Fault:
     return call.model, () if call.verdict is None else call.verdict.fault
 
@@ -139,13 +143,32 @@ def told_once(
                 changes.enter_context(_with_section(report, section(test, faults.lines(place, test))))
                 if report.longrepr == failure(test) and faults.are_told_before(place, test):
                     changes.enter_context(_hidden(report))
+        for (first, _), *others in _by_text(reports):
+            if others:
+                text = f"the same in {_names([place for _, place in others])}"
+                changes.enter_context(_with_sections(first, [*first.sections, (SECTION, text)]))
+                for report, _ in others:
+                    changes.enter_context(_hidden(report))
         yield
 
 
+def _by_text(reports: Iterable[tuple[Any, str, TracedTest]]) -> Iterable[list[tuple[Any, str]]]:
+    """Return reports, each with its test, that no failed verdict but ``--lens-fail-on`` fails; together if alike."""
+    found: dict[str, list[tuple[Any, str]]] = {}
+    for report, place, test in reports:
+        is_ours = isinstance(report.longrepr, str) and report.longrepr.startswith(BEGINNING)
+        if is_ours and not any(map(has_failed, test.results)):
+            found.setdefault(report.longrepr, []).append((report, place))
+    return found.values()
+
+
+def _with_section(report: pytest.TestReport, text: str) -> contextlib.AbstractContextManager[None]:
+    return _with_sections(report, [(name, text if name == SECTION else content) for name, content in report.sections])
+
+
 @contextlib.contextmanager
-def _with_section(report: pytest.TestReport, text: str) -> Iterator[None]:
-    former = report.sections
-    report.sections = [(name, text if name == SECTION else content) for name, content in former]
+def _with_sections(report: pytest.TestReport, sections: list[tuple[str, str]]) -> Iterator[None]:
+    former, report.sections = report.sections, sections
     try:
         yield
     finally:

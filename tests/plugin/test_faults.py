@@ -138,6 +138,36 @@ def test_a_test_that_fails_by_itself_is_shown(run):
     assert having(lines, "assert X is None")
 
 
+CONSTANT = """
+class Constant(nn.Module):
+    def forward(self, x):
+        return torch.zeros(4)
+
+class Raises(nn.Module):
+    def forward(self, x):
+        raise ValueError
+
+def test_a(): Constant()(X)
+def test_b(): Constant()(torch.ones(3))
+def test_c():
+    with pytest.raises(ValueError): Raises()(X)
+def test_d():
+    with pytest.raises(ValueError): Raises()(torch.ones(3))
+"""
+
+
+def test_what_else_fails_tests_is_told_once(run):
+    result, lines = run(CONSTANT, "--lens-fail-on=unproven,unvalidated")
+    result.assert_outcomes(failed=4)
+    assert [line for line in lines if line.startswith("lens: ") and "lens: each" not in line] == [
+        *having(lines, "lens: Constant: validation unproven (zeros_1_1: the output depends on no input")[:1],
+        "lens: 1 call left out: it raised",
+    ]
+    assert having(lines, "the same in 1 other test: test_them.py::test_b")
+    assert having(lines, "the same in 1 other test: test_them.py::test_d")
+    assert len(having(lines, "FAILED test_them.py::test_")) == 4
+
+
 def test_few_names_stand_for_many_tests(run):
     tests = '@pytest.mark.parametrize("n", range(1, 9))\ndef test_n(n): Hidden()(torch.ones(n))\n'
     result, lines = run(tests)
