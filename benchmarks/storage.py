@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -49,7 +51,11 @@ class LiveStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def peak_of(run: Callable[[nn.Module, torch.Tensor], object], model: nn.Module, x: torch.Tensor) -> int:
     """Return how many bytes were alive at once, without the model and its input."""
-    with LiveStorage([x, *model.parameters(), *model.buffers()]) as counter:
+    from pytest_torchlens.validate import unobtrusive
+
+    # a validation hides its own work from modes, and this one is to see it
+    seen = mock.patch.object(unobtrusive, "_disable_current_modes", contextlib.nullcontext)
+    with seen, LiveStorage([x, *model.parameters(), *model.buffers()]) as counter:
         result = run(model, x)
     del result
     return int(counter.peak)

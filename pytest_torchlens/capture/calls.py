@@ -242,12 +242,37 @@ class MissedOperation:
         ``module`` or ``thread`` and its name.
     frames
         Code positions of the whole stack, innermost first.
+    mode
+        Class name of the mode, other than ours, whose handler called it; ``""`` if other code did.
+    in_backward
+        Whether autograd called it in a backward pass.
+    dispatch_disabled
+        Whether ``torch._C.DisableTorchFunction`` was in force, under which no function mode sees a call.
     """
 
     name: str
     call: int
     where: str
     frames: Frames
+    mode: str = ""
+    in_backward: bool = False
+    dispatch_disabled: bool = False
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What else is known of a call that ran under modes, or whose function is suspect.
+
+    Attributes
+    ----------
+    modes
+        Class names of the modes that saw the call after the tracer, outermost first.
+    arguments
+        Fingerprint of each tensor argument when the function began, by path.
+    """
+
+    modes: tuple[str, ...]
+    arguments: dict[str, str]
 
 
 UNWATCHED = "the dispatcher was not watched"
@@ -282,6 +307,8 @@ class Recording:
     """Sources that changed although no recorded call wrote to them."""
     uninitialised: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)
     """Contents of the memory that `torch.empty` and similar functions returned, by number of the call."""
+    circumstances: dict[int, Circumstances] = field(default_factory=dict)
+    """What else is known of some calls, by number."""
     num_dispatched: int | None = None
     """Number of operations that the dispatcher ran; None if it was not watched."""
     missed_operations: list[MissedOperation] = field(default_factory=list)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -30,6 +31,7 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 
 
 dispatch_depth = torch._C._len_torch_dispatch_stack
+current_modes = _get_current_dispatch_mode_stack
 
 
 @contextlib.contextmanager
@@ -102,7 +104,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             self._count += 1
             if not (busy or _harmless(func)):
-                missed = MissedOperation(_name(func), number, self._where(), _stack())
+                missed = self._missed_operation(_name(func), number)
         except Exception as error:  # noqa: BLE001 - the model's call is still to be made
             self._tracer.on_fault(error)
         if isinstance(func, torch._ops.HigherOrderOperator):
@@ -119,6 +121,18 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:  # noqa: BLE001 - the model's call has been made
             self._tracer.on_fault(error)
         return result
+
+    def _missed_operation(self, name: str, number: int) -> MissedOperation:
+        frame = sys._getframe(2)
+        return MissedOperation(
+            name=name,
+            call=number,
+            where=self._where(),
+            frames=frames_from(frame),
+            mode=_calling_mode(frame),
+            in_backward=torch._C._current_graph_task_id() != -1,
+            dispatch_disabled=torch._C._is_torch_function_all_disabled(),
+        )
 
     def _where(self) -> str:
         if self._thread:
@@ -155,10 +169,36 @@ def _harmless(func: torch._ops.OpOverload) -> bool:
     return _name(func) in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device", "aten::empty")
 
 
-def _stack() -> Frames:
-    frame: FrameType | None = sys._getframe(2)
-    frames: list[Any] = []
+def frames_from(frame: FrameType | None) -> Frames:
+    """Return code and instruction of a frame and all frames around it."""
+    return tuple([item for frame in _stack(frame) for item in (frame.f_code, frame.f_lasti)])
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
-        frames += (frame.f_code, frame.f_lasti)
+        yield frame
         frame = frame.f_back
-    return tuple(frames)
+
+
+def _calling_mode(frame: FrameType) -> str:
+    """Return the class name of the mode whose handler called into PyTorch; ``""`` if other code did."""
+    for caller in _stack(frame):
+        if mode := _mode_of_handler(caller):
+            return mode
+        if str(caller.f_globals.get("__name__")).partition(".")[0] not in ("torch", _PACKAGE):
+            break
+    return ""
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def _mode_of_handler(frame: FrameType) -> str:
+    """Return the class name of the mode whose handler runs in a frame; ``""`` for ours, and for any other frame."""
+    code = frame.f_code
+    if code.co_name not in ("__torch_function__", "__torch_dispatch__") or not code.co_argcount:
+        return ""
+    mode = frame.f_locals.get(code.co_varnames[0])
+    if not isinstance(mode, TorchFunctionMode | TorchDispatchMode):
+        return ""
+    return "" if type(mode).__module__.partition(".")[0] == _PACKAGE else type(mode).__name__

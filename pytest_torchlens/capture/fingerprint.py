@@ -9,6 +9,7 @@ import torch
 import xxhash
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.capture.storage import is_freed
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import CPU
@@ -30,7 +31,8 @@ def fingerprint(tensor: torch.Tensor) -> str:
 
     The digest is XXH3-64 over the bytes in logical order, prefixed with the kind for all but dense tensors: sparse
     tensors by indices and values, quantized ones by integers, scale and zero point, nested and wrapper tensors by
-    their parts, meta tensors by shape.  A dense digest does not cover shape and dtype: records store them separately.
+    their parts, meta and fake tensors by shape.  A dense digest does not cover shape and dtype: records store them
+    separately.
     """
     quick = _quick(tensor) if type(tensor) in PLAIN else None
     if quick is not None:
@@ -107,6 +109,8 @@ def _without_memory(tensor: torch.Tensor) -> str:
 
 
 def _special(tensor: torch.Tensor) -> str:
+    if is_fake(tensor):
+        return f"fake:{tuple(tensor.shape)}:{tensor.dtype}"
     with torch._C.DisableTorchFunction(), torch.no_grad():
         try:
             return _parts(tensor.detach()) if type(tensor) in PLAIN else _of_subclass(tensor)

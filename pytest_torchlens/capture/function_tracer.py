@@ -29,16 +29,20 @@ from torch._C import _len_torch_function_stack
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode
 from torch.overrides import _push_mode
+from torch.utils._device import DeviceContext
 
 from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.calls import Circumstances
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.dispatch_watch import call_under
+from pytest_torchlens.capture.dispatch_watch import current_modes
 from pytest_torchlens.capture.dispatch_watch import dispatch_depth
 from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
+from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
@@ -47,6 +51,7 @@ from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import WriteDetector
@@ -115,6 +120,10 @@ class FunctionTracer(TorchFunctionMode):
     """Code of the frame around a module's forward, where the walk up the stack ends."""
     num_own_modes = 0
     """Dispatch modes of our own on the stack: the watch."""
+    function_modes: tuple[str, ...] = ()
+    """Class names of the function modes below this one on the stack: they see each call after it."""
+    suspects: frozenset[str] = frozenset()
+    """Names of functions whose arguments are fingerprinted."""
     over = False
     """Whether the pass is over: a thread may outlive it."""
     busy = False
@@ -149,7 +158,7 @@ class FunctionTracer(TorchFunctionMode):
             if kind is PLAIN or kind is UNTRACED:
                 return func(*args, **kwargs)
             handle = self._escape if kind is ESCAPE else self._leaf
-            if dispatch_depth() > self.num_own_modes:
+            if dispatch_depth() > self.num_own_modes or self.function_modes or info.name in self.suspects:
                 return self._under_modes(handle, info, args, kwargs)
             return handle(info, args, kwargs)
         finally:
@@ -158,16 +167,31 @@ class FunctionTracer(TorchFunctionMode):
     def _under_modes(
         self, handle: Callable[..., Any], info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Make and record a call under dispatch modes that are not ours: they see the function, and not our work."""
-        number = len(self.calls)
+        """Make and record a call under modes that are not ours: they see the function, and not our work.
+
+        Also note the circumstances of the call.
+        """
+        start = len(self.calls)
+        names = (*self.function_modes, *(type(mode).__name__ for mode in current_modes() if mode is not self.watch))
         with dispatch_modes_removed() as modes:
+            circumstances = Circumstances(names, self._argument_digests(args, kwargs))
             under = copy.copy(info)
             under.func = functools.partial(call_under, modes, info.func)
             try:
                 return handle(under, args, kwargs)
             finally:
-                for call in self.calls[number:]:
-                    call.info = info if call.info is under else call.info
+                for number, call in enumerate(self.calls[start:], start):
+                    if call.info is under:
+                        call.info = info
+                        self.recording.circumstances[number] = circumstances
+
+    def _argument_digests(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
+        try:
+            with torch._C.DisableTorchFunction():
+                return {path: fingerprint(tensor) for path, tensor in [*walk(args), *walk(kwargs)]}
+        except Exception as error:  # noqa: BLE001 - the model's call is still to be made
+            self.on_fault(error)
+            return {}
 
     def _leaf(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record one call: note its arguments, run the function, note its outputs."""
@@ -286,6 +310,12 @@ class FunctionTracer(TorchFunctionMode):
             frames += (code, frame.f_lasti)
             frame = frame.f_back
         return tuple(frames)
+
+
+def function_modes() -> tuple[str, ...]:
+    """Return the class names of the function modes on the stack, except the default device."""
+    modes = [_get_function_stack_at(place) for place in range(_len_torch_function_stack())]
+    return tuple(type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext))
 
 
 _MODULE_CALL = torch.nn.Module._call_impl.__code__

@@ -23,6 +23,7 @@ from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.dispatch_watch import DispatchWatch
 from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.function_tracer import function_modes
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import kinds
 from pytest_torchlens.capture.leaves import walk
@@ -146,6 +147,8 @@ class OnePass:
         self._members = registered
         self._digests: dict[int, str] = {}
         """Fingerprints of parameters and buffers before the pass, by id, if asked for."""
+        self.tracer.function_modes = function_modes()
+        self.tracer.suspects = keep if isinstance(keep, frozenset) else frozenset()
         with torch._C.DisableTorchFunctionSubclass():
             inputs = _inputs(registered, args, kwargs)
             for path, tensor in inputs:
@@ -352,7 +355,7 @@ def _check_sources(recording: Recording) -> None:
     """Note the final state of sources that calls overwrote, and the sources that changed without a recorded write."""
     for source in recording.sources:
         source.final = fingerprint(source.live) if source.written else ""
-    recording.silent_writes = [_describe(source) for source in recording.sources if _changed_silently(source)]
+    recording.silent_writes = [source.label for source in recording.sources if _changed_silently(source)]
 
 
 def _changed_silently(source: Source) -> bool:
@@ -361,7 +364,3 @@ def _changed_silently(source: Source) -> bool:
     if source.kind == "parameter" and not source.value.digest:
         return source.version >= 0 and source.live._version != source.version
     return fingerprint(source.live) != source.value.fingerprint
-
-
-def _describe(source: Source) -> str:
-    return f"{source.kind} {source.name!r}" if source.name else source.kind

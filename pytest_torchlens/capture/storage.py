@@ -7,15 +7,31 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Return a number that all tensors over the same memory share, also through NumPy; 0 if it has none."""
     storage = storage_of(tensor)
     try:
-        return 0 if storage is None else storage.data_ptr() or -storage._cdata
-    except RuntimeError:  # a fake tensor has no address
+        return 0 if storage is None else (not _has_no_memory(tensor) and storage.data_ptr()) or -storage._cdata
+    except RuntimeError:
         return 0
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one of ``FakeTensorMode``: a shape without values."""
+    return type(tensor) is FakeTensor
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Return the address of the first element; of a tensor without memory, its distance from the first byte."""
+    return int(tensor.storage_offset()) * tensor.itemsize if _has_no_memory(tensor) else tensor.data_ptr()
+
+
+def _has_no_memory(tensor: torch.Tensor) -> bool:
+    """Return whether an address must not be asked for: PyTorch warns, also of the meta tensor in a fake one."""
+    return is_fake(tensor) or tensor.is_meta
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
@@ -93,7 +109,7 @@ class Extent:
         if tensor.is_nested:
             return None
         try:
-            tensor.data_ptr()
+            address_of(tensor)  # raises if there is none
             start, shape, stride = int(tensor.storage_offset()) * tensor.itemsize, tuple(tensor.shape), tensor.stride()
         except (RuntimeError, NotImplementedError):
             return None

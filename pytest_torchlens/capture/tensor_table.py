@@ -35,6 +35,7 @@ from pytest_torchlens.capture.memory import is_copy
 from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.capture.storage import Extent
+from pytest_torchlens.capture.storage import address_of
 from pytest_torchlens.capture.storage import overlap
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
@@ -353,8 +354,8 @@ class TensorTable:
         if owner is None or type(owner) is not type(tensor):
             whole = last.shape == tensor.shape and last.stride == tensor.stride()
             as_subclass = info_of(torch.Tensor.as_subclass), (read, type(tensor))
-            return as_subclass if whole and (owner is None or owner.data_ptr() == tensor.data_ptr()) else None
-        offset = (tensor.data_ptr() - owner.data_ptr()) // tensor.itemsize + owner.storage_offset()
+            return as_subclass if whole and (owner is None or address_of(owner) == address_of(tensor)) else None
+        offset = (address_of(tensor) - address_of(owner)) // tensor.itemsize + owner.storage_offset()
         return info_of(torch.as_strided), (read, tuple(tensor.shape), tensor.stride(), offset)
 
     def _survives_in(self, tensor: Tensor, value: Value) -> bool:

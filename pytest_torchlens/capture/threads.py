@@ -53,7 +53,7 @@ class SharedTracer(Tracer):
         self.recording.threaded = True
         other = copy.copy(self)
         other.reset_call_state()
-        other._thread = name
+        other._thread, other.function_modes = name, ()
         other.watch = self.watch.for_thread(other, name) if self.watch is not None else None
         self._thread_tracers.append(other)
         return other

@@ -210,6 +210,11 @@ class Source:
     made_inside_call: bool = False
 
     @property
+    def label(self) -> str:
+        """Kind and name, if it has one: ``"buffer 'mean'"``."""
+        return f"{self.kind} {self.name!r}" if self.name else self.kind
+
+    @property
     def written(self) -> bool:
         """Whether a recorded call wrote to its memory."""
         return self.value.tensor is not self.live

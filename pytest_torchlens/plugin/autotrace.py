@@ -18,7 +18,14 @@ import pytest
 
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.plugin.arguments import names_zoo
-from pytest_torchlens.plugin.failure import part_text
+from pytest_torchlens.plugin.faults import BEGINNING
+from pytest_torchlens.plugin.faults import SECTION
+from pytest_torchlens.plugin.faults import Faults
+from pytest_torchlens.plugin.faults import first_calls
+from pytest_torchlens.plugin.faults import has_failed
+from pytest_torchlens.plugin.faults import many
+from pytest_torchlens.plugin.faults import place_of
+from pytest_torchlens.plugin.faults import told_once
 from pytest_torchlens.plugin.marker import MARKER_OPTIONS
 from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.plugin.marker import marker_options
@@ -93,7 +100,6 @@ def _value(config: pytest.Config, key: str) -> Any:
     return text
 
 
-SECTION = "lens"
 MIB = 1 << 20
 
 
@@ -282,7 +288,7 @@ def remove_deadline(item: pytest.Item) -> None:
 
 MOST_LINES = 40
 MOST_SHOWN = 10
-"""Failed verdicts, and reasons, in the summary."""
+"""Faults, and reasons, in the summary."""
 
 
 class AutotraceSummary:
@@ -309,6 +315,12 @@ class AutotraceSummary:
         self._seconds += report.duration
         if (text := getattr(report, "lens_traced_test", "")) != "":
             self._tests[report.nodeid, str(report.when)] = from_json(text, TracedTest)
+
+    @pytest.hookimpl(specname="pytest_terminal_summary", wrapper=True, tryfirst=True)
+    def pytest_tell_each_fault_once(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+        """Group the failures that pytest prints; the reports themselves stay as they are."""
+        with told_once(terminalreporter.stats, report_section, lambda test: failure_of(test, Conditions.of(()))):
+            return (yield)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary; with ``-q``, and without a failed verdict, one line."""
@@ -337,9 +349,9 @@ class AutotraceSummary:
             Status.UNPROVEN.value: counts[Status.UNPROVEN],
             "left out": left_out,
         }
-        total = _many(sum(test.calls for test in tests), "outermost module call")
+        total = many(sum(test.calls for test in tests), "outermost module call")
         words = ", ".join(f"{count:,} {word}" for word, count in parts.items() if count)
-        return f"{total} in {_many(len({nodeid for nodeid, _ in self._tests}), 'test')}: {words}"
+        return f"{total} in {many(len({nodeid for nodeid, _ in self._tests}), 'test')}: {words}"
 
     def _lines(self) -> Iterator[str]:
         tests = self._tests.values()
@@ -353,11 +365,12 @@ class AutotraceSummary:
         yield f"it took {sum(test.seconds for test in tests):.1f} s of the {self._seconds:.1f} s that the tests took"
 
     def _failed_calls(self) -> Iterator[str]:
-        failed = [(nodeid, call) for nodeid, call in self._calls() if has_failed(call)]
-        for nodeid, call in failed[:MOST_SHOWN]:
-            yield f"FAILED {nodeid}: {call.model}: {call.verdict.words if call.verdict is not None else ''}"
-        if len(failed) > MOST_SHOWN:
-            yield f"... and {_many(len(failed) - MOST_SHOWN, 'failed verdict')} more"
+        faults = [*Faults((place_of(*key), test) for key, test in self._tests.items())]
+        for place, call, elsewhere in faults[:MOST_SHOWN]:
+            yield f"FAILED {place}: {call.model}: {call.verdict.words if call.verdict is not None else ''}"
+            yield from (f"  {text}" for text in filter(None, [elsewhere]))
+        if len(faults) > MOST_SHOWN:
+            yield f"... and {many(len(faults) - MOST_SHOWN, 'fault')} more"
 
     def _unproven_calls(self) -> Iterator[str]:
         calls = [
@@ -370,13 +383,14 @@ class AutotraceSummary:
         unchecked = ((what, nodeid, 1) for nodeid, verdict in calls for what in _unchecked(verdict))
         yield from _by_reason("not checked", unchecked)
 
+    def left_out(self) -> Iterator[tuple[str, str, int]]:
+        """Yield reason, test and number of the calls that were not validated."""
+        for (nodeid, _), test in self._tests.items():
+            for reason, count in test.left_out.items():
+                yield reason, nodeid, count
+
     def _left_out_calls(self) -> Iterator[str]:
-        left_out = (
-            (reason, nodeid, count)
-            for (nodeid, _), test in self._tests.items()
-            for reason, count in test.left_out.items()
-        )
-        yield from _by_reason("left out", left_out)
+        yield from _by_reason("left out", self.left_out())
         trouble = next(((nodeid, call) for nodeid, call in self._calls() if call.trouble), None)
         if trouble is not None:
             nodeid, call = trouble
@@ -393,37 +407,31 @@ def _by_reason(word: str, reasons: Iterable[tuple[str, str, int]]) -> Iterator[s
         first.setdefault(reason, nodeid)
     ordered = calls.most_common()
     for reason, count in ordered[:MOST_SHOWN]:
-        yield f"{word}: {_many(count, 'call')}: {reason} (first in {first[reason]})"
+        yield f"{word}: {many(count, 'call')}: {reason} (first in {first[reason]})"
     if len(ordered) > MOST_SHOWN:
-        yield f"{word}: {_many(sum(count for _, count in ordered[MOST_SHOWN:]), 'call')} for other reasons"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
-def has_failed(call: TracedCall) -> bool:
-    """Whether the verdict on a call is a failure."""
-    return call.verdict is not None and call.verdict.status is Status.FAILED
+        yield f"{word}: {many(sum(count for _, count in ordered[MOST_SHOWN:]), 'call')} for other reasons"
 
 
 def failure_of(test: TracedTest, fail_on: Conditions) -> str:
-    """Return one line for each failed verdict, and for what `fail_on` fails; ``""`` if there is none."""
-    failing = {Status.FAILED, Status.UNPROVEN} if fail_on.has("unproven") else {Status.FAILED}
-    calls = [(call.model, call.verdict) for call in test.results if call.verdict is not None]
-    lines = [f"lens: {model}: validation {verdict.words}" for model, verdict in calls if verdict.status in failing]
+    """Return one line for each fault, and for what `fail_on` fails; ``""`` if there is none."""
+    found = [*first_calls(test).values()]
+    if fail_on.has("unproven"):
+        found += [call for call in test.results if call.verdict is not None and call.verdict.status is Status.UNPROVEN]
+    calls = ((call.model, call.verdict) for call in found)
+    lines = [f"{BEGINNING}{model}: validation {verdict.words}" for model, verdict in calls if verdict is not None]
     if fail_on.has("unvalidated"):
-        lines += [f"lens: {_many(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()]
+        lines += [f"{BEGINNING}{many(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()]
     return "\n".join(lines)
 
 
-def report_section(test: TracedTest) -> str:
-    """Return the section of a test's report: failed verdicts, parts that were not checked, and internal errors."""
-    lines: list[str] = []
+def report_section(test: TracedTest, failures: Iterable[str] | None = None) -> str:
+    """Return the section of a test's report: failed verdicts, parts that were not checked, and internal errors.
+
+    `failures` are the lines about failed verdicts; None for those of this test alone.
+    """
+    lines = [*(Faults([("", test)]).lines("", test) if failures is None else failures)]
     for call in test.results:
-        if has_failed(call):
-            lines += [f"{call.model}: validation failed", *_failed_parts(call)]
-        elif call.verdict is not None:
+        if call.verdict is not None and not has_failed(call):
             lines += [f"{call.model}: {line}" for line in _open_questions(call.verdict)]
         if call.trouble:
             lines += [f"{call.model} was called, but could not be recorded, by an error of pytest-torchlens's:"]
@@ -441,8 +449,3 @@ def _open_questions(verdict: Verdict) -> Iterator[str]:
 
 def _unchecked(verdict: Verdict) -> Iterator[str]:
     return (what for part in verdict.parts for what in part.unchecked)
-
-
-def _failed_parts(call: TracedCall) -> Iterator[str]:
-    for part in call.verdict.failed_parts if call.verdict is not None else ():
-        yield from part_text(part)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.plugin.results import ReportFolder
+from pytest_torchlens.records import TESTS_ZOO
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from collections.abc import Iterator
 
-TESTS_ZOO = "tests"
-"""The zoo name of models that tests call."""
 _PAGES_KEY = pytest.StashKey[list[str]]()
 
 

@@ -11,6 +11,7 @@ from datetime import timezone
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from pytest_torchlens.plugin.settings import LensOptions
 from pytest_torchlens.plugin.sweep import Sweep
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import RunReport
+from pytest_torchlens.records import left_out_calls
 from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.run import NO_GRAPH
 from pytest_torchlens.run import UNFIT_GRAPH
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.plugin.settings import CiOptions
     from pytest_torchlens.plugin.unused_baselines import UnusedBaselines
     from pytest_torchlens.records import Environment
+    from pytest_torchlens.records import LeftOutCalls
     from pytest_torchlens.records import ModelReport
     from pytest_torchlens.run import Against
     from pytest_torchlens.run import Isolation
@@ -215,7 +218,8 @@ class LensSession:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Collect the reports of all models that ran, even in an interrupted run, and write the pages."""
-        if self.is_worker or not (self._outcomes or self.called_models):
+        left_out = self._left_out()
+        if self.is_worker or not (self._outcomes or self.called_models or left_out):
             return
         if self.sweep.passed_before and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK  # all selected models had passed before
@@ -224,6 +228,7 @@ class LensSession:
             command=" ".join(["pytest", *map(str, self.config.invocation_params.args)]),
             environment=self._environment,
             models=tuple(report.brief() for report in self._model_reports()),
+            left_out=left_out,
         )
         for nodeid in self._outcomes:  # an xdist worker that died sent no last report
             self._add_table_row(nodeid)
@@ -233,6 +238,11 @@ class LensSession:
         self._find_unused_baselines(session)
         if self._errors and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _left_out(self) -> tuple[LeftOutCalls, ...]:
+        """Return the calls in tests that were not validated; none without a report, whose summary counts them."""
+        summary: Any = self.config.pluginmanager.get_plugin("lens-autotrace-summary")
+        return left_out_calls(summary.left_out()) if summary is not None and self.options.report else ()
 
     def _find_unused_baselines(self, session: pytest.Session) -> None:
         if self.options.baseline is not None and self.options.against is None:
@@ -295,7 +305,8 @@ class LensSession:
         terminalreporter.section("lens")
         ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
         width = self.config.get_terminal_writer().fullwidth
-        terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only))
+        if self._report.models:
+            terminalreporter.write_line(terminal_table(self._report.models, width, ascii_only))
         for report in self._model_reports() if terminalreporter.verbosity > 0 else ():
             terminalreporter.write_line(verbose_text(report, terminalreporter.verbosity, ascii=ascii_only))
         for error in self._errors:

@@ -39,8 +39,10 @@ from pytest_torchlens.records.operation import LoopRecord
 from pytest_torchlens.records.operation import Operation
 from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.records.report import SCHEMA
+from pytest_torchlens.records.report import TESTS_ZOO
 from pytest_torchlens.records.report import Environment
 from pytest_torchlens.records.report import ErrorRecord
+from pytest_torchlens.records.report import LeftOutCalls
 from pytest_torchlens.records.report import ModelReport
 from pytest_torchlens.records.report import Outcome
 from pytest_torchlens.records.report import RunPart
@@ -48,6 +50,7 @@ from pytest_torchlens.records.report import RunReport
 from pytest_torchlens.records.report import Stage
 from pytest_torchlens.records.report import TracedCall
 from pytest_torchlens.records.report import TracedTest
+from pytest_torchlens.records.report import left_out_calls
 from pytest_torchlens.records.verdict import AuditFinding
 from pytest_torchlens.records.verdict import AuditPlace
 from pytest_torchlens.records.verdict import Failure
@@ -74,6 +77,8 @@ __all__ = [
     "Failure",
     "Finding",
     "Growth",
+    "LeftOutCalls",
+    "left_out_calls",
     "HistoryRecord",
     "LoopRecord",
     "Measurements",
@@ -90,6 +95,7 @@ __all__ = [
     "RunPart",
     "RunReport",
     "SCHEMA",
+    "TESTS_ZOO",
     "Severity",
     "SourcePlace",
     "Stage",

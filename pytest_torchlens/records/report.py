@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import fields
@@ -22,6 +23,8 @@ from pytest_torchlens.records.verdict import Severity
 from pytest_torchlens.records.verdict import Verdict
 
 SCHEMA = 1
+TESTS_ZOO = "tests"
+"""The zoo name of models that tests call."""
 
 
 class Outcome(str, enum.Enum):
@@ -193,6 +196,31 @@ class RunPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOutCalls:
+    """The calls of models in tests that were not validated for one reason."""
+
+    WHOLE: ClassVar = True
+    reason: str
+    """Why, in words."""
+    tests: dict[str, int] = field(default_factory=dict)
+    """Number of these calls by pytest's id of the test."""
+
+    @property
+    def calls(self) -> int:
+        """Number of these calls in all tests."""
+        return sum(self.tests.values())
+
+
+def left_out_calls(calls: Iterable[tuple[str, str, int]]) -> tuple[LeftOutCalls, ...]:
+    """Return the calls by reason, the commonest first, from ``(reason, test, number of calls)``."""
+    found: dict[str, Counter[str]] = {}
+    for reason, test, number in calls:
+        found.setdefault(reason, Counter())[test] += number
+    ordered = sorted(found.items(), key=lambda item: -item[1].total())
+    return tuple(LeftOutCalls(reason=reason, tests=dict(tests)) for reason, tests in ordered)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunReport:
     """One run over many models."""
 
@@ -204,6 +232,8 @@ class RunReport:
     command: str = ""
     environment: Environment = field(default_factory=Environment)
     models: tuple[ModelReport, ...] = ()
+    left_out: tuple[LeftOutCalls, ...] = ()
+    """Calls of models in tests that were not validated, by reason."""
     parts: tuple[RunPart, ...] = ()
     """The runs that were merged, if several; command and environment are those of the first."""
 

@@ -62,6 +62,15 @@ class Verdict:
         return next((failure for part in self.failed_parts for failure in part.failures), None)
 
     @property
+    def fault(self) -> tuple[tuple[str, str, str], ...]:
+        """Each failed part with the line of its first failure (its message where no line is known) and the cause.
+
+        Calls of one class that fail alike have the same, whatever their shapes.
+        """
+        firsts = ((part.name, next(iter(part.failures), None)) for part in self.failed_parts)
+        return tuple((name, first.source_line or first.message, first.cause) for name, first in firsts if first)
+
+    @property
     def tolerated(self) -> int:
         """Number of nondeterministic operations that were equal within tolerance."""
         return sum(part.tolerated for part in self.parts)

@@ -16,6 +16,7 @@ from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import RunPart
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import from_json
+from pytest_torchlens.records import left_out_calls
 from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import remove
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Iterator
 
+    from pytest_torchlens.records import LeftOutCalls
     from pytest_torchlens.report.pages import Pages
 
 
@@ -183,7 +185,12 @@ class RunFolder:
                     )
                 models[key], sources[key] = model, folder.sources[key]
         parts = tuple(part for folder in folders for part in _parts(folder.run))
-        run = replace(folders[0].run, models=tuple(models.values()), parts=parts if len(parts) > 1 else ())
+        run = replace(
+            folders[0].run,
+            models=tuple(models.values()),
+            left_out=_left_out(folder.run for folder in folders),
+            parts=parts if len(parts) > 1 else (),
+        )
         return cls(folders[0].path, run, sources, tuple(replacements))
 
     def write_site(self, folder: Path) -> tuple[Path, list[str]]:
@@ -222,6 +229,15 @@ class RunFolder:
 
 def _key(model: ModelReport) -> str:
     return str(page_path(model))
+
+
+def _left_out(runs: Iterable[RunReport]) -> tuple[LeftOutCalls, ...]:
+    """Return the calls that several runs left out; a test that is in several counts as in the last."""
+    tests: dict[str, dict[str, int]] = {}
+    for run in runs:
+        for name in {name for one in run.left_out for name in one.tests}:
+            tests[name] = {one.reason: one.tests[name] for one in run.left_out if name in one.tests}
+    return left_out_calls((reason, name, count) for name, counts in tests.items() for reason, count in counts.items())
 
 
 def _parts(run: RunReport) -> tuple[RunPart, ...]:

@@ -18,10 +18,12 @@ from pytest_torchlens.report.summary import counts
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import line
+from pytest_torchlens.report.summary import more_calls
 from pytest_torchlens.report.summary import severe_findings
 from pytest_torchlens.report.summary import severities
 from pytest_torchlens.report.summary import status
 from pytest_torchlens.report.summary import status_text
+from pytest_torchlens.report.summary import told_once
 from pytest_torchlens.report.summary import trouble
 from pytest_torchlens.report.summary import urgency
 
@@ -50,16 +52,17 @@ def markdown(run: RunReport) -> str:
 def _lines(run: RunReport) -> Iterator[str]:
     yield _heading(run)
     yield ""
-    bad = [model for model in run.models if is_bad(model)]
-    for model in bad[:_MOST_FAILURES]:
-        yield from _failure(model)
+    firsts = told_once(run.models)
+    bad = [(model, more) for model, more in firsts if is_bad(model)]
+    for model, more in bad[:_MOST_FAILURES]:
+        yield from _failure(model, more)
     if len(bad) > _MOST_FAILURES:
         yield f"\nand {count_text(len(bad) - _MOST_FAILURES, 'more failed model')}\n"
     yield from _unproven(run)
     yield from _audit(run)
-    models = sorted(run.models, key=urgency)
+    models = sorted(firsts, key=lambda item: urgency(item[0]))
     yield f"\n{_COLUMNS}\n{re.sub(r'[^|]+', '---', _COLUMNS)}"
-    yield from map(_row, models[:_MOST_ROWS])
+    yield from (_row(*item) for item in models[:_MOST_ROWS])
     if len(models) > _MOST_ROWS:
         yield f"\nand {count_text(len(models) - _MOST_ROWS, 'more model')}"
     yield f"\n<sub>{_text(_environment_line(run))}</sub>"
@@ -74,12 +77,12 @@ def _sign(word: str) -> str:
     return _SIGNS.get(word, "⚪")
 
 
-def _failure(model: ModelReport) -> Iterator[str]:
+def _failure(model: ModelReport, more: int) -> Iterator[str]:
     found = trouble(model)
     if found is None:
         return
     yield f"- ❌ **{_text(_name(model))}** {_text(failed_how(model))}: {_text(found.what)}"
-    details = {"where": found.where, "cause": found.cause, "what to do": found.advice}
+    details = {"where": found.where, "cause": found.cause, "what to do": found.advice, "also": more_calls(more)}
     yield from (f"  - {word}: {_text(text)}" for word, text in details.items() if text)
 
 
@@ -102,11 +105,11 @@ def _audit(run: RunReport) -> Iterator[str]:
         yield f"\nAudit findings: {found}; the models' pages have them."
 
 
-def _row(model: ModelReport) -> str:
+def _row(model: ModelReport, more: int) -> str:
     history, verdict = model.history, model.verdict
     cells = [
         _text(_name(model)),
-        f"{_sign(status(model))} {status_text(model)}",
+        f"{_sign(status(model))} {status_text(model)}" + (f" ({count_text(more + 1, 'call')})" if more else ""),
         magnitude(history.total_params) if history else _NONE,
         f"{history.num_operations:,}" if history else _NONE,
         byte_size(history.tensor_fsize_total) if history else _NONE,
@@ -143,14 +146,15 @@ def github_annotations(models: Iterable[ModelReport], root: Path) -> Iterator[st
     root
         The repository root; places outside it appear only in the message.
     """
-    bad = [model for model in models if is_bad(model)]
-    for model in bad[:MOST]:
+    models = list(models)
+    bad = [(model, more) for model, more in told_once(models) if is_bad(model)]
+    for model, more in bad[:MOST]:
         found = trouble(model)
         if found is None:
             continue
         place = _place(found.place, root) or {"file": model.nodeid.partition("::")[0]}
         title = f"lens: {model.zoo}:{model.name} failed {failed_how(model)}"
-        message = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice)))
+        message = "\n".join(filter(None, (found.what, found.where, found.cause, found.advice, more_calls(more))))
         properties = ",".join(f"{key}={_escape(value, _PROPERTY)}" for key, value in {**place, "title": title}.items())
         yield f"::error {properties}::{_escape(message, _TEXT)}"
     yield from _warnings([model for model in models if not is_bad(model)], root)

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import magnitude
+from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import short_place
 from pytest_torchlens.draw.text import shorten
@@ -63,7 +64,14 @@ class Pages:
             lstrip_blocks=True,
         )
         self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shorten}
-        self.jinja.filters |= {"mark": _mark, "place": short_place, "duration": duration, "magnitude": magnitude}
+        self.jinja.filters |= {
+            "printable": printable,
+            "mark": _mark,
+            "place": short_place,
+            "duration": duration,
+            "magnitude": magnitude,
+        }
+        self.jinja.filters["printable"] = printable
         self.jinja.globals |= {
             "counted": count_text,
             "status": summary.status,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.text import count_text
+from pytest_torchlens.records import TESTS_ZOO
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Severity
@@ -143,6 +144,30 @@ def num_severe(report: ModelReport) -> int:
 def severe_findings(report: ModelReport) -> list[AuditFinding]:
     """Return the audit findings of high severity, in the order of the report."""
     return [finding for finding in report.findings if finding.severity is Severity.HIGH]
+
+
+def told_once(models: Iterable[ModelReport]) -> list[tuple[ModelReport, int]]:
+    """Return models, each with the number of further calls in tests that fail by its fault; these are left out."""
+    firsts: list[ModelReport] = []
+    numbers: Counter[object] = Counter()
+    for report in models:
+        fault = _fault(report)
+        numbers[fault] += 1
+        if fault is None or numbers[fault] == 1:
+            firsts.append(report)
+    return [(report, 0 if (fault := _fault(report)) is None else numbers[fault] - 1) for report in firsts]
+
+
+def _fault(report: ModelReport) -> tuple[object, ...] | None:
+    """Return class and fault of a model that a test called and whose verdict failed; None for any other report."""
+    if report.zoo != TESTS_ZOO or report.error is not None or report.verdict is None or report.verdict.status.ok:
+        return None
+    return report.history and report.history.model_name, report.verdict.fault
+
+
+def more_calls(count: int) -> str:
+    """Return in words that further calls fail by the same fault; ``""`` if none does."""
+    return f"{count_text(count, 'more call')} with the same fault" if count else ""
 
 
 def urgency(report: ModelReport) -> tuple[bool, bool, bool]:

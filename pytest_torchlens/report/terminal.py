@@ -23,9 +23,11 @@ from pytest_torchlens.report.summary import failed_at
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
 from pytest_torchlens.report.summary import line
+from pytest_torchlens.report.summary import more_calls
 from pytest_torchlens.report.summary import severe_findings
 from pytest_torchlens.report.summary import status
 from pytest_torchlens.report.summary import status_text
+from pytest_torchlens.report.summary import told_once
 from pytest_torchlens.report.summary import trouble
 
 if TYPE_CHECKING:
@@ -70,11 +72,12 @@ def terminal_table(
         Maximum number of lines for models that did not fail; None for all.  Failed models are always shown.
     """
     every = list(models)
-    shown, hidden = _most_important(every, top)
-    writer = _TerminalWriter(width, ascii)
+    firsts = told_once(every)
+    shown, hidden = _most_important([report for report, _ in firsts], top)
+    writer = _TerminalWriter(width, ascii, {id(report): more for report, more in firsts if more})
     parts = [writer.table(shown), *(writer.hidden_line(hidden) if hidden else ())]
     parts += writer.unproven_lines(every) + writer.severe_lines(every)
-    parts += [writer.trouble(report) for report in every if is_bad(report)]
+    parts += [writer.trouble(report) for report, _ in firsts if is_bad(report)]
     text = "\n".join(parts)
     return in_ascii(text) if ascii else text
 
@@ -87,8 +90,10 @@ def _most_important(models: list[ModelReport], top: int | None) -> tuple[list[Mo
 
 
 class _TerminalWriter:
-    def __init__(self, width: int, ascii_only: bool) -> None:
+    def __init__(self, width: int, ascii_only: bool, more_calls_by_id: dict[int, int]) -> None:
         self.width = width
+        self._more = more_calls_by_id
+        """Further calls that fail by the same fault, by the id of the report."""
         self.none = "-" if ascii_only else "–"
         self.gap = "..." if ascii_only else "…"
 
@@ -140,8 +145,16 @@ class _TerminalWriter:
             return ""
         lines = [f"\n{_name(report)} FAILED {failed_how(report)}: {self._line(found.what)}"]
         details = {"where": found.where, "values": found.values, "cause": found.cause, "to do": found.advice}
+        details["also"] = self._more_calls(report)
         lines += [f"  {word}: {self._line(text)}" for word, text in details.items() if text]
         return "\n".join(lines)
+
+    def _num_calls(self, report: ModelReport) -> str:
+        more = self._more.get(id(report), 0)
+        return f" ({count_text(more + 1, 'call')})" if more else ""
+
+    def _more_calls(self, report: ModelReport) -> str:
+        return more_calls(self._more.get(id(report), 0))
 
     def _line(self, text: str) -> str:
         first, *rest = text.strip().splitlines() or [""]
@@ -162,7 +175,7 @@ class _TerminalWriter:
             "layers": self._of_history(lambda history: f"{history.num_layers:,}"),
             "fwd ms": lambda report: self.none if report.forward_ms is None else f"{report.forward_ms:,.1f}",
             "act. MB": self._of_history(lambda history: f"{history.tensor_fsize_total / _MEBIBYTE:,.1f}"),
-            "verdict": _verdict,
+            "verdict": lambda report: _verdict(report) + self._num_calls(report),
             "checked": self._of_verdict(lambda verdict: f"{verdict.operations_checked:,}"),
             "edges": self._of_verdict(lambda verdict: f"{verdict.edges_checked:,}"),
         }

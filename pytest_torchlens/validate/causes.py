@@ -9,28 +9,68 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.calls import Circumstances
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.validate.noise import is_dense
 
+ARGUMENT = "argument"
+"""Begins a cause that is about the value of an argument."""
 
-def likely_cause(recording: Recording, call: Call, repeats: bool | None = None) -> str:
-    """Return the likely cause in words; `repeats` says whether the call is deterministic, None if not tried."""
-    if recording.silent_writes:
-        return f"{recording.silent_writes[0]} changed without announcement"
+
+def likely_cause(
+    recording: Recording, number: int, arguments: list[torch.Tensor] | None = None, repeats: bool | None = None
+) -> str:
+    """Return why the replay of call `number` differs from the record, if something shows it; else ``""``.
+
+    Parameters
+    ----------
+    recording
+        The recording.
+    number
+        The call.
+    arguments
+        The replayed tensor arguments in the order of `edges_in`, as the call got them; None if they were overwritten.
+    repeats
+        Whether the call is deterministic; None if it was not tried.
+    """
+    call = recording.calls[number]
+    if silent := _silently_written(recording, call):
+        return f"{silent} changed, but no recorded operation wrote to it"
     if (changed := _changed_source(recording, call)) is not None:
         path, source = changed
         known = f"the {source.kind} {source.name!r}" if source.name else "a tensor of unknown origin"
-        return f"argument {path} is {known}, and holds other values now than when it was recorded"
-    if call.info.draws and not call.info.opaque and is_of_torch(call.info.func):
+        return f"{ARGUMENT} {path} is {known}, and holds other values now than when it was recorded"
+    if call.info.draws and call.random is None and not call.info.opaque and is_of_torch(call.info.func):
         return "it draws random numbers, and its generator's state was not had"
     if repeats is False:
         return "the kernel is not deterministic, and differs by more than the tolerance of torch.testing"
-    if call.info.opaque:
-        return "its inside is out of sight: it may use what it was not given, or give something else each time"
-    if repeats:
-        return "it gives the same each time but not what was recorded: a wrong argument, or changed by observing"
-    return "an argument was overwritten unseen, a mode of the model's was on, or the kernel is not deterministic"
+    known_circumstances = recording.circumstances.get(number)
+    if known_circumstances is None or arguments is None:
+        return ""
+    return _by_circumstances(call, known_circumstances, arguments)
+
+
+def _by_circumstances(call: Call, circumstances: Circumstances, arguments: list[torch.Tensor]) -> str:
+    """Return the cause that the fingerprints of the arguments show.
+
+    If they are those of the replay, nothing else differs but what the replay leaves out: the modes.
+    """
+    paths = [path for path, _ in edges_in(call)]
+    for path, tensor in zip(paths, arguments, strict=True):
+        if fingerprint(tensor) != circumstances.arguments.get(path):
+            return f"{ARGUMENT} {path} was overwritten before it was read, and no recorded operation did it"
+    if circumstances.modes:
+        names = ", ".join(dict.fromkeys(circumstances.modes))
+        return f"it ran under the mode {names}, and gives something else without it"
+    return "it gave something else for the same tensors: it depends on what is not among its recorded arguments"
+
+
+def _silently_written(recording: Recording, call: Call) -> str:
+    """Return the description of an argument that changed although no recorded call wrote to it; ``""`` if none did."""
+    values = (value_of(read) for _, read in edges_in(call))
+    sources = (recording.sources[value.position] for value in values if value.call < 0)
+    return next((source.label for source in sources if source.name and source.label in recording.silent_writes), "")
 
 
 def _changed_source(recording: Recording, call: Call) -> tuple[str, Source] | None:

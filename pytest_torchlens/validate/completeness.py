@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections import Counter
 from collections.abc import Iterator
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.calls import MissedOperation
+from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.history.source import first_model_place
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
@@ -40,10 +40,22 @@ def _missed_operation(missed: MissedOperation, where: Where) -> Failure:
     return Failure(
         operation=missed.name,
         message=f"{missed.name} ran {after}{inside}, but no recorded operation did it",
-        cause=_CAUSES.get(missed.name, "it was called past torch's Python functions: by compiled code or autograd"),
-        advice="call the code in eager mode, or leave completeness out with a reason",
+        cause=_caller(missed),
+        advice="call it as a torch function that a mode can see, or leave completeness out with a reason",
         source_place=first_model_place(missed.frames),
     )
+
+
+def _caller(missed: MissedOperation) -> str:
+    """Return what called a missed operation past the recorder, if it is known; else ``""``."""
+    if missed.name in _CAUSES:
+        return _CAUSES[missed.name]
+    if missed.in_backward:
+        return "autograd called it in a backward pass, which is not recorded"
+    facts = [f"the mode {missed.mode} called it"] if missed.mode else []
+    if missed.dispatch_disabled:
+        facts.append("torch._C.DisableTorchFunction was in force, under which no function mode sees a call")
+    return ", and ".join(facts)
 
 
 def _unknown_source(source: Source, recording: Recording, where: Where) -> Failure:
@@ -52,17 +64,18 @@ def _unknown_source(source: Source, recording: Recording, where: Where) -> Failu
     return Failure(
         operation=where.label(reader) if reader < calls else "output",
         message=f"a tensor of shape {shape} that it reads was made during the pass by no recorded operation",
-        cause=_maker(source, recording),
+        cause=_maker(source),
         advice="compute it in the forward pass, or have it returned there; or leave completeness out with a reason",
         source_place=where.source_place(reader) if reader < calls else None,
     )
 
 
-def _maker(source: Source, recording: Recording) -> str:
+def _maker(source: Source) -> str:
     if source.made_inside_call:
         return f"{source.maker} made it inside a recorded operation, which did not return it: a hook or a cache kept it"
-    threads = sorted({*recording.unrecorded_threads, *(thread.name for thread in threading.enumerate())})
-    return f"code inside an operation made it, or a thread that is not recorded (there are {', '.join(threads)})"
+    if is_fake(source.live):
+        return "it is a fake tensor, which its FakeTensorMode makes without a torch function"
+    return ""
 
 
 def _escapes(recording: Recording) -> Iterator[str]:

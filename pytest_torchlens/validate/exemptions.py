@@ -18,6 +18,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.functions import is_of_torch
+from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.validate.crop import ELEMENTWISE
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.noise import is_dense
@@ -210,8 +211,8 @@ def _empty_output(trial: Trial, place: int) -> bool:
 
 
 def _no_values(trial: Trial, place: int) -> bool:
-    """The result is on the meta device and has only a shape."""
-    return all(output.is_meta for output in trial.reference or ())
+    """The result is on the meta device, or a fake tensor, and has only a shape."""
+    return all(output.is_meta or is_fake(output) for output in trial.reference or ())
 
 
 def _no_fingerprint(trial: Trial, place: int) -> bool:

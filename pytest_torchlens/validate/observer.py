@@ -16,6 +16,7 @@ from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.state import state_digests
+from pytest_torchlens.validate.unobtrusive import modes_disabled
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class RunDigests:
     state: dict[str, str]
 
     @classmethod
+    @modes_disabled()
     def of(cls, model: torch.nn.Module, inputs: dict[str, torch.Tensor], output: Any) -> RunDigests:
         """Return the digests of a model's output and of everything that its forward may change."""
         outputs = {path: _describe(tensor) for path, tensor in walk(output)}
@@ -83,5 +85,5 @@ def _failure(message: str) -> Failure:
     return Failure(
         message=message,
         cause="recording changed what ran: two plain runs from the same state agree",
-        advice="look for code that asks whether a mode, hook or tracer is active; else report the model to us",
+        advice="report the model to us, unless its code asks whether it is recorded",
     )

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 
@@ -39,6 +41,7 @@ from pytest_torchlens.validate.trial import originals_of
 from pytest_torchlens.validate.trial import outcome_of
 
 _OTHER_SEED = 0x5EED
+_FOLLOWS = "look at the first failure first: what follows from it differs too"
 
 
 class Replay:
@@ -146,12 +149,18 @@ class Replay:
         """Compare the outputs of a call with the record, then perturb its open edges; False as in `_step`."""
         call = self._recording.calls[number]
         if originals is None or len(outputs) != len(call.outputs):
-            return self._check.check(number, call, outputs)
+            return self._check.check(number, call, outputs, given=_unchanged_arguments(player, call))
         trial = Trial(player, call, arguments_of(player, call, originals), outcome_of(player, call, outputs))
-        complete = self._check.check(number, call, outputs, trial if call.info.name in self._doubts else None)
+        repeated = trial if call.info.name in self._doubts else None
+        complete = self._check.check(number, call, outputs, repeated, lambda: trial.tensors)
         if self._perturbation is not None and self._perturbation.open_edges:
             self._perturbation.after(number, trial)
         return complete
+
+
+def _unchanged_arguments(player: Player, call: Call) -> Callable[[], list[torch.Tensor]] | None:
+    """Return a function that returns the arguments of a call that has just run; None if it overwrote any."""
+    return None if call.writes else functools.partial(arguments_of, player, call, {})
 
 
 @contextlib.contextmanager
@@ -176,6 +185,8 @@ class ReplayCheck:
         self._made_without_grad: set[int] = set()
         self._made_in_group: set[int] = set()
         """Slots of results of calls without gradients, and of those inside a custom function."""
+        self._given: Callable[[], list[torch.Tensor]] | None = None
+        """Returns the arguments of the call that is compared."""
         self.doubtful: set[str] = set()
         """Names of functions whose values differ from the recorded ones."""
         self.nondeterministic: str | None = None
@@ -187,17 +198,25 @@ class ReplayCheck:
             self._score.fail(
                 Failure(
                     message=f"{description} changed during the forward pass, but no recorded operation wrote to it",
-                    cause="a write that PyTorch does not announce: through numpy, .data, or a C++ extension",
                     advice="write through a torch function, or exclude the model with a reason",
                 )
             )
 
-    def check(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...], trial: Trial | None = None) -> bool:
+    def check(
+        self,
+        number: int,
+        call: Call,
+        outputs: tuple[torch.Tensor, ...],
+        trial: Trial | None = None,
+        given: Callable[[], list[torch.Tensor]] | None = None,
+    ) -> bool:
         """Compare the outputs of call `number` with the recorded ones, and with the saved activations.
 
         Return whether the number of tensors is the recorded one.  With a `trial`, a call whose values differ is
         repeated: if it does not repeat itself and is within tolerance, the recorded values replace the replayed ones.
+        `given` returns the arguments that the call got, to find the cause of a failure.
         """
+        self._given = given
         if len(outputs) != len(call.outputs):
             self._score.checked += 1
             self._fail(number, f"the replay gave {len(outputs)} tensors where {len(call.outputs)} were recorded")
@@ -213,7 +232,7 @@ class ReplayCheck:
             else:
                 if self.nondeterministic is None:
                     self.nondeterministic = "" if repeats is not False or _all_saved(different) else call.info.name
-                self._fail_values(number, call, different[0], repeats)
+                self._fail_values(number, different[0], repeats)
         return True
 
     def edges(self, number: int, call: Call, player: Player) -> bool:
@@ -240,7 +259,7 @@ class ReplayCheck:
         for value, tensor in zip(call.outputs, returned, strict=False):
             if value.slot in call.writes and player.has(value.slot) and not _same_tensor(tensor, player.at(value.slot)):
                 message = "it is recorded to overwrite a tensor, but gave one with memory of its own"
-                self._fail(number, message, "another function is recorded than the one that ran")
+                self._fail(number, message)
 
     def _is_flagged(self, call: Call, value: Value, with_gradients: bool) -> bool:
         """Return whether code without a recorded call made a result require gradients.
@@ -276,10 +295,11 @@ class ReplayCheck:
         if replayed != recorded:
             wrong = [name for name in recorded if replayed[name] != recorded[name]]
             actual, expected = (", ".join(f"{facts[name]}" for name in wrong) for facts in (replayed, recorded))
-            self._fail(number, f"the replay gave {' and '.join(wrong)} {actual} where {expected} was recorded")
+            message = f"the replay gave {' and '.join(wrong)} {actual} where {expected} was recorded"
+            self._fail(number, message, self._cause(number))
             return True
         recorded_print = value.fingerprint
-        if not recorded_print:
+        if not recorded_print or _is_fake(recorded_print):
             self._unfingerprinted += 1
         elif fingerprint(tensor) != recorded_print:
             return False
@@ -292,11 +312,16 @@ class ReplayCheck:
             )
         return True
 
-    def _fail_values(self, number: int, call: Call, pair: tuple[Value, torch.Tensor], repeats: bool | None) -> None:
+    def _fail_values(self, number: int, pair: tuple[Value, torch.Tensor], repeats: bool | None) -> None:
         value, tensor = pair
         message = f"the replayed values of {_kind(value.dtype, value.shape)} differ from the recorded ones"
         values = around_first_difference(value.tensor, tensor) if value.tensor is not None else ""
-        self._fail(number, message, likely_cause(self._recording, call, repeats), values)
+        self._fail(number, message, self._cause(number, repeats), values)
+
+    def _cause(self, number: int, repeats: bool | None = None) -> str:
+        """Return the likely cause; what follows from an earlier failure shows in the arguments, and has none."""
+        given = self._given() if self._given is not None and not self._score.failed else None
+        return likely_cause(self._recording, number, given, repeats)
 
     def outputs(self, player: Player, returned: list[str]) -> None:
         """Compare the replayed model outputs with the fingerprints of the model's own outputs."""
@@ -306,7 +331,7 @@ class ReplayCheck:
         for (path, output), digest in zip(recorded, returned, strict=False):
             value = value_of(output)
             self._score.checked += 1
-            if not player.has(value.slot) or fingerprint(player.at(value.slot)) != digest:
+            if not player.has(value.slot) or (fingerprint(player.at(value.slot)) != digest and not _is_fake(digest)):
                 name = f"output {path!r}" if path else "the output"
                 self._fail(value.call, f"{name} of the replayed graph differs from what the model returned")
 
@@ -345,8 +370,8 @@ class ReplayCheck:
                 operation=self._where.label(number),
                 message=message,
                 values=values,
-                cause=cause or likely_cause(self._recording, self._recording.calls[number]),
-                advice="the first failure is the one to look at: what follows from it differs too",
+                cause=cause,
+                advice=_FOLLOWS if self._score.failed else "",
                 source_place=self._where.source_place(number),
             )
         )
@@ -355,6 +380,11 @@ class ReplayCheck:
         """Return the score so far."""
         exempt = {"uninitialised memory": self._uninitialised, "no fingerprint": self._unfingerprinted}
         return self._score.verdict(exempt={name: count for name, count in exempt.items() if count})
+
+
+def _is_fake(digest: str) -> bool:
+    """Return whether a digest is that of a fake tensor, which has no values to compare."""
+    return digest.startswith("fake:")
 
 
 def _all_saved(pairs: list[tuple[Value, torch.Tensor]]) -> bool:

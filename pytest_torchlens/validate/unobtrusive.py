@@ -13,6 +13,7 @@ from torch._C import _autograd
 from torch.overrides import _pop_mode as _pop_function_mode
 from torch.overrides import _push_mode as _push_function_mode
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.capture.generators import Generators
@@ -30,6 +31,13 @@ def hooks_and_modes_disabled() -> Iterator[None]:
             yield
     finally:
         generators.restore()
+
+
+@contextlib.contextmanager
+def modes_disabled() -> Iterator[None]:
+    """Disable all modes, also fake tensors; the default device stays."""
+    with _no_function_modes(), _disable_current_modes():
+        yield
 
 
 @contextlib.contextmanager

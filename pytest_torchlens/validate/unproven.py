@@ -82,10 +82,23 @@ def _without_values(recording: Recording, where: Where) -> Iterator[Unproven]:
         if not call.uninitialised
         for value in call.outputs
     ]
-    empty = [number for number, value in made if not value.digest or str(value.digest).startswith("meta:")]
+    empty = [(number, kind) for number, value in made if (kind := _kind_without_values(value))]
     if empty:
-        message = f"{len(empty)} of {len(made)} activations have no values that could be compared"
-        yield _at(empty[0], message, where)
+        kinds = dict.fromkeys(kind for _, kind in empty)
+        why = f": they are {' and '.join(kinds)}" if _UNREADABLE not in kinds else ""
+        message = f"{len(empty)} of {len(made)} activations have no values that could be compared{why}"
+        yield _at(empty[0][0], message, where)
+
+
+_UNREADABLE = "tensors that cannot be read"
+
+
+def _kind_without_values(value: Value) -> str:
+    """Return what kind of tensor a value without values is; ``""`` for any other value."""
+    if not value.digest:
+        return _UNREADABLE
+    kind, colon, _ = str(value.digest).partition(":")
+    return f"{kind} tensors" if colon and kind in ("fake", "meta") else ""
 
 
 def _inputs(recording: Recording) -> list[Value]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
 from collections.abc import Collection
@@ -24,6 +25,7 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.origins import TensorsBefore
+from pytest_torchlens.capture.record import ModelMembers
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
@@ -38,10 +40,12 @@ from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import RunDigests
 from pytest_torchlens.validate.observer import compare
+from pytest_torchlens.validate.other_threads import TensorsSeen
 from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.state import ModelState
+from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unproven import find_unproven
 
 _T = TypeVar("_T")
@@ -98,6 +102,7 @@ def validate(
     run = _Run(model, args, {} if kwargs is None else kwargs, seed, exhaust)
     try:
         history, verdicts = run.validate(chosen)
+        verdicts = run.explain_by_threads(verdicts)
     finally:
         run.restore()
     return Validation(verdict_on(verdicts, time.perf_counter() - start, history), history)
@@ -163,8 +168,12 @@ def _settings(recording: Recording) -> dict[str, str]:
 
 
 class _Run:
-    """Runs a model with one input several times, each from the same state."""
+    """Runs a model with one input several times, each from the same state.
 
+    The caller's modes are active while the model runs, and disabled during our own work, replays included.
+    """
+
+    @modes_disabled()
     def __init__(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None, exhaust: bool
     ) -> None:
@@ -205,6 +214,20 @@ class _Run:
         if _all_ok(self._validate_once(parts)[1][:-1]):
             return first[0], [*map(_failed_once, first[1][:-1]), first[1][-1]]
         return history, [*(_with_former_failure(verdict, former[verdict.name]) for verdict in plain), first[1][-1]]
+
+    def explain_by_threads(self, verdicts: list[PartVerdict]) -> list[PartVerdict]:
+        """Return failed verdicts that name the thread, outside the recording, that made or wrote an argument."""
+        if _all_ok(verdicts) or self._single_use or threading.active_count() == 1:
+            return verdicts
+        self.restore()
+        members = {f"{kind} {name!r}": tensor for tensor, kind, name in ModelMembers.of(self.model).tensors.values()}
+        seen = TensorsSeen(members | {f"input {path!r}": tensor for path, tensor in self._inputs.items()})
+        try:
+            with seen.active():
+                self._in_own_context(call_model, self.model, self.args, self.kwargs, self.exhaust)
+        except Exception:  # noqa: BLE001 - a model may reject subclasses of tensors
+            return verdicts
+        return [dataclasses.replace(one, failures=tuple(map(seen.findings.explain, one.failures))) for one in verdicts]
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         recording = self._record("completeness" in parts, "recent" if self._observes(parts) else "none")
@@ -351,12 +374,14 @@ class _Run:
         with ambient.in_force(ambient.current()):
             return contextvars.copy_context().run(function, *args, **kwargs)
 
+    @modes_disabled()
     def restore(self) -> None:
         """Restore the state of the model, the inputs and the random generators."""
         self._state.restore()
         self._generators.restore()
 
 
+@modes_disabled()
 def _replay(
     recording: Recording,
     where: Where,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import functools
@@ -18,6 +19,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_torchlens.run.call_signature import call_signature
 
@@ -190,6 +193,27 @@ def test_modes_make_a_difference():
     found.add(signature(Net()))
     handle.remove()
     assert len(found) == 5
+
+
+class Functions(TorchFunctionMode):
+    factor = 1
+
+
+class Dispatch(TorchDispatchMode):
+    pass
+
+
+def test_modes_of_torch_make_a_difference():
+    net = Net()
+    modes = [contextlib.nullcontext(), Functions(), Dispatch(), torch.device("meta"), torch.device("cpu")]
+    other = Functions()
+    other.factor = 2
+    found = set()
+    for mode in [*modes, other]:
+        with mode, torch._C.DisableTorchFunction():  # as when a test's calls are looked at
+            found.add(call_signature(net, (X,), {}))
+    assert len(found) == 6
+    assert None not in found
 
 
 def test_classes_of_one_name_are_not_one():

@@ -1,0 +1,299 @@
+"""A failure names its cause only if something shows it: each cause has a test, and one where it is only present."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
+from tests.models import Function
+
+X = torch.rand(2, 4) + 1
+
+
+class Doubling(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if isinstance(result, torch.Tensor) else result
+
+
+class Casting(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {})).to(torch.float64)
+
+
+class Counting(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class DoublingFunctions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if isinstance(result, torch.Tensor) else result
+
+
+class CountingFunctions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Hidden(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunction():
+            return func(*args, **(kwargs or {}))
+
+
+def without_functions(func, args, kwargs):
+    with torch._C.DisableTorchFunction():
+        return func(*args, **(kwargs or {}))
+
+
+class Calling(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return without_functions(func, args, kwargs)
+
+
+def under(mode, function):
+    def forward(x):
+        with mode():
+            y = function(x)
+        return y + 1
+
+    return forward
+
+
+def overwrite(tensor):
+    ctypes.memset(tensor.data_ptr(), 0, tensor.element_size())
+
+
+def overwritten(x):
+    y = x * 2
+    overwrite(y)
+    return y.sin()
+
+
+def overwritten_under_a_mode(x):
+    y = x * 2
+    overwrite(y)
+    with Counting():
+        return y.sin()
+
+
+def overwritten_before_a_draw(x):
+    y = x * 2
+    overwrite(y)
+    return torch.nn.functional.dropout(y, 0.5, training=True)
+
+
+_DRAWS = itertools.count()
+
+
+@torch.library.custom_op("lens_causes::unsteady", mutates_args=())
+def unsteady(x: torch.Tensor) -> torch.Tensor:
+    return x * next(_DRAWS)
+
+
+def failures(forward, *args):
+    verdict = validate(forward if isinstance(forward, nn.Module) else Function(forward), args or (X,)).verdict
+    return [failure for part in verdict.failed_parts for failure in part.failures]
+
+
+def first_cause(forward, *args):
+    return failures(forward, *args)[0].cause
+
+
+OVERWRITTEN = "argument 0 was overwritten before it was read, and no recorded operation did it"
+BY_MODE = "it ran under the mode {}, and gives something else without it"
+DISABLED = "torch._C.DisableTorchFunction was in force, under which no function mode sees a call"
+CAUSES = {
+    "a dispatch mode that changes values": (under(Doubling, torch.sin), BY_MODE.format("Doubling")),
+    "a dispatch mode that changes the dtype": (under(Casting, torch.sin), BY_MODE.format("Casting")),
+    "a hidden write": (overwritten, OVERWRITTEN),
+    "a hidden write before a mode that changes nothing": (overwritten_under_a_mode, OVERWRITTEN),
+    "a hidden write before random numbers": (overwritten_before_a_draw, OVERWRITTEN),
+    "a kernel under a mode that changes nothing": (
+        under(Counting, unsteady),
+        "the kernel is not deterministic, and differs by more than the tolerance of torch.testing",
+    ),
+    "functions disabled": (under(torch._C.DisableTorchFunction, torch.sin), DISABLED),
+    "functions disabled under a mode that is not its cause": (
+        under(CountingFunctions, under(torch._C.DisableTorchFunction, torch.sin)),
+        DISABLED,
+    ),
+    "functions disabled by a function that a mode calls": (under(Calling, torch.sin), DISABLED),
+    "functions disabled by a mode": (under(Hidden, torch.sin), f"the mode Hidden called it, and {DISABLED}"),
+}
+
+
+@pytest.mark.parametrize(("forward", "cause"), CAUSES.values(), ids=CAUSES)
+def test_what_happened_is_the_cause(forward, cause):
+    assert first_cause(forward) == cause
+
+
+@pytest.mark.parametrize(
+    "mode", [Counting, CountingFunctions, DoublingFunctions, torch._C.DisableTorchFunctionSubclass]
+)
+def test_a_mode_that_is_recorded_or_changes_nothing_fails_nothing(mode):
+    assert validate(Function(under(mode, torch.sin)), (X,)).verdict.status is Status.PASSED
+
+
+@pytest.mark.parametrize("mode", [Doubling, DoublingFunctions])
+def test_a_mode_around_the_validation_is_the_cause(mode):
+    model = nn.Linear(4, 4)
+    before = model.weight.detach().clone()
+    with mode():
+        found = failures(model)
+    assert [found[0].operation, found[0].cause] == ["linear_1_1", BY_MODE.format(mode.__name__)]
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("mode", [Counting, CountingFunctions])
+def test_a_mode_around_the_validation_that_changes_nothing_fails_nothing(mode):
+    with mode():
+        assert validate(nn.Linear(4, 4), (X,)).verdict.status is Status.PASSED
+        assert first_cause(overwritten) == OVERWRITTEN
+
+
+def test_what_follows_from_a_difference_has_no_cause():
+    found = failures(lambda x: under(Doubling, torch.sin)(x).cos())
+    assert [failure.operation for failure in found][:3] == ["sin_1_1", "add_1_2", "cos_1_3"]
+    assert [failure.cause != "" for failure in found][:3] == [True, False, False]
+    assert [failure.advice != "" for failure in found][:3] == [False, True, True]
+
+
+def test_an_operation_that_reads_a_hidden_state_depends_on_more_than_its_arguments():
+    torch.library.define("lens_causes::steps", "(Tensor x) -> Tensor")
+    steps = []
+
+    @torch.library.impl("lens_causes::steps", "CompositeExplicitAutograd")
+    def count(x):
+        return x + len(steps)
+
+    def forward(x):
+        steps.append(1)
+        return torch.ops.lens_causes.steps(x)
+
+    causes = {failure.cause for failure in failures(forward)}
+    assert (
+        "it gave something else for the same tensors: it depends on what is not among its recorded arguments" in causes
+    )
+
+
+def backward_inside(x):
+    with torch.enable_grad():
+        leaf = torch.ones(3, requires_grad=True)
+        (leaf * 2).sum().backward()
+    return x + leaf.grad[0]
+
+
+def test_a_backward_pass_inside_forward_is_named():
+    causes = {one.operation: one.cause for one in failures(backward_inside)}
+    assert causes["aten::mul"] == "autograd called it in a backward pass, which is not recorded"
+    assert causes["aten::ones_like"] == ""  # called before that pass
+
+
+def fake_beside_values(x):
+    with FakeTensorMode() as fake:
+        shape = fake.from_tensor(x).sin().shape
+    y = x * shape[0]
+    overwrite(y)
+    return y.cos()
+
+
+def through_a_fake_tensor(x):
+    return x * FakeTensorMode().from_tensor(x).sin().shape[0]
+
+
+def test_a_fake_tensor_is_named(recwarn):
+    assert (
+        first_cause(through_a_fake_tensor)
+        == "it is a fake tensor, which its FakeTensorMode makes without a torch function"
+    )
+    with FakeTensorMode():
+        model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    (unproven,) = validate(model, (x,)).verdict.unproven
+    assert unproven.message == "1 of 1 activations have no values that could be compared: they are fake tensors"
+    assert not recwarn.list
+
+
+def test_fake_tensors_beside_a_hidden_write_are_not_its_cause():
+    found = [failure for failure in failures(fake_beside_values) if failure.operation.startswith("cos")]
+    assert found[0].cause == OVERWRITTEN
+
+
+def test_meta_tensors_are_no_fake_ones():
+    verdict = validate(nn.Linear(4, 4).to("meta"), (torch.ones(2, 4, device="meta"),)).verdict
+    assert verdict.unproven[0].message.endswith("they are meta tensors")
+
+
+class OnAnotherThread(nn.Module):
+    """Runs a function on a thread that was there before, given the module and the first intermediate result."""
+
+    def __init__(self, pool, function):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(4))
+        self._run = lambda x: pool.submit(function, self, x).result()
+
+    def forward(self, x):
+        y = x * self.scale
+        z = self._run(y)
+        return (y.sin() if z is None else z + y) + self.scale
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(1, thread_name_prefix="loader") as executor:
+        executor.submit(int).result()
+        yield executor
+
+
+def write_result(_, y):
+    y.detach().mul_(2)
+
+
+def write_buffer(module, _):
+    with torch.no_grad():
+        module.scale.add_(1)
+
+
+ON_A_THREAD = {
+    "made": (lambda _, y: y.detach() * 3, "the thread 'loader_0' made it, by mul"),
+    "written": (write_result, f"{OVERWRITTEN}: the thread 'loader_0' wrote to it, by mul_"),
+    "a buffer written": (write_buffer, "the thread 'loader_0' wrote to it, by add_"),
+}
+
+
+@pytest.mark.parametrize(("function", "cause"), ON_A_THREAD.values(), ids=ON_A_THREAD)
+def test_a_thread_that_made_or_wrote_a_tensor_is_named(pool, function, cause):
+    model = OnAnotherThread(pool, function)
+    scale = model.scale
+    assert cause in [failure.cause for failure in failures(model)]
+    assert model.scale is scale
+    assert type(scale) is type(X) is torch.Tensor
+
+
+def idle(_, y):
+    overwrite(y)
+
+
+def compute_beside(module, y):
+    torch.ones(3).mul_(2)
+    module.scale + y
+    overwrite(y)
+
+
+@pytest.mark.parametrize("function", [idle, compute_beside])
+def test_a_thread_that_only_runs_beside_a_fault_is_not_its_cause(pool, function):
+    found = failures(OnAnotherThread(pool, function))
+    assert found[0].cause == OVERWRITTEN
+    assert not any("thread" in failure.cause for failure in found)
