@@ -1,7 +1,7 @@
 """Run a test suite with and without `--lens-validate`, and compare outcomes: `python -m benchmarks.suites -- tests`.
 
-The suite runs plain and with `--lens-validate` in each order, and plain once more if outcomes differ, so that tests that
-change by themselves are known. A random order needs the package pytest-randomly, `-n 2` needs pytest-xdist.
+In each order the suite runs plain and with `--lens-validate`, and plain once more if outcomes differ: tests that
+change by themselves are told apart so. A random order needs the package pytest-randomly, `-n 2` needs pytest-xdist.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ ORDERS = ("-p no:randomly", "--randomly-seed=1", "--randomly-seed=2", "-p no:ran
 PLAIN, VALIDATED = ("-p", "no:lens"), ("--lens-validate",)
 RAN = (0, 1)
 """Exit statuses of a pytest that ran to its end."""
+TROUBLE = re.compile(r"^lens: .*: validation .*|^please report this error.*\n.*", re.MULTILINE)
+"""Failed verdicts, and errors of our own."""
+KINDS = ("failure", "error", "skipped")
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,7 @@ class Result:
             lines.append(f"{run.total} calls, but {run.split}")
         if sum(run.left_out.values()) != run.split.get("left out", 0):
             lines.append(f"{run.split.get('left out', 0)} calls left out, but {run.left_out}")
-        return lines + re.findall(
-            r"^FAILED .*: .*validation.*|^please report this error.*\n.*", run.printed, re.MULTILINE
-        )
+        return lines + TROUBLE.findall(run.printed)
 
 
 def main() -> int:
@@ -129,9 +130,6 @@ def outcomes(junit: Path) -> dict[str, str]:
         kinds = [f"{child.tag} {child.get('type', '')}".strip() for child in case if child.tag in KINDS]
         found.setdefault(f"{case.get('classname')}::{case.get('name')}", []).extend(kinds or ["passed"])
     return {test: ", ".join(sorted(kinds)) for test, kinds in found.items()}
-
-
-KINDS = ("failure", "error", "skipped")
 
 
 def table(results: list[Result]) -> str:

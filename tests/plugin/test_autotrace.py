@@ -254,7 +254,7 @@ def test_two_constants():
     result.stdout.fnmatch_lines(
         [
             "Adds: not checked: whether each constant of the graph existed before the call",
-            "not checked: 2 calls: whether each constant of the graph existed before the call (first in *::test_constant)",
+            "not checked: 2 calls: whether each constant of the graph existed before the call (first in *)",
         ]
     )
 
