@@ -96,8 +96,8 @@ def _open_questions(recording: Recording) -> Iterator[str]:
     """Yield what completeness cannot check here; `validate` runs a second pass for it."""
     if names := list(dict.fromkeys(call.info.name for call in recording.calls if call.info.opaque)):
         yield f"what {', '.join(names)} computed inside"
-    if constants := sum(source.kind == "constant" and not source.maker for source in recording.sources):
-        yield f"whether {constants} constant{'s' * (constants > 1)} of the graph existed before the call"
+    if any(source.kind == "constant" and not source.maker for source in recording.sources):
+        yield "whether each constant of the graph existed before the call"  # no number: the summary counts by reason
 
 
 def _replay_verdicts(

@@ -17,6 +17,7 @@ from benchmarks import capture
 from benchmarks import grouping
 from benchmarks import load
 from benchmarks import recorder
+from benchmarks import suites
 from benchmarks import validate
 from benchmarks.child import MEASURES
 from benchmarks.modes import MODES
@@ -180,3 +181,70 @@ def test_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "the drawing of all operations" in printed
     assert "usable after" in printed
+
+
+SUITE = """
+from pathlib import Path
+
+import torch
+from torch import nn
+
+
+def test_same():
+    nn.Linear(2, 2)(torch.rand(1, 2))
+
+
+def test_differs(request):
+    assert not request.config.pluginmanager.hasplugin("lens-autotrace")
+
+
+def test_flaky():
+    runs = Path(__file__).with_name("runs")
+    runs.write_text(runs.read_text() + "." if runs.exists() else ".")
+    assert len(runs.read_text()) == 1
+
+
+def test_left_out():
+    torch.jit.script(nn.Linear(2, 2))(torch.rand(1, 2))
+"""
+
+
+def test_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    arguments = ["--folder", str(tmp_path), "--order", "-p no:randomly", "--json", str(tmp_path / "runs.json")]
+    assert command(monkeypatch, suites.main, *arguments, "--", "-p", "no:cacheprovider", "test_suite.py") == 1
+    printed = capsys.readouterr().out
+    assert printed.count("DIFFERS") == 1
+    assert "DIFFERS test_suite::test_differs: passed, then failure" in printed
+    assert "flaky test_suite::test_flaky" in printed
+    assert "left out: 1: it is compiled or scripted" in printed
+    assert "| 2 | 1 proven, 1 left out |" in " ".join(printed.split())
+    assert len(json.loads((tmp_path / "runs.json").read_text())[0]["validated"]["outcomes"]) == 4
+
+
+COUNTS = "lens: 1,003 outermost module calls in 2 tests: 1,000 proven, 1 like one before, 2 left out\n"
+LEFT_OUT = "left out: 2 calls: it raised (first in test_a.py::test_b)\n"
+FAILED = "lens: Net: validation failed in replay: linear_1_1 differs\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "outcome", "problem"),
+    [
+        (COUNTS + LEFT_OUT, "passed", ""),
+        (COUNTS + LEFT_OUT, "failure", "test: passed, then failure"),
+        (COUNTS.replace("1,003", "1,004") + LEFT_OUT, "passed", "1004 calls, but"),
+        (COUNTS + LEFT_OUT.replace("2", "1"), "passed", "2 calls left out, but"),
+        (COUNTS + LEFT_OUT + FAILED, "passed", FAILED.strip()),
+    ],
+)
+def test_what_must_not_be_in_a_run_of_a_suite(printed: str, outcome: str, problem: str) -> None:
+    plain = suites.Run({"test": "passed"}, "", 1.0)
+    validated = suites.Run({"test": outcome}, printed, 1.0)
+    problems = suites.Result("", plain, plain, validated).problems()
+    assert len(problems) == bool(problem)
+    assert problem in "".join(problems)
+
+
+def test_a_suite_that_does_not_run_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="ended with 5"):
+        command(monkeypatch, suites.main, "--folder", str(tmp_path), "--order", "-p no:cacheprovider")

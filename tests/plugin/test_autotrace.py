@@ -240,14 +240,21 @@ def test_constant():
         def forward(self, x):
             return x + X
     Adds()(X * 2)
+
+def test_two_constants():
+    ones, twos = torch.ones(4), torch.ones(4) * 2
+    class AddsBoth(nn.Module):
+        def forward(self, x):
+            return x + ones + twos
+    AddsBoth()(X)
 """
     )
     result = pytester.runpytest_inprocess("--lens-validate", "-rP")
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
-            "Adds: not checked: whether 1 constant of the graph existed before the call",
-            "not checked: 1 call: whether 1 constant of the graph existed before the call (first in *::test_constant)",
+            "Adds: not checked: whether each constant of the graph existed before the call",
+            "not checked: 2 calls: whether each constant of the graph existed before the call (first in *)",
         ]
     )
 

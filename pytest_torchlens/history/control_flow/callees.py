@@ -47,6 +47,8 @@ class Callees:
             if module is not None and call.frames and id(module) not in self._forward:
                 self._forward[id(module)] = _outermost(call.frames)
         self._recursive = set(self._find_recursive())
+        self.next_uses: dict[ast.expr, tuple[ast.expr, ...]] = {}
+        """Expressions that read what an expression's value was stored in or passed to; `uses_of_value` fills it."""
 
     def is_recursive(self, module: ModuleCall | None, code: CodeType) -> bool:
         """Return whether a function called itself while it ran in one module."""

@@ -247,14 +247,20 @@ def uses_of_value(node: ast.expr, callees: Callees) -> list[ast.expr]:
     """Return an expression, and all expressions that read what its value was stored in or passed to."""
     uses, waiting = {node: None}, [node]
     while waiting:
-        for use in _uses(waiting.pop(), callees):
+        for use in _next_uses(waiting.pop(), callees):
             if use not in uses:
                 uses[use] = None
                 waiting.append(use)
     return list(uses)
 
 
-def _uses(node: ast.expr, callees: Callees) -> Iterator[ast.expr]:
+def _next_uses(node: ast.expr, callees: Callees) -> tuple[ast.expr, ...]:
+    if node not in callees.next_uses:  # values meet: what one of them goes through, many do
+        callees.next_uses[node] = tuple(_find_uses(node, callees))
+    return callees.next_uses[node]
+
+
+def _find_uses(node: ast.expr, callees: Callees) -> Iterator[ast.expr]:
     for part in _enclosing_nodes(node):
         if isinstance(part, ast.expr):
             for function, name in callees.parameters(part):
