@@ -292,6 +292,8 @@ class Recording:
     """Messages about code that ran, or will run, without being recorded."""
     unknown_sources: list[Source] = field(default_factory=list)
     """Constants that no recorded call made, though they did not exist before the pass."""
+    changed_with_inputs: list[tuple[int, str]] = field(default_factory=list)
+    """What changed with the inputs past the graph, in a recording with other inputs: number of the call, message."""
     threaded: bool = False
     """Whether threads that forward started were recorded too; module calls may then overlap."""
     unrecorded_threads: list[str] = field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
@@ -111,7 +112,7 @@ class Tracer(FunctionTracer):
         """
         outer, num_escapes = self._group, self._num_escapes
         try:
-            with self.lock or _UNSHARED:
+            with self.lock or _UNSHARED, self._own_work():
                 self._template((args, kwargs))  # registers the arguments before the steps can change them
         except UntracedTensorError:
             return func(*args, **kwargs)
@@ -121,17 +122,19 @@ class Tracer(FunctionTracer):
         finally:
             self._group = outer
         outputs = tensors(result)
-        with self.lock or _UNSHARED:
-            if self._num_escapes != num_escapes or not self._accounts_for(outputs):
+        with self.lock or _UNSHARED, self._own_work():
+            if self._num_escapes != num_escapes or not all(map(self.table.accounts_for, outputs)):
                 read = self._template(args), self._template(kwargs)  # again: a step may have returned an argument
                 self._finish(self._new_call(custom_info(func, name), *read), outputs, ())
         return result
 
-    def _accounts_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
-        self.busy = True  # comparing values runs operations
+    @contextlib.contextmanager
+    def _own_work(self) -> Iterator[None]:
+        """Keep the operations that our own work runs out of the record."""
+        self.busy = True
         try:
-            with mode_disabled(self):
-                return all(map(self.table.accounts_for, outputs))
+            with mode_disabled(self), torch._C.DisableTorchFunction():
+                yield
         finally:
             self.busy = False
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import time
@@ -38,6 +39,9 @@ from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import RunDigests
 from pytest_torchlens.validate.observer import compare
+from pytest_torchlens.validate.second_recording import changed_with_inputs
+from pytest_torchlens.validate.second_recording import keeps_results
+from pytest_torchlens.validate.second_recording import nudged
 from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
@@ -98,6 +102,8 @@ def validate(
     run = _Run(model, args, {} if kwargs is None else kwargs, seed, exhaust)
     try:
         history, verdicts = run.validate(chosen)
+        if "replay" in chosen and _all_ok(verdicts):
+            run.look_for_detours(history.recording)
     finally:
         run.restore()
     return Validation(verdict_on(verdicts, time.perf_counter() - start, history), history)
@@ -208,7 +214,7 @@ class _Run:
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         recording = self._record("completeness" in parts)
-        observed = RunDigests.of(self.model, self._inputs, recording.output) if self._observes(parts) else None
+        observed = self._digests(recording) if self._observes(parts) else None
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts, doubted = _replay(recording, history, parts, returned)
@@ -217,9 +223,9 @@ class _Run:
         if "invariants" in parts:
             verdicts.append(check_invariants(history))
         if observed is not None:  # runs the model, so it comes last
-            verdicts.insert(0, self._observe(observed, _uninitialised_outputs(recording)))
+            verdicts.insert(0, self._observe(observed, recording))
         elif "observer" in parts:
-            verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._single_use))
+            verdicts.insert(0, _not_applicable(self._single_use))
         if "completeness" in parts:
             verdicts.append(check_completeness(recording, history))
         return history, verdicts
@@ -300,29 +306,37 @@ class _Run:
         recording.unknown_sources = before.unknown_sources(recording.sources)
         return recording
 
-    def _observe(self, traced: RunDigests, uninitialised: set[str]) -> PartVerdict:
+    def _observe(self, traced: RunDigests, recording: Recording) -> PartVerdict:
         """Compare a plain run with the recorded one, and with one that saves activations, as users' recordings do.
 
-        It is not applicable if two plain runs differ.
+        It is not applicable if two plain runs differ, or if a later run reads what the first one computed.
         """
         self.restore()
-        plain = self._plain_run()
+        plain, uninitialised = self._plain_run(), _uninitialised_outputs(recording)
         verdict = compare(traced, plain, uninitialised)
         if verdict.status.ok:
-            verdict = _of_saving(compare(self._saving_run(), plain, uninitialised))
+            self.restore()
+            saving = self._record_once(watch=False, keep="recent", thorough=False)
+            verdict = _of_saving(compare(self._digests(saving), plain, uninitialised))
+            if verdict.status.ok and keeps_results(recording, saving):
+                return _not_applicable("a second run reads what the first one computed from the inputs")
         if verdict.status.ok:
             return dataclasses.replace(verdict, notes=self._unrestored_notes())
         self.restore()
         itself = compare(plain, self._plain_run(), uninitialised)
-        if itself.status.ok:
-            return verdict
-        reason = self._not_repeating("two plain runs {} differ")
-        return dataclasses.replace(verdict, status=Status.NOT_APPLICABLE, reason=reason, failures=(), num_failures=0)
+        return verdict if itself.status.ok else _not_applicable(self._not_repeating("two plain runs {} differ"))
 
-    def _saving_run(self) -> RunDigests:
-        self.restore()
-        recording = self._record_once(watch=False, keep="recent", thorough=False)
+    def _digests(self, recording: Recording) -> RunDigests:
         return RunDigests.of(self.model, self._inputs, recording.output)
+
+    def look_for_detours(self, recording: Recording) -> None:
+        """Record once more with slightly other inputs, and note what changed with them past the graph."""
+        if self._single_use or not _may_leave_the_graph(recording):
+            return
+        self.restore()
+        with contextlib.suppress(Exception), nudged(self._inputs.values()) as differ:  # it may not accept these inputs
+            if differ:
+                recording.changed_with_inputs = changed_with_inputs(recording, self._record_once(watch=False))
 
     def _not_repeating(self, how: str) -> str:
         """Return why two runs differ: the model does not repeat itself, or some state could not be restored."""
@@ -387,6 +401,24 @@ def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdi
         return verdict
     reason = f"while the dispatcher was watched: {former.failures[0].message}"
     return dataclasses.replace(verdict, reason=reason)
+
+
+_SMALL = 64 * 2**20
+"""Bytes of activations up to which a further recording costs little."""
+
+
+def _may_leave_the_graph(recording: Recording) -> bool:
+    """Return whether to look for values that went past the graph: where it costs little, or anything points to it."""
+    numbers = (escape for escape in recording.escapes if type(escape.result) is not bool)
+    return _is_small(recording) or next(numbers, None) is not None or _reads_constants(recording)
+
+
+def _is_small(recording: Recording) -> bool:
+    return sum(value.nbytes for call in recording.calls for value in call.outputs) <= _SMALL
+
+
+def _not_applicable(reason: str) -> PartVerdict:
+    return PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=reason)
 
 
 def _of_saving(verdict: PartVerdict) -> PartVerdict:
