@@ -106,6 +106,7 @@ def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
 
 
 def strides_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return a tensor's strides; None for a sparse or nested tensor."""
     try:
         return None if tensor.layout is not torch.strided or tensor.is_nested else tensor.stride()
     except RuntimeError:

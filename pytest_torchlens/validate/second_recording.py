@@ -93,11 +93,11 @@ def _sources(first: Recording, other: Recording, used: set[int]) -> Iterator[tup
     for source, again in zip(first.sources, other.sources, strict=False):
         if (source.kind, source.name) != (again.kind, again.name):
             return
-        if source.kind != "input" and id(source.value) in used and not _is_overwritten_first(source, first):
-            if source.value.digest and source.value.digest != again.value.digest:
-                name = f"{source.kind} {source.name!r}" if source.name else "a constant"
-                message = f"it reads {name} with other contents when the inputs are slightly other ones: "
-                yield source.since + 1, f"{message}how they depend on the inputs is not in the graph"
+        differs = source.value.digest and source.value.digest != again.value.digest
+        if differs and source.kind != "input" and id(source.value) in used and not _is_overwritten_first(source, first):
+            name = f"{source.kind} {source.name!r}" if source.name else "a constant"
+            message = f"it reads {name} with other contents when the inputs are slightly other ones: "
+            yield source.since + 1, f"{message}how they depend on the inputs is not in the graph"
 
 
 def _is_overwritten_first(source: Source, recording: Recording) -> bool:

@@ -1,8 +1,8 @@
 """Finds what a verdict without failures could not show.
 
 Each function looks for one kind: a part that was not judged, no operation at all, activations without values, an
-output without tensors or that depends on no input, and a constant that may hold an input's values by way of Python.  What `second_recording`
-found follows.
+output without tensors, one that depends on no input, and a constant that may hold an input's values by way of Python.
+What `second_recording` found follows.
 """
 
 from __future__ import annotations

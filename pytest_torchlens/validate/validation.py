@@ -39,12 +39,12 @@ from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import RunDigests
 from pytest_torchlens.validate.observer import compare
-from pytest_torchlens.validate.second_recording import changed_with_inputs
-from pytest_torchlens.validate.second_recording import keeps_results
-from pytest_torchlens.validate.second_recording import nudged
 from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
+from pytest_torchlens.validate.second_recording import changed_with_inputs
+from pytest_torchlens.validate.second_recording import keeps_results
+from pytest_torchlens.validate.second_recording import nudged
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.unproven import find_unproven
 

@@ -15,15 +15,18 @@ from pytest_torchlens.validate import validate
 from tests.models import Function
 from tests.validate import fooling
 from tests.validate import fooling_by_behaviour
-from tests.validate import fooling_by_values
+from tests.validate import fooling_past_torch
+from tests.validate import fooling_through_python  # noqa: F401 - it registers models
 
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
-GLOBALS = (fooling_by_values.GLOBAL, fooling_by_values.OVER_ARRAY, fooling_by_values.UNDER_ARRAY)
+GLOBALS = (fooling_past_torch.GLOBAL, fooling_past_torch.OVER_ARRAY, fooling_past_torch.UNDER_ARRAY)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered():
     fooling_by_behaviour.GATE.clear()
+    fooling_by_behaviour.doubled.cache_clear()
+    fooling_by_behaviour.positions.cache_clear()
     yield
     fooling_by_behaviour.GATE.set()
     fooling_by_behaviour.MARK.unlink(missing_ok=True)
@@ -36,7 +39,7 @@ def _nothing_remembered():
 
 def verdict_on(forward) -> Verdict:
     model = forward() if isinstance(forward, type) else Function(forward)
-    return validate(model, (fooling_by_values.X,)).verdict
+    return validate(model, (fooling_past_torch.X,)).verdict
 
 
 def texts(verdict: Verdict) -> list[str]:
@@ -50,7 +53,7 @@ def test_a_model_that_fools_ends_as_it_should(name):
     verdict = verdict_on(model.forward)
     assert verdict.status is model.status, verdict.words
     assert any(model.says in text for text in texts(verdict)) or (model.status is Status.PASSED), texts(verdict)
-    assert torch.equal(fooling_by_values.X, torch.tensor(fooling_by_values.DEFAULT))
+    assert torch.equal(fooling_past_torch.X, torch.tensor(fooling_past_torch.DEFAULT))
 
 
 def test_there_are_sixty_of_them_that_do_not_pass():

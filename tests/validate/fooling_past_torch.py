@@ -1,21 +1,13 @@
-"""Models that compute, write or hand on values where no torch function is called, or none that the recorder sees."""
+"""Models that compute or write where no torch function is called, or none that the recorder sees."""
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
-import copy
 import ctypes
-import io
 import json
-import math
-import mmap
 import multiprocessing
-import pickle
 import queue
-import re
-import statistics
 import struct
 import subprocess
 import sys
@@ -26,12 +18,10 @@ from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
 import torch
-from torch import nn
 from torch.overrides import _pop_mode
 from torch.overrides import _push_mode
 from torch.utils import _python_dispatch as dispatch
 
-from tests.validate.fooling import KEPT
 from tests.validate.fooling import Weighted
 from tests.validate.fooling import documented
 from tests.validate.fooling import fails
@@ -51,7 +41,6 @@ UNDER_ARRAY = torch.ones(3)
 ITS_ARRAY = UNDER_ARRAY.numpy()
 POOL = ThreadPoolExecutor(1)
 POOL.submit(int).result()  # its thread runs before anything is recorded
-HEAD = nn.Linear(3, 3)
 THREAD_START = threading.Thread.start
 
 NUMBER = "with slightly other inputs: where it comes from is not in the graph"
@@ -127,14 +116,14 @@ def copies_to_uninitialised_memory(x):
 
 
 @fails(f"parameter 'weight' {UNANNOUNCED}")
-class clears_its_weight_unread(Weighted):
+class ClearsItsWeightUnread(Weighted):
     def forward(self, x):
         ctypes.memset(self.address, 0, 8)
         return x * self.weight
 
 
 @fails(REPLAYED)
-class clears_its_weight_and_puts_it_back(Weighted):
+class ClearsItsWeightAndPutsItBack(Weighted):
     def forward(self, x):
         y = x * self.weight
         former = ctypes.string_at(self.address, 12)
@@ -145,7 +134,7 @@ class clears_its_weight_and_puts_it_back(Weighted):
 
 
 @fails(REPLAYED)
-class clears_its_weight_for_one_call(Weighted):
+class ClearsItsWeightForOneCall(Weighted):
     def forward(self, x):
         former = ctypes.string_at(self.address, 12)
         ctypes.memset(self.address, 0, 12)
@@ -155,7 +144,7 @@ class clears_its_weight_for_one_call(Weighted):
 
 
 @passes
-class swaps_its_weight(Weighted):
+class SwapsItsWeight(Weighted):
     def forward(self, x):
         former = self.weight.data
         self.weight.data = x * 2
@@ -165,7 +154,7 @@ class swaps_its_weight(Weighted):
 
 
 @fails(f"buffer 'memory' {UNANNOUNCED}")
-class remembers_in_an_array(Weighted):
+class RemembersInAnArray(Weighted):
     def forward(self, x):
         self.array[:] = x.numpy() * 2
         return x + self.memory
@@ -313,7 +302,7 @@ def writes_unseen_to_a_global(x):
 
 
 @fails(f"buffer 'memory' {UNANNOUNCED}")
-class writes_unseen_to_a_buffer(Weighted):
+class WritesUnseenToABuffer(Weighted):
     def forward(self, x):
         with unseen():
             self.memory.copy_(x)
@@ -321,7 +310,7 @@ class writes_unseen_to_a_buffer(Weighted):
 
 
 @fails(f"parameter 'weight' {UNANNOUNCED}")
-class writes_unseen_to_a_parameter(Weighted):
+class WritesUnseenToAParameter(Weighted):
     def forward(self, x):
         with unseen(), torch.no_grad():
             self.weight.copy_(x)
@@ -530,173 +519,3 @@ def shares_memory(x):
     finally:
         memory.close()
         memory.unlink()
-
-
-# -- values through Python -----------------------------------------------------------------------------------------
-
-
-@unproven(NUMBER)
-def computes_with_a_number(x):
-    return x * (x.sum().item() * 2)
-
-
-@unproven(NUMBER)
-def computes_with_a_list(x):
-    return x * statistics.mean(x.tolist())
-
-
-@unproven(NUMBER)
-def computes_with_a_function_of_math(x):
-    return x * math.sin(x[0])
-
-
-@unproven(NUMBER)
-def sums_in_python(x):
-    return x * math.fsum(x)
-
-
-@unproven("it takes a number that is another")
-def multiplies_by_a_number_of_numpy(x):
-    return x * np.sin(x.numpy())[0]
-
-
-@unproven(NUMBER)
-def fills_with_a_number(x):
-    return x + torch.full((3,), x.max().item() * 1.5)
-
-
-@unproven(NUMBER)
-def writes_numbers(x):
-    y = torch.zeros(3)
-    for place in range(3):
-        y[place] = x[place].item() * 3
-    return y + x
-
-
-@unproven(NUMBER)
-def reads_its_own_text(x):
-    return x + torch.tensor(json.loads(re.search(r"\[.*\]", repr(x)).group()))
-
-
-@unproven(NUMBER)
-def formats_and_parses(x):
-    return x * float(f"{x.sum():.3f}")
-
-
-@unproven(NUMBER)
-def hashes_a_number(x):
-    return x * float(hash(x.sum().item()) % 1000)
-
-
-@unproven(NUMBER)
-def finds_a_number_by_comparing(x):
-    low, high, total = 0.0, 10.0, x.sum()
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if total > middle else (low, middle)
-    return x * low
-
-
-@documented("whole numbers and truth values")
-def multiplies_by_a_whole_number(x):
-    return x * int(x.sum() * 3)
-
-
-@documented("whole numbers and truth values")
-def counts_by_truth_values(x):
-    return x * float(len([item for item in x if item > 1]))
-
-
-@documented("whole numbers and truth values")
-def counts_by_a_shape(x):
-    return x * float(torch.nonzero(x > 1).shape[0])
-
-
-@documented("whole numbers and truth values")
-def sorts_in_python(x):
-    return torch.stack(sorted(x, key=float))
-
-
-@unproven(after("__array__"))
-def adds_an_array(x):
-    return x + torch.as_tensor(np.sin(np.asarray(x)))
-
-
-@unproven(after("numpy"))
-def multiplies_matrices_in_numpy(x):
-    return x + torch.from_numpy(np.dot(x.numpy(), np.eye(3, dtype=np.float32)))
-
-
-@unproven(after("numpy"))
-def lets_numpy_write_the_result(x):
-    y = torch.empty(3)
-    np.sin(x.numpy(), out=y.numpy())
-    return y + x
-
-
-@unproven(after("numpy"))
-def saves_as_numpy(x):
-    file = io.BytesIO()
-    np.save(file, x.numpy())
-    file.seek(0)
-    return x + torch.from_numpy(np.load(file))
-
-
-@fails(MISSED)
-def saves_as_torch(x):
-    file = io.BytesIO()
-    torch.save(x * 2, file)
-    file.seek(0)
-    return x + torch.load(file)
-
-
-@fails(MISSED)
-def pickles(x):
-    return x + pickle.loads(pickle.dumps(x))
-
-
-@fails(MISSED)
-def pickles_a_module(x):
-    return pickle.loads(pickle.dumps(HEAD))(x)
-
-
-@passes
-def copies_deeply(x):
-    return x + copy.deepcopy(x)
-
-
-@unproven(CONTENTS)
-def passes_bytes(x):
-    return x + torch.frombuffer(bytearray(x.numpy().tobytes()), dtype=torch.float32)
-
-
-@unproven(CONTENTS)
-def passes_an_array_of_python(x):
-    return x + torch.frombuffer(array.array("f", x.tolist()), dtype=torch.float32)
-
-
-@unproven(CONTENTS)
-def passes_a_mapped_file(x):
-    mapped = mmap.mmap(-1, 12)
-    mapped[:] = x.numpy().tobytes()
-    return x + torch.frombuffer(mapped, dtype=torch.float32)
-
-
-@unproven(CONTENTS)
-def reads_its_memory(x):
-    return x + torch.frombuffer(bytearray(ctypes.string_at(x.data_ptr(), 12)), dtype=torch.float32)
-
-
-@fails(MISSED)
-def reads_the_bytes_of_the_storage(x):
-    return x + torch.tensor(struct.unpack("3f", bytes(x.untyped_storage())))
-
-
-@fails(MISSED)
-def clones_the_storage(x):
-    return torch.FloatTensor(x.untyped_storage().clone()) + x
-
-
-@unproven("no operation ran")
-def returns_what_it_was_given(x):
-    return KEPT[0] if KEPT else x
