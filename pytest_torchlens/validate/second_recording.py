@@ -53,8 +53,11 @@ def nudged(inputs: Iterable[torch.Tensor]) -> Iterator[bool]:
 def changed_with_inputs(first: Recording, other: Recording) -> list[tuple[int, str]]:
     """Return the first number and the first source of `first` that differ in `other`, which had other inputs.
 
-    Each is the number of the call that reads it, and a message.  Both are recordings from the same state.
+    Each is the number of the call that reads it, and a message.  Both are recordings from the same state.  The calls of
+    several threads are in another order each time, and are not compared.
     """
+    if first.threaded or other.threaded:
+        return []
     used = used_values(first)
     found = [next(changes, None) for changes in (_numbers(first, other, used), _sources(first, other, used))]
     return [one for one in found if one is not None]
@@ -107,13 +110,13 @@ def _is_overwritten_first(source: Source, recording: Recording) -> bool:
 
 
 def keeps_results(first: Recording, other: Recording) -> bool:
-    """Return whether `other`, recorded after `first` with the same inputs, reads what `first` computed from them."""
+    """Return whether `other`, recorded after `first` with the same inputs, reads what `first` computed from them.
+
+    It may read what `first` computed without them: a table that is made once.
+    """
     from_inputs = Reach(first)
-    computed = {
-        value.fingerprint
-        for call in first.calls
-        for value in call.outputs
-        if value.shape.numel() and from_inputs.has(value)
-    }
-    known = {"", *(source.value.fingerprint for source in first.sources)}
+    values = [value for call in first.calls for value in call.outputs if value.shape.numel()]
+    computed = {value.fingerprint for value in values if from_inputs.has(value)}
+    independent = {value.fingerprint for value in values if not from_inputs.has(value)}
+    known = {"", *independent, *(source.value.fingerprint for source in first.sources)}
     return any(source.kind == "constant" and source.value.fingerprint in computed - known for source in other.sources)

@@ -311,6 +311,16 @@ def with_a_cached_table(x):
     return x + positions(3)
 
 
+@functools.lru_cache
+def twos(size):
+    return torch.ones(size) * 2
+
+
+@passes
+def with_a_table_like_a_result(x):
+    return x * 2 / x + twos(3)
+
+
 @documented("the state at the start")
 class CountsItsCalls(nn.Module):
     number = 0

@@ -487,6 +487,22 @@ def computes_in_a_thread(x):
     return y + 1
 
 
+@passes
+def computes_in_many_threads(x):
+    results = [x] * 8
+
+    def work(place):
+        for _ in range(9):
+            results[place] = results[place] * (1 + place / 3)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return torch.stack(results)
+
+
 async def awaited(x):
     return await asyncio.get_running_loop().run_in_executor(POOL, torch.cos, x)
 

@@ -25,8 +25,8 @@ GLOBALS = (fooling_past_torch.GLOBAL, fooling_past_torch.OVER_ARRAY, fooling_pas
 @pytest.fixture(autouse=True)
 def _nothing_remembered():
     fooling_by_behaviour.GATE.clear()
-    fooling_by_behaviour.doubled.cache_clear()
-    fooling_by_behaviour.positions.cache_clear()
+    for function in (fooling_by_behaviour.doubled, fooling_by_behaviour.positions, fooling_by_behaviour.twos):
+        function.cache_clear()
     yield
     fooling_by_behaviour.GATE.set()
     fooling_by_behaviour.MARK.unlink(missing_ok=True)
