@@ -319,6 +319,8 @@ class Recording:
     """Messages about code that ran, or will run, without being recorded."""
     unknown_sources: list[Source] = field(default_factory=list)
     """Constants that no recorded call made, though they did not exist before the pass."""
+    detours: list[tuple[int, str]] = field(default_factory=list)
+    """What went past the graph, as a second recording shows: number of the call, message."""
     threaded: bool = False
     """Whether threads that forward started were recorded too; module calls may then overlap."""
     unrecorded_threads: list[str] = field(default_factory=list)

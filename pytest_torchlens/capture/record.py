@@ -189,7 +189,7 @@ class OnePass:
         recording.outputs = [(path, self.tracer.table.read(tensor)) for path, tensor in walk(output)]
         with torch._C.DisableTorchFunctionSubclass():
             _check_sources(recording)
-            recording.silent_writes += self._changed_unread()
+            recording.silent_writes += self._changed_before_read()
         recording.slots = self.tracer.table.slots
         recording.untraced += _unfinished_outputs(output)
         _note_parameters(recording, model)
@@ -202,12 +202,13 @@ class OnePass:
         name_constants(recording, model)
         return recording
 
-    def _changed_unread(self) -> Iterator[str]:
-        """Yield the parameters and buffers that no recorded call read, and that changed all the same."""
-        read = {id(source.live) for source in self.recording.sources}
+    def _changed_before_read(self) -> Iterator[str]:
+        """Yield the parameters and buffers that changed before a recorded call read them, or without being read."""
+        read = {id(source.live): source.value.fingerprint for source in self.recording.sources}
         for tensor, kind, name in self._members.tensors.values():
-            digest = None if id(tensor) in read else self._digests.get(id(tensor))
-            if digest and fingerprint(tensor) not in (digest, ""):  # memory that was given back cannot be compared
+            digest = self._digests.get(id(tensor))
+            now = read[id(tensor)] if id(tensor) in read else fingerprint(tensor)
+            if digest and now not in (digest, ""):  # memory that was given back cannot be compared
                 yield f"{kind} {name!r}"
 
 

@@ -71,7 +71,7 @@ class Value:
             self.nbytes = tensor.nbytes
             self.contiguous = type(tensor) in PLAIN and tensor.is_contiguous()
             if not self.contiguous:
-                self._stride = _strides_of(tensor)
+                self._stride = strides_of(tensor)
                 self.shape = shape_of(tensor)
         except RuntimeError:  # sparse and nested tensors lack some of these
             self.shape, self.nbytes = shape_of(tensor), _bytes_of(tensor)
@@ -105,7 +105,8 @@ def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
     return tuple(reversed(strides[: len(shape)]))
 
 
-def _strides_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
+def strides_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return a tensor's strides; None for a sparse or nested tensor."""
     try:
         return None if tensor.layout is not torch.strided or tensor.is_nested else tensor.stride()
     except RuntimeError:

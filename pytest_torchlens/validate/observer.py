@@ -6,12 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.generators import Generators
-from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.leaves import walk_all
 from pytest_torchlens.capture.values import shape_of
+from pytest_torchlens.capture.values import strides_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.validate.score import Score
@@ -28,7 +30,7 @@ class RunDigests:
     output_type
         Name of the class of the model's output.
     outputs
-        Digest of each output tensor, by its path.
+        Digest of each tensor, array and plain value of the output, by its path.
     state
         Digest of each part of the state, by a readable name.
     """
@@ -41,13 +43,22 @@ class RunDigests:
     @modes_disabled()
     def of(cls, model: torch.nn.Module, inputs: dict[str, torch.Tensor], output: Any) -> RunDigests:
         """Return the digests of a model's output and of everything that its forward may change."""
-        outputs = {path: _describe(tensor) for path, tensor in walk(output)}
+        outputs = {path: described for path, item in walk_all(output) if (described := _describe(item))}
         state = state_digests(model, inputs) | Generators().digests()
         return cls(type(output).__qualname__, outputs, state)
 
 
-def _describe(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype}{list(shape_of(tensor))} {fingerprint(tensor)}"
+def _describe(item: Any) -> str:
+    """Describe a tensor, an array or a plain value of the output; return ``""`` for any other object."""
+    if isinstance(item, torch.Tensor):
+        layout = strides_of(item), item.requires_grad
+        return f"{item.dtype}{list(shape_of(item))} {layout} {fingerprint(item)}"
+    if isinstance(item, np.ndarray):
+        return f"{item.dtype}{item.shape} {hash(item.tobytes())}"
+    return repr(item) if type(item) in _PLAIN or isinstance(item, np.generic) else ""
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def compare(traced: RunDigests, plain: RunDigests, uninitialised: Collection[str] = ()) -> PartVerdict:

@@ -1,7 +1,8 @@
 """Finds what a verdict without failures could not show.
 
 Each function looks for one kind: a part that was not judged, no operation at all, activations without values, an
-output that depends on no input, and a constant that may hold an input's values by way of Python.
+output without tensors, one that depends on no input, and a constant that may hold an input's values by way of Python.
+What `second_recording` found follows.
 """
 
 from __future__ import annotations
@@ -53,11 +54,14 @@ def find_unproven(
     found = [*_unjudged_parts(parts, unpromised)]
     if not recording.calls:
         return (Unproven(message=NOTHING_RAN), *found)
-    from_inputs = _Reach(recording)
+    from_inputs = Reach(recording)
     found += _without_values(recording, where)
+    found += _outputs_elsewhere(recording)
     found += _independent_outputs(recording, where, from_inputs)
     found += _constants_from_python(recording, where, from_inputs)
-    return tuple(found)
+    known = {one.operation for one in found}
+    changed = (_at_call(*one, where, len(recording.calls)) for one in recording.detours)
+    return (*found, *(one for one in changed if one.operation not in known))
 
 
 def _unjudged_parts(parts: Collection[PartVerdict], unpromised: frozenset[str]) -> Iterator[Unproven]:
@@ -68,6 +72,11 @@ def _unjudged_parts(parts: Collection[PartVerdict], unpromised: frozenset[str]) 
         if part.status in _UNJUDGED and part.reason not in unpromised and part.name not in explained:
             names.setdefault(part.reason or "no reason was given", []).append(part.name)
     return (Unproven(message=f"{' and '.join(parts)}: {reason}") for reason, parts in names.items())
+
+
+def _at_call(number: int, message: str, where: Where, num_calls: int) -> Unproven:
+    """Return what was not shown about a call, or about the output if `number` is after the last call."""
+    return _at(number, message, where) if number < num_calls else Unproven(message=message, operation="output")
 
 
 def _at(number: int, message: str, where: Where) -> Unproven:
@@ -105,7 +114,7 @@ def _inputs(recording: Recording) -> list[Value]:
     return [source.value for source in recording.sources if source.kind == "input"]
 
 
-class _Reach:
+class Reach:
     """The values that depend on the inputs, by way of recorded calls."""
 
     def __init__(self, recording: Recording) -> None:
@@ -124,7 +133,7 @@ def _values(read: Value | Aliased) -> tuple[Value, ...]:
     return (read.value, *read.writes) if isinstance(read, Aliased) else (read,)
 
 
-def _used(recording: Recording) -> set[int]:
+def used_values(recording: Recording) -> set[int]:
     """Return the ids of the values that an output depends on."""
     used = {id(value) for _, read in recording.outputs for value in _values(read)}
     for call in reversed(recording.calls):
@@ -133,7 +142,14 @@ def _used(recording: Recording) -> set[int]:
     return used
 
 
-def _independent_outputs(recording: Recording, where: Where, from_inputs: _Reach) -> Iterator[Unproven]:
+def _outputs_elsewhere(recording: Recording) -> Iterator[Unproven]:
+    """Yield that the output holds no tensor; a model that returns None may write to what it was given."""
+    if not recording.outputs and recording.output_kinds.get("") != "NoneType":
+        kind = recording.output_kinds.get("", "object")
+        yield Unproven(message=f"the output holds no tensor (it is of type {kind}): no recorded operation gives it")
+
+
+def _independent_outputs(recording: Recording, where: Where, from_inputs: Reach) -> Iterator[Unproven]:
     if not _inputs(recording):
         return
     for path, read in recording.outputs:
@@ -143,7 +159,7 @@ def _independent_outputs(recording: Recording, where: Where, from_inputs: _Reach
             yield _at(number, message, where) if number >= 0 else Unproven(message=message)
 
 
-def _constants_from_python(recording: Recording, where: Where, from_inputs: _Reach) -> Iterator[Unproven]:
+def _constants_from_python(recording: Recording, where: Where, from_inputs: Reach) -> Iterator[Unproven]:
     """Yield the first constant that was made after each function that handed an input's values to Python.
 
     Only a constant that an output depends on counts.
@@ -151,7 +167,7 @@ def _constants_from_python(recording: Recording, where: Where, from_inputs: _Rea
     handed = [one for one in recording.escapes if one.name not in _TRUTH and _reads(one, from_inputs)]
     if not handed:
         return
-    used = _used(recording)
+    used = used_values(recording)
     made = sorted(number for number, value in _constants(recording) if id(value) in used and value.shape.numel())
     for escape in {one.name: one for one in reversed(handed)}.values():
         if numbers := made[bisect.bisect_left(made, escape.call) :]:
@@ -183,7 +199,7 @@ def _floats(template: Any) -> Iterator[float]:
             yield from _floats(item)
 
 
-def _reads(escape: Escape, from_inputs: _Reach) -> bool:
+def _reads(escape: Escape, from_inputs: Reach) -> bool:
     return any(from_inputs.has(value) for value in (escape.value, *escape.others) if value is not None)
 
 
@@ -208,4 +224,4 @@ def _constant_from_python(escape: Escape, number: int, where: Where, num_calls: 
         f"it uses a constant made after {escape.name} handed an input's values to Python: "
         "what the constant depends on is not in the graph"
     )
-    return _at(number, message, where) if number < num_calls else Unproven(message=message, operation="output")
+    return _at_call(number, message, where, num_calls)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import threading
@@ -44,6 +45,9 @@ from pytest_torchlens.validate.other_threads import TensorsSeen
 from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
+from pytest_torchlens.validate.second_recording import changed_with_inputs
+from pytest_torchlens.validate.second_recording import kept_results
+from pytest_torchlens.validate.second_recording import nudged
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unproven import find_unproven
@@ -103,6 +107,8 @@ def validate(
     try:
         history, verdicts = run.validate(chosen)
         verdicts = run.explain_by_threads(verdicts)
+        if "replay" in chosen and _all_ok(verdicts):
+            run.look_for_detours(history.recording)
     finally:
         run.restore()
     return Validation(verdict_on(verdicts, time.perf_counter() - start, history), history)
@@ -231,7 +237,7 @@ class _Run:
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         recording = self._record("completeness" in parts, "recent" if self._observes(parts) else "none")
-        observed = RunDigests.of(self.model, self._inputs, recording.output) if self._observes(parts) else None
+        observed = self._digests(recording) if self._observes(parts) else None
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts, doubted = _replay(recording, history, parts, returned)
@@ -242,7 +248,7 @@ class _Run:
         if observed is not None:  # runs the model, so it comes last
             verdicts.insert(0, self._observe(observed, recording))
         elif "observer" in parts:
-            verdicts.insert(0, PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=self._single_use))
+            verdicts.insert(0, _not_applicable(self._single_use))
         if "completeness" in parts:
             verdicts.append(check_completeness(recording, history))
         return history, verdicts
@@ -338,18 +344,30 @@ class _Run:
             return dataclasses.replace(verdict, notes=self._unrestored_notes())
         self.restore()
         itself = compare(plain, self._plain_run(), uninitialised)
-        if itself.status.ok:
-            saving, not_saving = (
-                compare(self._recorded_again(recording, keep), plain, uninitialised) for keep in ("recent", "none")
-            )
-            return _of_saving(verdict) if not_saving.status.ok and not saving.status.ok else verdict
-        reason = self._not_repeating("two plain runs {} differ")
-        return dataclasses.replace(verdict, status=Status.NOT_APPLICABLE, reason=reason, failures=(), num_failures=0)
+        if not itself.status.ok:
+            reason = self._not_repeating("two plain runs {} differ")
+            return PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=reason)
+        saving, not_saving = (
+            compare(self._recorded_again(recording, keep), plain, uninitialised) for keep in ("recent", "none")
+        )
+        return _of_saving(verdict) if not_saving.status.ok and not saving.status.ok else verdict
 
     def _recorded_again(self, former: Recording, keep: Keep) -> RunDigests:
         self.restore()
-        recording = self._record_once(former.num_dispatched is not None, keep)
+        return self._digests(self._record_once(former.num_dispatched is not None, keep))
+
+    def _digests(self, recording: Recording) -> RunDigests:
         return RunDigests.of(self.model, self._inputs, recording.output)
+
+    def look_for_detours(self, recording: Recording) -> None:
+        """Record once more, with slightly other inputs if they have fractions, and note what went past the graph."""
+        if self._single_use or not _may_leave_the_graph(recording):
+            return
+        self.restore()
+        with contextlib.suppress(Exception), nudged(self._inputs.values()) as differ:  # it may not accept these inputs
+            other = self._record_once(watch=False, keep="none")
+            changed = changed_with_inputs(recording, other) if differ else []
+            recording.detours = [*changed, *kept_results(recording, other)]
 
     def _not_repeating(self, how: str) -> str:
         """Return why two runs differ: the model does not repeat itself, or some state could not be restored."""
@@ -422,6 +440,20 @@ def _drop_activations(recording: Recording) -> None:
     for call in recording.calls:
         for value in call.outputs:
             value.tensor = None
+
+
+_SMALL = 64 * 2**20
+"""Bytes of activations up to which a further recording costs little."""
+
+
+def _may_leave_the_graph(recording: Recording) -> bool:
+    """Return whether to look for values that went past the graph: where it costs little, or anything points to it."""
+    numbers = (escape for escape in recording.escapes if type(escape.result) is not bool)
+    return _is_small(recording) or next(numbers, None) is not None or _reads_constants(recording)
+
+
+def _is_small(recording: Recording) -> bool:
+    return sum(value.nbytes for call in recording.calls for value in call.outputs) <= _SMALL
 
 
 def _of_saving(verdict: PartVerdict) -> PartVerdict:

@@ -75,7 +75,12 @@ MUTANTS = (
     ),
     Mutant("capture/record.py", "uses[key] > 1", "uses[key] > 2"),
     Mutant("capture/record.py", "source.live._version != source.version", "source.live._version < source.version"),
-    Mutant("capture/record.py", "None if id(tensor) in read else", "None if id(tensor) not in read else"),
+    Mutant("capture/record.py", "read[id(tensor)] if id(tensor) in read else fingerprint", "fingerprint"),
+    Mutant(
+        "capture/tracer.py",
+        "with mode_disabled(self), torch._C.DisableTorchFunction():\n                yield",
+        "yield",
+    ),
     Mutant("capture/record.py", "if id(tensor) not in registered.tensors:", "if True:"),
     Mutant("capture/dispatch_watch.py", "if not (busy or _harmless(func)):", "if not (busy or not _harmless(func)):"),
     Mutant(

@@ -1,0 +1,123 @@
+"""Compares two recordings of a model, to find values that go past the graph.
+
+With slightly other inputs, where the same operations run, the numbers among their arguments and the contents of
+parameters, buffers and constants must be the same.  If not, a value took another way than the graph shows: as
+``x * (x.sum().item() * 2)`` computes in Python, or as a write that nothing announces.
+
+With any inputs, a second recording must not read what the first one computed from its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Source
+from pytest_torchlens.capture.leaves import children
+from pytest_torchlens.capture.memory import duplicate
+from pytest_torchlens.validate.noise import is_dense
+from pytest_torchlens.validate.unproven import Reach
+from pytest_torchlens.validate.unproven import used_values
+
+_FACTOR = 1 - 2**-6
+"""Large enough to change a bfloat16, and small enough to flip few branches; zeros and signs stay."""
+
+
+@contextlib.contextmanager
+def nudged(inputs: Iterable[torch.Tensor]) -> Iterator[bool]:
+    """Give floating-point inputs slightly other values; yield whether there are any.
+
+    The tensors get other memory meanwhile: theirs may be read-only, and autograd would notice a write.
+    """
+    former = []
+    try:
+        for tensor in inputs:
+            if is_dense(tensor) and type(tensor) is torch.Tensor and tensor.dtype.is_floating_point and tensor.numel():
+                with contextlib.suppress(RuntimeError):  # inference tensors, and dtypes that can only be stored
+                    other = duplicate(tensor).mul_(_FACTOR)
+                    former.append((tensor, tensor.detach()))
+                    tensor.data = other
+        yield bool(former)
+    finally:
+        for tensor, memory in reversed(former):
+            tensor.data = memory
+
+
+def changed_with_inputs(first: Recording, other: Recording) -> list[tuple[int, str]]:
+    """Return the first number and the first source of `first` that differ in `other`, which had other inputs.
+
+    Each is the number of the call that reads it, and a message.  Both are recordings from the same state.  The calls of
+    several threads are in another order each time, and are not compared.
+    """
+    if first.threaded or other.threaded:
+        return []
+    used = used_values(first)
+    found = [next(changes, None) for changes in (_numbers(first, other, used), _sources(first, other, used))]
+    return [one for one in found if one is not None]
+
+
+def _numbers(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, str]]:
+    for number, (call, again) in enumerate(zip(first.calls, other.calls, strict=False)):
+        if call.info.name != again.info.name:  # a branch: nothing after it corresponds
+            return
+        if any(id(value) in used for value in call.outputs):
+            for one, two in _changed_numbers(call, again):
+                shown = (
+                    f"the number {one!r} here, and {two!r}" if isinstance(one, float) else "a number that is another"
+                )
+                message = f"it takes {shown} with slightly other inputs: where it comes from is not in the graph"
+                yield number, message
+
+
+def _changed_numbers(call: Call, again: Call) -> Iterator[tuple[Any, Any]]:
+    pairs = zip(_floats((call.args, call.kwargs)), _floats((again.args, again.kwargs)), strict=False)
+    return ((one, two) for one, two in pairs if one != two and (one == one or two == two))  # noqa: PLR0124 - two NaN agree
+
+
+def _floats(template: Any) -> Iterator[Any]:
+    """Yield the numbers in recorded arguments that have a fraction; the bytes of an array."""
+    if isinstance(template, float | complex | np.floating):
+        yield template
+    elif isinstance(template, np.ndarray):
+        yield template.tobytes()
+    elif isinstance(template, list | tuple | dict | slice):
+        for _, item in children(template):
+            yield from _floats(item)
+
+
+def _sources(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, str]]:
+    for source, again in zip(first.sources, other.sources, strict=False):
+        if (source.kind, source.name) != (again.kind, again.name):
+            return
+        differs = source.value.digest and source.value.digest != again.value.digest
+        if differs and source.kind != "input" and id(source.value) in used and not _is_overwritten_first(source, first):
+            name = f"{source.kind} {source.name!r}" if source.name else "a constant"
+            message = f"it reads {name} with other contents when the inputs are slightly other ones: "
+            yield source.since + 1, f"{message}how they depend on the inputs is not in the graph"
+
+
+def _is_overwritten_first(source: Source, recording: Recording) -> bool:
+    """Return whether the first call that reads a source writes over it, as over uninitialised memory."""
+    first = source.since + 1
+    return first < len(recording.calls) and source.value.slot in recording.calls[first].writes
+
+
+def kept_results(first: Recording, other: Recording) -> Iterator[tuple[int, str]]:
+    """Yield that `other`, recorded after `first`, reads what `first` computed from its inputs.
+
+    It may read what `first` computed without them: a table that is made once.
+    """
+    from_inputs = Reach(first)
+    values = [value for call in first.calls for value in call.outputs if value.shape.numel()]
+    computed = {value.fingerprint for value in values if from_inputs.has(value)}
+    independent = {value.fingerprint for value in values if not from_inputs.has(value)}
+    known = {"", *independent, *(source.value.fingerprint for source in first.sources)}
+    if any(source.kind == "constant" and source.value.fingerprint in computed - known for source in other.sources):
+        yield len(first.calls), "a second run reads what the first one computed from the inputs"
