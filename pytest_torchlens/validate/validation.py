@@ -345,8 +345,7 @@ class _Run:
         self.restore()
         itself = compare(plain, self._plain_run(), uninitialised)
         if not itself.status.ok:
-            reason = self._not_repeating("two plain runs {} differ")
-            return PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=reason)
+            return _not_applicable(self._not_repeating("two plain runs {} differ"))
         saving, not_saving = (
             compare(self._recorded_again(recording, keep), plain, uninitialised) for keep in ("recent", "none")
         )
@@ -454,6 +453,10 @@ def _may_leave_the_graph(recording: Recording) -> bool:
 
 def _is_small(recording: Recording) -> bool:
     return sum(value.nbytes for call in recording.calls for value in call.outputs) <= _SMALL
+
+
+def _not_applicable(reason: str) -> PartVerdict:
+    return PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=reason)
 
 
 def _of_saving(verdict: PartVerdict) -> PartVerdict:
