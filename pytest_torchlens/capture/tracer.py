@@ -18,6 +18,8 @@ from pytest_torchlens.capture.function_tracer import FunctionTracer
 from pytest_torchlens.capture.function_tracer import dispatch_enabled
 from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.generators import has_drawn
+from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
@@ -115,6 +117,7 @@ class Tracer(FunctionTracer):
                 self._template((args, kwargs))  # registers the arguments before the steps can change them
         except UntracedTensorError:
             return func(*args, **kwargs)
+        random = self._unrecorded(state_before, "", args, kwargs)
         self._group = Group(name, outer)
         try:
             result = func(*args, **kwargs)
@@ -122,16 +125,22 @@ class Tracer(FunctionTracer):
             self._group = outer
         outputs = tensors(result)
         with self.lock or _UNSHARED:
-            if self._num_escapes != num_escapes or not self._accounts_for(outputs):
+            if self._num_escapes != num_escapes or not self._unrecorded(self._account_for, outputs):
                 read = self._template(args), self._template(kwargs)  # again: a step may have returned an argument
-                self._finish(self._new_call(custom_info(func, name), *read), outputs, ())
+                call = self._new_call(custom_info(func, name), *read)
+                call.random = random if self._unrecorded(has_drawn, random) else None
+                self._finish(call, outputs, ())
         return result
 
-    def _accounts_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
-        self.busy = True  # comparing values runs operations
+    def _account_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
+        return all(map(self.table.accounts_for, outputs))
+
+    def _unrecorded(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of ours that runs operations, which are not the model's."""
+        self.busy = True
         try:
             with mode_disabled(self):
-                return all(map(self.table.accounts_for, outputs))
+                return function(*args)
         finally:
             self.busy = False
 
