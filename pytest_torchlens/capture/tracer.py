@@ -12,6 +12,7 @@ import torch
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.dispatch_watch import dispatch_depth
 from pytest_torchlens.capture.function_tracer import FunctionTracer
@@ -114,7 +115,8 @@ class Tracer(FunctionTracer):
         outer, num_escapes = self._group, self._num_escapes
         try:
             with self.lock or _UNSHARED:
-                self._template((args, kwargs))  # registers the arguments before the steps can change them
+                # registers the arguments before the steps can change them
+                self._unrecorded(self._template, (args, kwargs))
         except UntracedTensorError:
             return func(*args, **kwargs)
         random = self._unrecorded(state_before, "", args, kwargs)
@@ -125,15 +127,27 @@ class Tracer(FunctionTracer):
             self._group = outer
         outputs = tensors(result)
         with self.lock or _UNSHARED:
-            if self._num_escapes != num_escapes or not self._unrecorded(self._account_for, outputs):
-                read = self._template(args), self._template(kwargs)  # again: a step may have returned an argument
-                call = self._new_call(custom_info(func, name), *read)
-                call.random = random if self._unrecorded(has_drawn, random) else None
-                self._finish(call, outputs, ())
+            accounted = self._num_escapes == num_escapes and self._unrecorded(self._account_for, outputs)
+            if not accounted:
+                self._unrecorded(self._finish_custom, custom_info(func, name), args, kwargs, outputs, random)
         return result
 
     def _account_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
         return all(map(self.table.accounts_for, outputs))
+
+    def _finish_custom(
+        self,
+        info: FunctionInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        outputs: tuple[torch.Tensor, ...],
+        random: RandomState | None,
+    ) -> None:
+        """Record a custom function that has run as one operation; `random` is the state from before."""
+        # the arguments are read again: a step may have returned one
+        call = self._new_call(info, self._template(args), self._template(kwargs))
+        call.random = random if random is not None and has_drawn(random) else None
+        self._finish(call, outputs, ())
 
     def _unrecorded(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of ours that runs operations, which are not the model's."""

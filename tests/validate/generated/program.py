@@ -249,11 +249,12 @@ def without(steps: tuple[Step, ...], place: tuple[int, ...]) -> tuple[Step, ...]
 def generate(seed: int, build: Callable[[Program], Parts]) -> Program:
     """Return the program of a seed, without the steps that PyTorch refuses."""
     draw = random.Random(seed)
+    mode = draw.choice(["grad", "grad", "no_grad", "inference", "autocast"])
     program = Program(
         steps=_steps(draw, draw.randrange(4, 16), depth=0),
-        mode=draw.choice(["grad", "grad", "no_grad", "inference", "autocast"]),
+        mode=mode,
         training=draw.random() < 0.5,  # noqa: PLR2004
-        input_requires_grad=draw.random() < 0.4,  # noqa: PLR2004
+        input_requires_grad=draw.random() < 0.4 and mode != "inference",  # noqa: PLR2004
         form=draw.choice(list(FORMS)),
         returned=draw.randrange(1, 9),
     )
@@ -265,7 +266,7 @@ def generate(seed: int, build: Callable[[Program], Parts]) -> Program:
 def _steps(draw: random.Random, count: int, depth: int) -> tuple[Step, ...]:
     kinds: dict[str, list[str]] = {}
     for name, kind in STEPS.items():
-        if not kind.is_block or depth < 2:  # noqa: PLR2004
+        if kind.name != "fault" and (not kind.is_block or depth < 2):  # noqa: PLR2004
             kinds.setdefault(kind.name, []).append(name)
     names = [draw.choice(kinds[draw.choice(sorted(kinds))]) for _ in range(count)]
     return tuple(

@@ -450,23 +450,3 @@ def checkpointed(m, d, run):
         return next(s for s in reversed(inner) if is_float(s))
 
     return checkpoint(body, t, use_reentrant=bool(d.number(2)))
-
-
-class Body(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, t, run):
-        inner = [t.clone()]
-        run(inner)
-        return inner[-1].clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient.expand(ctx.shape), None
-
-
-@block("custom functions")
-def inside_a_custom_function(m, d, run):
-    t = d.filled_float()
-    if not is_plain(t):
-        raise UnfitError
-    return Body.apply(t.detach(), run)
