@@ -295,12 +295,10 @@ class _Run:
         if _values(recording) == _values(first):
             return recording
         self._returned = returned
-        if len(recording.calls) == len(first.calls):
+        if len(recording.sources) == len(first.sources):
             unknown = set(map(id, recording.unknown_sources))
-            pairs = zip(first.sources, recording.sources, strict=False)
+            pairs = zip(first.sources, recording.sources, strict=True)
             first.unknown_sources = [source for source, other in pairs if id(other) in unknown]
-            return first
-        self._single_use = self._not_repeating(f"{len(first.calls)} and {len(recording.calls)} operations ran {{}}")
         return first
 
     def _record_with_tensors_before(self, watch: bool) -> Recording:
