@@ -92,7 +92,7 @@ MODELS = {
     "an unknown one that is not contiguous": lambda x: Doubled.apply(torch.from_numpy(ARRAY).t()) + x.t(),
     "a result that is written to": lambda x: SignByNumPy.apply(x).copy_(x * 2),
     "an alias of it that is": lambda x: SignByNumPy.apply(x).detach().copy_(x * 2),
-    "random numbers": lambda x: NoisyAfterNumPy.apply(x),
+    "random numbers": lambda x: NoisyAfterNumPy.apply(x * 1),
     "random numbers in a function named dropout": lambda x: DropoutByNumPy.apply(x, 0),
 }
 

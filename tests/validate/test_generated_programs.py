@@ -50,7 +50,9 @@ def test_a_seed_gives_the_same_program_each_time():
 def test_a_step_that_pytorch_refuses_is_named_and_one_that_does_not_fit_is_left_out():
     misfit, fits = Step("of_sparse", 1), Step("pointwise", 1)
     in_place = Program((misfit, fits, Step("loop", 0, (Step("in_place_alone", 4),))), "grad", input_requires_grad=True)
-    places = {refused(dataclasses.replace(in_place, steps=(misfit, Step("in_place_alone", n))), build) for n in range(9)}
+    places = {
+        refused(dataclasses.replace(in_place, steps=(misfit, Step("in_place_alone", n))), build) for n in range(9)
+    }
     assert places == {None, (1,)}  # a write to the leaf, or to another tensor
     assert refused(dataclasses.replace(in_place, steps=(misfit, fits)), build) is None
 

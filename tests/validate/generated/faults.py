@@ -39,7 +39,13 @@ from tests.validate.generated.verdicts import validated
 
 # what may be without effect: a damaged call is then run by hand, with the values of an undamaged record
 MAY_BE_WITHOUT_EFFECT = frozenset(
-    ["argument positions swapped", "autocast made up", "edge to another parent", "function exchanged", "keyword changed"]
+    [
+        "argument positions swapped",
+        "autocast made up",
+        "edge to another parent",
+        "function exchanged",
+        "keyword changed",
+    ]
     + ["positional number changed", "random state lost", "random state of another draw", "truth value turned round"]
     + [f"{name} stale" for name in ("parameter", "buffer", "input", "constant")]
 )

@@ -113,7 +113,7 @@ class Draw:
         places = [place for place, t in enumerate(self.live) if t.numel() <= LARGEST and fits(t)]
         if not places:
             raise UnfitError
-        place = self._random.choice(places[-5:] if self._random.random() < 0.7 else places)  # noqa: PLR2004
+        place = self._random.choice(places[-5:] if self._random.random() < 0.7 else places)
         self._notes.append(f"t{place}")
         return self.live[place]
 
@@ -139,7 +139,7 @@ class Draw:
 
     def matrix(self) -> torch.Tensor:
         """Return a matrix of floats with four columns."""
-        return self.of(lambda t: is_float(t) and t.dim() == 2 and t.shape[1] == 4 and t.shape[0] > 0)  # noqa: PLR2004
+        return self.of(lambda t: is_float(t) and t.dim() == 2 and t.shape[1] == 4 and t.shape[0] > 0)
 
     def broadcast_with(self, other: torch.Tensor) -> torch.Tensor:
         return self.of(lambda t: is_plain(t) and _alike(t, other))
@@ -206,7 +206,9 @@ class StepRunner:
         live.extend([made] if isinstance(made, torch.Tensor) else made or ())
         if self.log is not None:
             new = ", ".join(f"t{n}: {_described(t)}" for n, t in enumerate(live[before:], before))
-            self.log.insert(line, f"{'  ' * depth}{kind.name}.{one.name}({', '.join(notes)})" + f" -> {new}" * bool(new))
+            self.log.insert(
+                line, f"{'  ' * depth}{kind.name}.{one.name}({', '.join(notes)})" + f" -> {new}" * bool(new)
+            )
 
 
 def _described(tensor: torch.Tensor) -> str:
@@ -253,8 +255,8 @@ def generate(seed: int, build: Callable[[Program], Parts]) -> Program:
     program = Program(
         steps=_steps(draw, draw.randrange(4, 16), depth=0),
         mode=mode,
-        training=draw.random() < 0.5,  # noqa: PLR2004
-        input_requires_grad=draw.random() < 0.4 and mode != "inference",  # noqa: PLR2004
+        training=draw.random() < 0.5,
+        input_requires_grad=draw.random() < 0.4 and mode != "inference",
         form=draw.choice(list(FORMS)),
         returned=draw.randrange(1, 9),
     )
@@ -266,7 +268,7 @@ def generate(seed: int, build: Callable[[Program], Parts]) -> Program:
 def _steps(draw: random.Random, count: int, depth: int) -> tuple[Step, ...]:
     kinds: dict[str, list[str]] = {}
     for name, kind in STEPS.items():
-        if kind.name != "fault" and (not kind.is_block or depth < 2):  # noqa: PLR2004
+        if kind.name != "fault" and (not kind.is_block or depth < 2):
             kinds.setdefault(kind.name, []).append(name)
     names = [draw.choice(kinds[draw.choice(sorted(kinds))]) for _ in range(count)]
     return tuple(
@@ -288,9 +290,7 @@ def smaller(program: Program) -> Iterator[Program]:
         yield dataclasses.replace(program, steps=without(program.steps, place))
     for number, one in enumerate(program.steps):
         if one.body:  # the body in place of the block
-            yield dataclasses.replace(
-                program, steps=(*program.steps[:number], *one.body, *program.steps[number + 1 :])
-            )
+            yield dataclasses.replace(program, steps=(*program.steps[:number], *one.body, *program.steps[number + 1 :]))
     simple = {"mode": "no_grad", "training": False, "input_requires_grad": False, "form": "tuple", "returned": 1}
     for name, value in simple.items():
         if getattr(program, name) != value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.validate.generated.program import UnfitError
 from tests.validate.generated.program import block
 from tests.validate.generated.program import is_float
 from tests.validate.generated.program import is_plain
@@ -73,7 +73,7 @@ def scaled_dot_product(m, d):
 
 @step("training")
 def batch_norm(m, d):
-    t = d.of(lambda one: is_float(one) and one.dim() == 2 and one.shape[1] == 4 and one.shape[0] > 1)  # noqa: PLR2004
+    t = d.of(lambda one: is_float(one) and one.dim() == 2 and one.shape[1] == 4 and one.shape[0] > 1)
     return m.norm(t.float())
 
 
@@ -245,8 +245,8 @@ def custom(m, d):
     t = d.float()
     name = d.choice("double", "early", "several", "in place", "rounded", "nested")
     functions = {
-        "double": lambda: Double.apply(t),
-        "early": lambda: apply_early(t),
+        "double": partial(Double.apply, t),
+        "early": partial(apply_early, t),
         "several": lambda: list(SinAndSign.apply(t, 0.5)),
         "in place": lambda: AddOneInPlace.apply(t * 1),
         "rounded": lambda: t + (t.round() - t).detach(),
@@ -307,14 +307,14 @@ def transformed(m, d):
 
 @step("sparse")
 def sparse(m, d):
-    t = d.of(lambda one: is_float(one) and one.dim() == 2 and one.shape[1] == 4).float()  # noqa: PLR2004
+    t = d.of(lambda one: is_float(one) and one.dim() == 2 and one.shape[1] == 4).float()
     t = t.relu()
     name = d.choice("mm", "csr", "coo", "add", "values", "sum", "dense", "built", "transposed", "csr result")
     functions = {
         "mm": lambda: torch.sparse.mm(t.to_sparse(), m.weight),
         "csr": lambda: t.detach().to_sparse_csr() @ m.weight.detach(),
-        "coo": lambda: t.to_sparse(),
-        "add": lambda: (t.to_sparse() + t.to_sparse()).to_dense(),
+        "coo": t.to_sparse,
+        "add": lambda: (t.to_sparse() + t.to_sparse()).to_dense(masked_grad=None),
         "values": lambda: [t.detach().to_sparse().coalesce().values(), t.detach().to_sparse().coalesce().indices()],
         "sum": lambda: torch.sparse.sum(t.to_sparse(), 0).to_dense(),
         "dense": lambda: t.to_sparse().to_dense(),
@@ -340,7 +340,9 @@ def of_sparse(m, d):
 def quantised(m, d):
     t = d.float().detach().float()
     q = torch.quantize_per_tensor(t, 0.1, 10, torch.quint8)
-    return [[q], [q.dequantize()], [q.int_repr()], [torch.fake_quantize_per_tensor_affine(t, 0.1, 0, -128, 127)]][d.number(4)]
+    return [[q], [q.dequantize()], [q.int_repr()], [torch.fake_quantize_per_tensor_affine(t, 0.1, 0, -128, 127)]][
+        d.number(4)
+    ]
 
 
 @step("quantised")
@@ -383,7 +385,7 @@ def loop(m, d, run):
 def while_small(m, d, run):
     t = d.filled_float().detach().clone()
     turns = 0
-    while float(t.abs().sum()) < 20 and turns < 3:  # noqa: PLR2004
+    while float(t.abs().sum()) < 20 and turns < 3:
         t = t * 2 + 1
         turns += 1
         run(d.live)
@@ -393,7 +395,7 @@ def while_small(m, d, run):
 @block("loops")
 def branch(m, d, run):
     t = d.filled_float()
-    if (t.sum() if d.number(2) else t.flatten()[0]) > 0.1:  # noqa: PLR2004
+    if (t.sum() if d.number(2) else t.flatten()[0]) > 0.1:
         run(d.live)
         return t * 2
     return t - 1

@@ -173,7 +173,7 @@ def complex_numbers(m, d):
         "imag": lambda: z.conj().imag,
         "view_as_real": lambda: torch.view_as_real(z),
         "complex": lambda: z,
-        "angle": lambda: z.angle(),
+        "angle": lambda: torch.angle(z),
     }
     return functions[name]()
 
@@ -213,7 +213,7 @@ def data_dependent_shape(m, d):
     t = d.filled_float()
     name = d.choice("nonzero", "masked_select", "unique", "mask", "where", "argwhere")
     functions = {
-        "nonzero": lambda: (t > 0.25).nonzero(),
+        "nonzero": lambda: torch.nonzero(t > 0.25),
         "masked_select": lambda: t.masked_select(t > 0),
         "unique": lambda: list(torch.unique(t.round(), return_inverse=True)),
         "mask": lambda: t[t > 0.25],
@@ -226,7 +226,9 @@ def data_dependent_shape(m, d):
 @step("dtypes")
 def zero_dim(m, d):
     t = d.filled_float()
-    return [t.flatten()[0], t.sum() * t, t.mean().expand(2), t.max().reshape(1), t.flatten()[-1].unsqueeze(0)][d.number(5)]
+    return [t.flatten()[0], t.sum() * t, t.mean().expand(2), t.max().reshape(1), t.flatten()[-1].unsqueeze(0)][
+        d.number(5)
+    ]
 
 
 @step("dtypes")
@@ -282,7 +284,9 @@ def along_dimension(m, d):
     t = d.filled()
     dim = d.number(t.dim())
     size = t.shape[dim]
-    name = d.choice("select", "narrow", "transpose", "unsqueeze", "unfold", "movedim", "slice", "last", "ellipsis", "diff")
+    name = d.choice(
+        "select", "narrow", "transpose", "unsqueeze", "unfold", "movedim", "slice", "last", "ellipsis", "diff"
+    )
     functions = {
         "select": lambda: t.select(dim, size - 1),
         "narrow": lambda: t.narrow(dim, size // 2, size - size // 2),
@@ -335,7 +339,7 @@ def parts(m, d):
 def of_state(m, d):
     name = d.choice("weight", "weight row", "mean", "mean part", "table", "frozen", "running", "data", "scale")
     views = {
-        "weight": lambda: m.weight.t(),
+        "weight": lambda: m.weight.T,
         "weight row": lambda: m.weight[1],
         "mean": lambda: m.mean,
         "mean part": lambda: m.mean[1:],
@@ -394,7 +398,9 @@ def item_set(m, d):
 @step("writes")
 def scattered(m, d):
     t = d.of(lambda one: is_float(one) and one.dim() == 2 and min(one.shape) > 1)
-    name = d.choice("index_put_", "index_add_", "scatter_", "scatter_add_", "index_copy_", "index_fill_", "put_", "masked_scatter_")
+    name = d.choice(
+        "index_put_", "index_add_", "scatter_", "scatter_add_", "index_copy_", "index_fill_", "put_", "masked_scatter_"
+    )
     rows, source = torch.tensor([1, 0]), t.detach()[:2] * 0.5
     places = torch.zeros(t.shape, dtype=torch.int64)
     functions = {
@@ -453,7 +459,9 @@ def lists_at_once(m, d):
 def metadata_in_place(m, d):
     t = d.of(lambda one: is_plain(one) and one.dim() == 2 and one.numel() > 0 and not one.requires_grad).clone()
     part = t[0]
-    name = d.choice("t_", "unsqueeze_", "squeeze_", "transpose_", "resize_", "as_strided_", "requires_grad_", "swapaxes_")
+    name = d.choice(
+        "t_", "unsqueeze_", "squeeze_", "transpose_", "resize_", "as_strided_", "requires_grad_", "swapaxes_"
+    )
     arguments = {"unsqueeze_": (0,), "transpose_": (0, 1), "resize_": (t.numel(),), "swapaxes_": (0, 1)}
     if name == "as_strided_":
         t.as_strided_((1, 2), (1, 1))
@@ -497,7 +505,7 @@ def containers(m, d):
     held = {"a": (t, [s]), 3: {"b": t}}
     name = d.choice("tuple", "dict", "list", "generator")
     if name == "generator":
-        return list(one * 1 for one in (held["a"][0], held[3]["b"]))
+        return [one * 1 for one in (held["a"][0], held[3]["b"])]
     return {"tuple": [held["a"][0], t], "dict": [held[3]["b"]], "list": [*held["a"][1], s]}[name]
 
 
