@@ -61,9 +61,9 @@ class RecordFault:
         self.labels: set[str] = set()
         self._scenes: list[Scene] = []
 
-    def history_of(self, recording: Recording, options: Any) -> ModelHistory:
+    def history_of(self, recording: Recording, *options: Any) -> ModelHistory:
         """Take the place of `ModelHistory` in a validation: return the history of a record that is damaged then."""
-        history = ModelHistory(recording, options)
+        history = ModelHistory(recording, *options)
         if self.kind and self.number < len(recording.calls):
             self._damage(recording, history, self.kind, self.number)
         elif not self.kind and recording.calls:

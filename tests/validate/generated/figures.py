@@ -65,7 +65,11 @@ class Figures:
             self.wrong.append(f"seed {seed}: {wrong}\n{in_words(least, build)}")
 
     def _with_fault(self, program: Program, seed: int) -> None:
-        seeded = seed_fault(program, seed)
+        try:
+            seeded = seed_fault(program, seed)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.wrong.append(f"seed {seed}, with a fault: {type(error).__name__}: {error}\n{in_words(program, build)}")
+            return
         if seeded is None:
             self.faults["not possible"] += 1
             return

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 
 LARGEST = 150  # elements of a live tensor that a step may take
+KINDS_OF_ONE = 8  # kinds of steps in one program
+DEEPEST = 2
 Live = list[torch.Tensor]
 
 
@@ -168,14 +170,6 @@ def _goes_into(s: torch.Tensor, t: torch.Tensor) -> bool:
     return s.dim() <= t.dim() and all(m in (1, n) for m, n in pairs)
 
 
-class StepError(Exception):
-    """PyTorch, or a check of the step, refuses it; `place` says which step, from the outermost block inwards."""
-
-    def __init__(self, place: tuple[int, ...], error: Exception) -> None:
-        super().__init__(f"step {place}: {type(error).__name__}: {error}")
-        self.place = place
-
-
 class StepRunner:
     """Runs steps on live tensors; notes what each drew and gave if asked to."""
 
@@ -189,11 +183,9 @@ class StepRunner:
                 self._step(one, live, depth)
             except UnfitError:
                 continue
-            except StepError as error:
-                error.place = (place, *error.place)
-                raise
             except Exception as error:
-                raise StepError((place,), error) from error
+                error.place = (place, *getattr(error, "place", ()))  # unwrapped: checkpoints raise and catch their own
+                raise
 
     def _step(self, one: Step, live: Live, depth: int) -> None:
         notes: list[str] = []
@@ -234,7 +226,7 @@ def refused(program: Program, build: Callable[[Program], Parts]) -> tuple[int, .
         warnings.filterwarnings("error", message=".*(expanded|internal overlap|resized|multiple of)")
         try:
             model(*args, **kwargs)
-        except StepError as error:
+        except Exception as error:  # noqa: BLE001 - whatever PyTorch raises
             return error.place
     return None
 
@@ -252,8 +244,9 @@ def generate(seed: int, build: Callable[[Program], Parts]) -> Program:
     """Return the program of a seed, without the steps that PyTorch refuses."""
     draw = random.Random(seed)
     mode = draw.choice(["grad", "grad", "no_grad", "inference", "autocast"])
+    kinds = draw.sample(sorted({kind.name for kind in STEPS.values()} - {"fault"}), KINDS_OF_ONE)
     program = Program(
-        steps=_steps(draw, draw.randrange(4, 16), depth=0),
+        steps=_steps(draw, kinds, draw.randrange(4, 16), depth=0),
         mode=mode,
         training=draw.random() < 0.5,
         input_requires_grad=draw.random() < 0.4 and mode != "inference",
@@ -265,14 +258,19 @@ def generate(seed: int, build: Callable[[Program], Parts]) -> Program:
     return program
 
 
-def _steps(draw: random.Random, count: int, depth: int) -> tuple[Step, ...]:
-    kinds: dict[str, list[str]] = {}
+def _steps(draw: random.Random, kinds: list[str], count: int, depth: int) -> tuple[Step, ...]:
+    """Draw steps of some kinds, each kind as likely as each other; blocks lie in each other twice at most."""
+    by_kind: dict[str, list[str]] = {}
     for name, kind in STEPS.items():
-        if kind.name != "fault" and (not kind.is_block or depth < 2):
-            kinds.setdefault(kind.name, []).append(name)
-    names = [draw.choice(kinds[draw.choice(sorted(kinds))]) for _ in range(count)]
+        if kind.name in kinds and (not kind.is_block or depth < DEEPEST):
+            by_kind.setdefault(kind.name, []).append(name)
+    names = [draw.choice(by_kind[draw.choice(sorted(by_kind))]) for _ in range(count)]
     return tuple(
-        Step(name, draw.randrange(10**6), _steps(draw, draw.randrange(1, 5), depth + 1) if STEPS[name].is_block else ())
+        Step(
+            name,
+            draw.randrange(10**6),
+            _steps(draw, kinds, draw.randrange(1, 5), depth + 1) if STEPS[name].is_block else (),
+        )
         for name in names
     )
 
