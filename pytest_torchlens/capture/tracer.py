@@ -112,7 +112,7 @@ class Tracer(FunctionTracer):
 
         Its steps become a group.  It becomes one operation where the steps do not account for its outputs.
         """
-        outer, num_escapes = self._group, self._num_escapes
+        outer, num_escapes, first = self._group, self._num_escapes, len(self.calls)
         try:
             with self.lock or _UNSHARED:
                 # registers the arguments before the steps can change them
@@ -127,10 +127,15 @@ class Tracer(FunctionTracer):
             self._group = outer
         outputs = tensors(result)
         with self.lock or _UNSHARED:
-            accounted = self._num_escapes == num_escapes and self._unrecorded(self._account_for, outputs)
-            if not accounted:
+            escaped = self._num_escapes != num_escapes and not self._overwrote((args, kwargs), first)
+            if escaped or not self._unrecorded(self._account_for, outputs):
                 self._unrecorded(self._finish_custom, custom_info(func, name), args, kwargs, outputs, random)
         return result
+
+    def _overwrote(self, arguments: Any, first: int) -> bool:
+        """Return whether a call since the one numbered `first` wrote to arguments, so that no replay can begin anew."""
+        slots = {value.slot for value in self.table.recorded_values(arguments)}
+        return any(slots.intersection(call.writes) for call in self.calls[first:])
 
     def _account_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
         return all(map(self.table.accounts_for, outputs))

@@ -86,12 +86,20 @@ class DropoutByNumPy(torch.autograd.Function):
         return torch.from_numpy((x + torch.rand_like(x).clamp(min=least)).numpy())
 
 
+class AddsInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.add_(1) if (x < 9).all() else x
+
+
 ARRAY = np.arange(6, dtype=np.float32).reshape(3, 2)
 MODELS = {
     "an argument that is not contiguous": lambda x: OfItsMean.apply(x.t()),
     "an unknown one that is not contiguous": lambda x: Doubled.apply(torch.from_numpy(ARRAY).t()) + x.t(),
     "a result that is written to": lambda x: SignByNumPy.apply(x).copy_(x * 2),
     "an alias of it that is": lambda x: SignByNumPy.apply(x).detach().copy_(x * 2),
+    "a write after a question": lambda x: AddsInPlace.apply(x * 1) * 2,
     "random numbers": lambda x: NoisyAfterNumPy.apply(x * 1),
     "random numbers in a function named dropout": lambda x: DropoutByNumPy.apply(x, 0),
 }
