@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
@@ -110,4 +111,21 @@ MODELS = {
 def test_a_custom_function_that_leaves_torch_is_one_operation(forward, mode):
     with mode():
         verdict = validate(Function(forward), (torch.linspace(-1, 1.5, 6).view(3, 2),), seed=3).verdict
+    assert failures(verdict) == []
+
+
+class GivesTheParameter(torch.nn.Module):
+    """Returns a parameter out of a custom function, which autograd detaches in place where no gradient is followed."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(lambda x: self.weight, x, use_reentrant=True) * x
+
+
+def test_a_parameter_that_leaves_a_custom_function_is_no_missed_operation():
+    with torch.inference_mode():
+        verdict = validate(GivesTheParameter(), (torch.rand(2),)).verdict
     assert failures(verdict) == []
