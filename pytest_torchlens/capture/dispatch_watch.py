@@ -166,7 +166,12 @@ def _name(func: torch._ops.OpOverload) -> str:
 
 def _harmless(func: torch._ops.OpOverload) -> bool:
     """Return whether an operation computes nothing: autograd passes tensors on, constructors allocate memory."""
-    return _name(func) in ("aten::detach", "aten::alias", "aten::lift_fresh", "prim::device", "aten::empty")
+    return _name(func) in _HARMLESS
+
+
+_HARMLESS = frozenset(
+    ["aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh", "prim::device", "aten::empty"]
+)
 
 
 def frames_from(frame: FrameType | None) -> Frames:

@@ -204,7 +204,7 @@ class FunctionTracer(TorchFunctionMode):
         ambient = self._ambient.number(info.depends_on_settings)
         call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
         written = () if info.writer is None and not kwargs else self.table.about_to_write(info, args, kwargs)
-        random = state_before(info.name, args, kwargs) if info.draws else None
+        random = state_before("" if info.opaque else info.name, args, kwargs) if info.draws else None
         start = perf_counter_ns()
         try:
             result = info.func(*args, **kwargs) if self.lock is None else self._call_unlocked(info, args, kwargs)

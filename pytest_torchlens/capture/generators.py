@@ -14,7 +14,10 @@ from pytest_torchlens.capture.fingerprint import fingerprint
 
 
 def state_before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RandomState | None:
-    """Return the state of the generator that a call of function `name` may draw from; None if it cannot draw."""
+    """Return the state of the generator that a call may draw from; None if it cannot draw.
+
+    `name` is that of PyTorch's function, whose arguments may tell; ``""`` for other code.
+    """
     certain = _dropout_draws(args, kwargs) if "dropout" in name else None
     if certain is False:
         return None

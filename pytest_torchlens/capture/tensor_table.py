@@ -21,6 +21,7 @@ from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.fingerprint import dense_digest
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
@@ -353,8 +354,7 @@ class TensorTable:
             return None
         if owner is None or type(owner) is not type(tensor):
             whole = last.shape == tensor.shape and last.stride == tensor.stride()
-            as_subclass = info_of(torch.Tensor.as_subclass), (read, type(tensor))
-            return as_subclass if whole and (owner is None or address_of(owner) == address_of(tensor)) else None
+            return _in_class_of(tensor, read) if whole and (owner is None or _begins_alike(owner, tensor)) else None
         offset = (address_of(tensor) - address_of(owner)) // tensor.itemsize + owner.storage_offset()
         return info_of(torch.as_strided), (read, tuple(tensor.shape), tensor.stride(), offset)
 
@@ -365,6 +365,25 @@ class TensorTable:
             return False
         return tensor.dtype == value.dtype and fingerprint(tensor) == value.fingerprint
 
+
+def _begins_alike(one: Tensor, other: Tensor) -> bool:
+    return address_of(one) == address_of(other)
+
+
+def _in_class_of(tensor: Tensor, read: Value | Aliased) -> View:
+    """Return the call that makes `tensor` from the tensor of another class over the same memory."""
+    if type(tensor) is Parameter:
+        return _AS_PARAMETER, (read, tensor.requires_grad)
+    return info_of(torch.Tensor.as_subclass), (read, type(tensor))
+
+
+def as_subclass(tensor: Tensor, requires_grad: bool) -> Parameter:
+    """Return a parameter over the memory of a tensor: gradients may be taken with respect to it."""
+    return Parameter(tensor, requires_grad)
+
+
+_AS_PARAMETER = FunctionInfo(as_subclass)
+_AS_PARAMETER.kind = Kind.LEAF
 
 Write = tuple[int, Value, Extent | None]
 """Number of the call, the value it wrote, and the bytes; None where the bytes are unknown."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
@@ -13,12 +12,15 @@ import torch
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
+from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.dispatch_watch import dispatch_depth
 from pytest_torchlens.capture.function_tracer import FunctionTracer
 from pytest_torchlens.capture.function_tracer import dispatch_enabled
 from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.generators import has_drawn
+from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
@@ -110,31 +112,54 @@ class Tracer(FunctionTracer):
 
         Its steps become a group.  It becomes one operation where the steps do not account for its outputs.
         """
-        outer, num_escapes = self._group, self._num_escapes
+        outer, num_escapes, first = self._group, self._num_escapes, len(self.calls)
         try:
-            with self.lock or _UNSHARED, self._own_work():
-                self._template((args, kwargs))  # registers the arguments before the steps can change them
+            with self.lock or _UNSHARED:
+                # registers the arguments before the steps can change them
+                self._unrecorded(self._template, (args, kwargs))
         except UntracedTensorError:
             return func(*args, **kwargs)
+        random = self._unrecorded(state_before, "", args, kwargs)
         self._group = Group(name, outer)
         try:
             result = func(*args, **kwargs)
         finally:
             self._group = outer
         outputs = tensors(result)
-        with self.lock or _UNSHARED, self._own_work():
-            if self._num_escapes != num_escapes or not all(map(self.table.accounts_for, outputs)):
-                read = self._template(args), self._template(kwargs)  # again: a step may have returned an argument
-                self._finish(self._new_call(custom_info(func, name), *read), outputs, ())
+        with self.lock or _UNSHARED:
+            escaped = self._num_escapes != num_escapes and not self._overwrote((args, kwargs), first)
+            if escaped or not self._unrecorded(self._account_for, outputs):
+                self._unrecorded(self._finish_custom, custom_info(func, name), args, kwargs, outputs, random)
         return result
 
-    @contextlib.contextmanager
-    def _own_work(self) -> Iterator[None]:
-        """Keep the operations that our own work runs out of the record."""
+    def _overwrote(self, arguments: Any, first: int) -> bool:
+        """Return whether a call since the one numbered `first` wrote to arguments, so that no replay can begin anew."""
+        slots = {value.slot for value in self.table.recorded_values(arguments)}
+        return any(slots.intersection(call.writes) for call in self.calls[first:])
+
+    def _account_for(self, outputs: tuple[torch.Tensor, ...]) -> bool:
+        return all(map(self.table.accounts_for, outputs))
+
+    def _finish_custom(
+        self,
+        info: FunctionInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        outputs: tuple[torch.Tensor, ...],
+        random: RandomState | None,
+    ) -> None:
+        """Record a custom function that has run as one operation; `random` is the state from before."""
+        # the arguments are read again: a step may have returned one
+        call = self._new_call(info, self._template(args), self._template(kwargs))
+        call.random = random if random is not None and has_drawn(random) else None
+        self._finish(call, outputs, ())
+
+    def _unrecorded(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of ours that runs operations, which are not the model's."""
         self.busy = True
         try:
             with mode_disabled(self), torch._C.DisableTorchFunction():
-                yield
+                return function(*args)
         finally:
             self.busy = False
 

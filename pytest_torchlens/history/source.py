@@ -53,9 +53,14 @@ def model_frames_of(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:
 
 
 def _without_our_frames(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:
+    return (frame for frame in all_frames_of(call_frames) if not frame[0].co_filename.startswith(_OUR_FOLDER))
+
+
+def all_frames_of(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:
+    """Return an iterator over code and instruction of each of `call_frames`, from the call outward."""
     codes = cast("tuple[CodeType, ...]", call_frames[::2])
     positions = cast("tuple[int, ...]", call_frames[1::2])
-    return (frame for frame in zip(codes, positions, strict=True) if not frame[0].co_filename.startswith(_OUR_FOLDER))
+    return zip(codes, positions, strict=True)
 
 
 def by_identity(call_frames: Frames) -> tuple[int, ...]:

@@ -170,7 +170,7 @@ def _quantized_variants(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     yield tensor.flatten().flip(0).view(tensor.shape)
     for bound in (float("-inf"), float("inf")):
         yield torch.quantize_per_tensor(
-            torch.full(tensor.shape, bound), tensor.q_scale(), tensor.q_zero_point(), tensor.dtype
+            torch.full(tensor.shape, bound, dtype=torch.float32), tensor.q_scale(), tensor.q_zero_point(), tensor.dtype
         )
 
 

@@ -156,7 +156,8 @@ def _independent_outputs(recording: Recording, where: Where, from_inputs: Reach)
         if value_of(read).shape.numel() and not from_inputs.has(read):
             number = value_of(read).call
             message = f"{f'output {path!r}' if path else 'the output'} depends on no input in the recorded graph"
-            yield _at(number, message, where) if number >= 0 else Unproven(message=message)
+            known = 0 <= number < len(recording.calls)  # a record that fails may lack the call
+            yield _at(number, message, where) if known else Unproven(message=message)
 
 
 def _constants_from_python(recording: Recording, where: Where, from_inputs: Reach) -> Iterator[Unproven]:

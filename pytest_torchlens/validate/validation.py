@@ -203,21 +203,22 @@ class _Run:
         """Return the history and the verdicts on `parts`.
 
         Completeness runs the model under a dispatch mode.  A few kernels take another path under it
-        (`torch.linalg.svdvals` computes the vectors too).  So if another part fails, all parts but completeness run
-        again without the mode.  If that passes and a second run under the mode fails again, the mode is to blame, and
-        the run without it counts.  In all other cases the first failure stays.
+        (`torch.linalg.svdvals` computes the vectors too; an LSTM under autocast computes in another dtype).  So if
+        another part fails or cannot settle what it saw, all parts but completeness run again without the mode.  If that
+        passes and a second run under the mode does not, the mode is to blame, and the run without it counts.  In all
+        other cases what the first run saw stays.
         """
         first = self._validate_once(parts)
         unwatched = tuple(part for part in parts if part != "completeness")
-        if self._single_use or len(unwatched) == len(parts) or _all_ok(first[1][:-1]):
+        if self._single_use or len(unwatched) == len(parts) or _all_settled(first[1][:-1]):
             return first
         self.restore()
         history, plain = self._validate_once(unwatched)
         former = {verdict.name: verdict for verdict in first[1]}
-        if not _all_ok(plain):
+        if not _all_settled(plain):
             return history, [*(_worse(former[verdict.name], verdict) for verdict in plain), first[1][-1]]
         self.restore()
-        if _all_ok(self._validate_once(parts)[1][:-1]):
+        if _all_settled(self._validate_once(parts)[1][:-1]):
             return first[0], [*map(_failed_once, first[1][:-1]), first[1][-1]]
         return history, [*(_with_former_failure(verdict, former[verdict.name]) for verdict in plain), first[1][-1]]
 
@@ -236,8 +237,8 @@ class _Run:
         return [dataclasses.replace(one, failures=tuple(map(seen.findings.explain, one.failures))) for one in verdicts]
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
-        recording = self._record("completeness" in parts, "recent" if self._observes(parts) else "none")
-        observed = self._digests(recording) if self._observes(parts) else None
+        keep: Keep = "recent" if self._observes(parts) else "none"
+        recording, observed = self._record("completeness" in parts, keep)
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         verdicts, doubted = _replay(recording, history, parts, returned)
@@ -279,10 +280,13 @@ class _Run:
             self.restore()
         return verdicts
 
-    def _record(self, watch: bool, keep: Keep) -> Recording:
-        """Record the model, under a dispatch mode if `watch`; without it where PyTorch raises under any mode."""
+    def _record(self, watch: bool, keep: Keep) -> tuple[Recording, RunDigests | None]:
+        """Record the model, under a dispatch mode if `watch`; without it where PyTorch raises under any mode.
+
+        Also return what the first recorded run left, which no second one replaces; None if the model runs only once.
+        """
         if self._single_use:
-            return self._record_with_tensors_before(watch, keep)
+            return self._record_with_tensors_before(watch, keep), None
         try:
             recording = self._record_once(watch, keep)
         except Exception as error:
@@ -291,7 +295,8 @@ class _Run:
             self.restore()
             recording = self._record_once(False, keep)
             recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
-        return self._record_again(recording, keep) if _reads_constants(recording) else recording
+        observed = self._digests(recording)
+        return self._record_again(recording, keep) if _reads_constants(recording) else recording, observed
 
     def _record_once(self, watch: bool, keep: Keep) -> Recording:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
@@ -311,17 +316,21 @@ class _Run:
     def _record_again(self, first: Recording, keep: Keep) -> Recording:
         """Record once more, and list all existing tensors first, to tell constants from tensors made during the pass.
 
-        `torch.Tensor([1.0])` calls no function that the recorder sees, but the dispatcher allocates its memory.
+        `torch.Tensor([1.0])` calls no function that the recorder sees, but the dispatcher allocates its memory.  If the
+        two runs differ, the first counts.
         """
         returned = self._returned
         self.restore()
         recording = self._record_with_tensors_before(first.num_dispatched is not None, keep)
         recording.why_unwatched = first.why_unwatched
         recording.silent_writes = [*dict.fromkeys(first.silent_writes + recording.silent_writes)]
-        if len(recording.calls) == len(first.calls):
+        if _values(recording) == _values(first):
             return recording
         self._returned = returned
-        self._single_use = self._not_repeating(f"{len(first.calls)} and {len(recording.calls)} operations ran {{}}")
+        if len(recording.sources) == len(first.sources):
+            unknown = set(map(id, recording.unknown_sources))
+            pairs = zip(first.sources, recording.sources, strict=True)
+            first.unknown_sources = [source for source, other in pairs if id(other) in unknown]
         return first
 
     def _record_with_tensors_before(self, watch: bool, keep: Keep) -> Recording:
@@ -414,11 +423,14 @@ def _replay(
 
 
 def _worse(former: PartVerdict, verdict: PartVerdict) -> PartVerdict:
-    return former if verdict.status.ok and not former.status.ok else verdict
+    return max(verdict, former, key=lambda one: _UNSETTLED.index(one.status) if one.status in _UNSETTLED else -1)
 
 
-def _all_ok(verdicts: list[PartVerdict]) -> bool:
-    return all(verdict.status.ok for verdict in verdicts)
+_UNSETTLED = (Status.UNPROVEN, Status.FAILED)
+
+
+def _all_settled(verdicts: list[PartVerdict]) -> bool:
+    return not any(verdict.status in _UNSETTLED for verdict in verdicts)
 
 
 def _failed_once(verdict: PartVerdict) -> PartVerdict:
@@ -429,7 +441,7 @@ def _failed_once(verdict: PartVerdict) -> PartVerdict:
 
 
 def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdict:
-    if former.status.ok or not verdict.status.ok:
+    if not former.failures or not verdict.status.ok:
         return verdict
     reason = f"while the dispatcher was watched: {former.failures[0].message}"
     return dataclasses.replace(verdict, reason=reason)
@@ -469,6 +481,11 @@ def _of_saving(verdict: PartVerdict) -> PartVerdict:
 
 def _reads_constants(recording: Recording) -> bool:
     return any(source.kind == "constant" for source in recording.sources)
+
+
+def _values(recording: Recording) -> list[str]:
+    """Return the fingerprints of all that the calls of a recording gave."""
+    return [value.fingerprint for call in recording.calls if not call.uninitialised for value in call.outputs]
 
 
 def _uninitialised_outputs(recording: Recording) -> set[str]:

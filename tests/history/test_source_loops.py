@@ -175,3 +175,15 @@ def test_what_is_added_to_an_element_is_part_of_the_loop():
     history = trace(Function(adds_to_elements), torch.ones(3, 2))
     (loop,) = history.loops
     assert "add" in [history[label].passes[0].layer_type for label in loop.layers]
+
+
+class TransformInALoop(OneLinear):
+    def forward(self, x):
+        for _ in range(2):
+            slopes = torch.func.jacrev(torch.sin)(x[0])  # several calls of PyTorch's own code from one place
+            x = self.fc(x) + slopes.sum(0)
+        return x
+
+
+def test_calls_of_library_code_from_one_place_are_not_counted_as_passes():
+    assert {passes for _, _, passes in loops_of(TransformInALoop())} == {2}

@@ -35,7 +35,7 @@ def steps(model, optimizer):
         optimizer.step()
         losses.append(loss.item())
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
-    return losses, gradients, model.state_dict(), torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002, S311
+    return losses, gradients, model.state_dict(), torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
 
 
 def train():

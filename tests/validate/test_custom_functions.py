@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.models import Function
+from tests.models import failures
 
 
 class ScalesTheGradient(torch.autograd.Function):
@@ -49,3 +52,80 @@ def test_new_with_a_shape_is():
     given = Function(lambda x: x.new(3, 2).fill_(1) + x + x.new_empty([3, 2]).zero_())
     replay = validate(given, (torch.ones(3, 2),)).verdict.part("replay")
     assert replay.exempt == {"uninitialised memory": 2}
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+
+class OfItsMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * x.mean().item()
+
+
+class SignByNumPy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy(np.sign(x.detach().numpy()))
+
+
+class NoisyAfterNumPy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        deviation = float(x.clone().numpy().std())
+        return torch.normal(x, deviation)
+
+
+class DropoutByNumPy(torch.autograd.Function):
+    """Draws although its second argument, which is no share of dropout, is 0."""
+
+    @staticmethod
+    def forward(ctx, x, least):
+        return torch.from_numpy((x + torch.rand_like(x).clamp(min=least)).numpy())
+
+
+class AddsInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.add_(1) if (x < 9).all() else x
+
+
+ARRAY = np.arange(6, dtype=np.float32).reshape(3, 2)
+MODELS = {
+    "an argument that is not contiguous": lambda x: OfItsMean.apply(x.t()),
+    "an unknown one that is not contiguous": lambda x: Doubled.apply(torch.from_numpy(ARRAY).t()) + x.t(),
+    "a result that is written to": lambda x: SignByNumPy.apply(x).copy_(x * 2),
+    "an alias of it that is": lambda x: SignByNumPy.apply(x).detach().copy_(x * 2),
+    "a write after a question": lambda x: AddsInPlace.apply(x * 1) * 2,
+    "random numbers": lambda x: NoisyAfterNumPy.apply(x * 1),
+    "random numbers in a function named dropout": lambda x: DropoutByNumPy.apply(x, 0),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("forward", MODELS.values(), ids=MODELS)
+def test_a_custom_function_that_leaves_torch_is_one_operation(forward, mode):
+    with mode():
+        verdict = validate(Function(forward), (torch.linspace(-1, 1.5, 6).view(3, 2),), seed=3).verdict
+    assert failures(verdict) == []
+
+
+class GivesTheParameter(torch.nn.Module):
+    """Returns a parameter out of a custom function, which autograd detaches in place where no gradient is followed."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(lambda x: self.weight, x, use_reentrant=True) * x
+
+
+def test_a_parameter_that_leaves_a_custom_function_is_no_missed_operation():
+    with torch.inference_mode():
+        verdict = validate(GivesTheParameter(), (torch.rand(2),)).verdict
+    assert failures(verdict) == []

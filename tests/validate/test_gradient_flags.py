@@ -46,3 +46,36 @@ def test_a_result_that_requires_gradients_by_the_record_alone_is_found():
     recording.calls[-1].outputs[0].requires_grad = True
     replay, *_ = check_recording(recording, ModelHistory(recording), ["replay"])
     assert [failure.operation for failure in replay.failures] == ["add_1_2"]
+
+
+def tuned(x, weight):
+    """Return `x` times a weight after one step of gradient descent."""
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad((x * weight).square().sum(), weight)
+    return x * (weight.detach() - 0.1 * gradient)
+
+
+WEIGHTS = {
+    "of a factory": lambda x: nn.Parameter(torch.full((3,), 0.5)),
+    "of an activation": lambda x: nn.Parameter(x.mean(0)),
+    "of one that requires gradients": lambda x: nn.Parameter((x.mean(0).requires_grad_() * 2).abs()),
+    "of a module": lambda x: nn.LayerNorm(3).weight,
+    "by a flag": lambda x: torch.full((3,), 0.5).requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_gradients_with_respect_to_a_parameter_made_in_forward_are_replayed(weight, mode):
+    with mode():
+        verdict = validate(Function(lambda x: tuned(x, weight(x))), (torch.randn(2, 3),)).verdict
+    assert failures(verdict) == []
+
+
+def test_a_parameter_that_requires_no_gradients_is_detached():
+    def forward(x):
+        return nn.Parameter(x * 2, requires_grad=False) * 3
+
+    found = validate(Function(forward), (torch.randn(2, 3, requires_grad=True),))
+    assert found, found.verdict
+    assert [call.outputs[0].requires_grad for call in found.history.recording.calls] == [True, False, False]

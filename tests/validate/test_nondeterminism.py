@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import traceback
 
 import pytest
 import torch
@@ -137,3 +138,18 @@ def test_a_verdict_that_does_not_apply_says_why():
         "unproven (observer: two plain runs in a row differ, for what the model changes could not be put back: "
         "attribute 'function.counter' (count))"
     )
+
+
+def scale_by_caller(x):
+    """Scale by another number while the dispatcher is watched, as kernels do that take another path then."""
+    names = {frame.name for frame in traceback.extract_stack()}
+    return x * (2.5 if "__torch_dispatch__" in names else 2.25)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["returned", "dropped"])  # the observer sees only what is returned
+def test_a_kernel_that_differs_under_the_watch_passes(place):
+    op = torch.library.custom_op(
+        f"lens_watched::scaled_{place}", scale_by_caller, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    verdict = validate(Function(lambda x: (op(x) + 1, x * 2)[place]), (X,)).verdict
+    assert verdict.status is Status.PASSED, verdict.words

@@ -80,7 +80,32 @@ def test_of_a_model_that_runs_other_operations_each_time_the_first_recording_is_
     assert len(found.history.recording.calls) == 1
     part = found.verdict.part("observer")
     assert part.status is Status.NOT_APPLICABLE
-    assert part.reason == "1 and 2 operations ran from one state: the model does not repeat itself"
+    assert part.reason == "two plain runs from one state differ: the model does not repeat itself"
+
+
+FIRST_CALLS: list[int] = []  # not held by the model either
+TABLE = torch.tensor([0.25, 0.5])
+OTHERS = {
+    "another number": lambda x, is_first: TABLE + x * (1.5 if is_first else 1.25),
+    "another function": lambda x, is_first: TABLE * (x.sin() if is_first else x.cos()),
+    "another count": lambda x, is_first: TABLE + (x * 2 + 1 if is_first else x * 2),
+    "a constant made": lambda x, is_first: torch.Tensor([1.0, 2.0]) + x * (1.5 if is_first else 1.25),
+    "no constant": lambda x, is_first: x * (1.5 if is_first else 1.25),
+}
+
+
+@pytest.mark.parametrize("function", OTHERS.values(), ids=OTHERS)
+def test_a_first_call_that_differs_is_a_failure(function):
+    """A constant has the model recorded twice: the second record must not replace what the first one shows."""
+    FIRST_CALLS.clear()
+
+    def forward(x):
+        FIRST_CALLS.append(1)
+        return function(x, len(FIRST_CALLS) == 1)
+
+    verdict = validate(Function(forward), (X,)).verdict
+    assert verdict.part("observer").status is Status.FAILED, verdict.words
+    assert verdict.part("observer").failures[0].message == "output differs between the recorded and the plain run"
 
 
 def generating(x):

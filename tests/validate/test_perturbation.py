@@ -210,3 +210,29 @@ def test_boxes_that_are_all_selected_matter(boxes):
     part = perturbed(lambda x: keep(boxes) + x.sum())
     assert part.failures == ()
     assert part.exempt.get("single element", 0) == (2 if boxes == 1 else 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_quantised_zeros_matter_under_each_default_dtype(dtype):
+    def forward(x):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            return torch.quantize_per_tensor(x * 0, 0.1, 10, torch.quint8).dequantize()
+        finally:
+            torch.set_default_dtype(before)
+
+    assert perturbed(forward).failures == ()
+
+
+def test_a_tensor_of_which_pytorch_refuses_views_is_perturbed_whole():
+    def forward(x):
+        y = torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127) * 1
+        y.data = x.detach().view(x.shape)
+        return y + 1
+
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    with torch.inference_mode():
+        verdict = validate(Function(forward), (x,)).verdict
+    assert verdict, verdict
+    assert verdict.part("perturbation").checked == 7

@@ -156,7 +156,7 @@ INPUTS = {
     "array": (fills, lambda: (X, np.zeros(2))),
     "generator": (lambda x, g: x + torch.rand(3, generator=g), lambda: (X, torch.Generator().manual_seed(1))),
     "NumPy generator": (lambda x, g: x * float(g.random()), lambda: (X, np.random.default_rng(1))),
-    "Python generator": (lambda x, g: x * g.random(), lambda: (X, random.Random(1))),  # noqa: S311
+    "Python generator": (lambda x, g: x * g.random(), lambda: (X, random.Random(1))),
 }
 
 

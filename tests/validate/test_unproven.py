@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.capture import record
 from pytest_torchlens.capture.origins import is_foreign
+from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
+from pytest_torchlens.validate import check_recording
 from pytest_torchlens.validate import validate
+from pytest_torchlens.validate import validation
 from tests.models import Function
 
 X = torch.rand(2, 3) + 1
@@ -220,3 +224,12 @@ def test_what_was_missed_comes_before_what_follows_from_it():
     assert failure.operation == "aten::set_"
     assert failure.cause == "Tensor.set_ gives a tensor other memory, which is not recorded"
     assert __file__ in failure.source_line
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_record_that_lacks_a_call_fails_and_does_not_raise(number):
+    recording = record(Function(lambda x: (x * 2, x.cos().sum())), (X,))
+    history = ModelHistory(recording)
+    del recording.calls[number]
+    verdict = validation.verdict_on(check_recording(recording, history), 0.0, history)
+    assert verdict.status is Status.FAILED

@@ -37,9 +37,10 @@ from pytest_torchlens.history.control_flow.syntax import parent_of
 from pytest_torchlens.history.control_flow.syntax import reads_around
 from pytest_torchlens.history.control_flow.syntax import within
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.history.source import all_frames_of
 from pytest_torchlens.history.source import by_identity
+from pytest_torchlens.history.source import is_model_code
 from pytest_torchlens.history.source import model_frames
-from pytest_torchlens.history.source import model_frames_of
 from pytest_torchlens.history.source import place_of
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import LoopRecord
@@ -341,8 +342,10 @@ class EnclosingLoops:
 
     def _find(self, module: ModuleCall | None, frames: Frames) -> Iterator[_EnclosingLoop]:
         chain: Frames = ()
-        for code, at in model_frames_of(frames):
-            chain = (*chain, code, at)
+        for code, at in all_frames_of(frames):
+            chain = (*chain, code, at)  # a library's code makes several calls from one place of the model's
+            if not is_model_code(code):
+                continue
             expression = node_at(code, at)
             parts = (expression, *ancestors(expression)) if expression is not None else ()
             for loop in loops_at(code, at):

@@ -71,13 +71,13 @@ MUTANTS = (
     ),
     Mutant(
         "validate/validation.py",
-        "return former if verdict.status.ok and not former.status.ok else verdict",
+        "return max(verdict, former, key=lambda one: _UNSETTLED.index(one.status) if one.status in _UNSETTLED else -1)",
         "return verdict",
     ),
     Mutant(
         "validate/validation.py",
-        "if _all_ok(self._validate_once(parts)[1][:-1]):",
-        "if not _all_ok(self._validate_once(parts)[1][:-1]):",
+        "if _all_settled(self._validate_once(parts)[1][:-1]):",
+        "if not _all_settled(self._validate_once(parts)[1][:-1]):",
     ),
     Mutant("validate/causes.py", "_NEIGHBOURS = 1", "_NEIGHBOURS = 2"),
     Mutant("validate/exemptions.py", '"multiplied by zero" if number == 0', '"multiplied by zero" if number != 0'),
