@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from pytest_torchlens.capture import record
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.models import Function
@@ -49,3 +51,15 @@ def test_new_with_a_shape_is():
     given = Function(lambda x: x.new(3, 2).fill_(1) + x + x.new_empty([3, 2]).zero_())
     replay = validate(given, (torch.ones(3, 2),)).verdict.part("replay")
     assert replay.exempt == {"uninitialised memory": 2}
+
+
+class SineInNumpy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy(np.sin(x.detach().numpy()))
+
+
+def test_saving_adds_no_operations_of_our_own_to_a_custom_function_over_an_array():
+    model = Function(lambda x: SineInNumpy.apply(x) + 1)
+    plain, saving = (record(model, (torch.ones(3),), keep=keep) for keep in ("none", "all"))
+    assert [call.info.name for call in saving.calls] == [call.info.name for call in plain.calls]
