@@ -283,7 +283,8 @@ class _Run:
     def _record(self, watch: bool, keep: Keep) -> tuple[Recording, RunDigests | None]:
         """Record the model, under a dispatch mode if `watch`; without it where PyTorch raises under any mode.
 
-        Also return what the first recorded run left, which no second one replaces; None if the model runs only once.
+        If it is to `keep` activations, for the observer, also return what the first recorded run left, which no second
+        one replaces.
         """
         if self._single_use:
             return self._record_with_tensors_before(watch, keep), None
@@ -295,7 +296,7 @@ class _Run:
             self.restore()
             recording = self._record_once(False, keep)
             recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
-        observed = self._digests(recording)
+        observed = self._digests(recording) if keep == "recent" else None
         return self._record_again(recording, keep) if _reads_constants(recording) else recording, observed
 
     def _record_once(self, watch: bool, keep: Keep) -> Recording:
@@ -427,6 +428,10 @@ def _worse(former: PartVerdict, verdict: PartVerdict) -> PartVerdict:
 
 
 _UNSETTLED = (Status.UNPROVEN, Status.FAILED)
+
+
+def _all_ok(verdicts: list[PartVerdict]) -> bool:
+    return all(verdict.status.ok for verdict in verdicts)
 
 
 def _all_settled(verdicts: list[PartVerdict]) -> bool:

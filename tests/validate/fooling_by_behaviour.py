@@ -33,7 +33,7 @@ MODULE_CALL = nn.Module.__call__
 THREAD_START = threading.Thread.start
 RECURSION_LIMIT = sys.getrecursionlimit()
 MARK = Path(tempfile.gettempdir()) / f"fooling-{os.getpid()}"
-PYTHON_NUMBERS = random.Random(3)  # noqa: S311 - models draw from it
+PYTHON_NUMBERS = random.Random(3)
 TORCH_NUMBERS = torch.Generator()
 POOL = ThreadPoolExecutor(1)
 GATE = threading.Event()
@@ -426,7 +426,7 @@ def by_an_address(x):
 
 @documented("numbers of Python's and NumPy's generators")
 def by_the_generator_of_python(x):
-    return x * random.random()  # noqa: S311 - as models do
+    return x * random.random()
 
 
 @documented("numbers of Python's and NumPy's generators")

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 
+from pytest_torchlens.capture import record
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.models import Function
@@ -129,3 +130,15 @@ def test_a_parameter_that_leaves_a_custom_function_is_no_missed_operation():
     with torch.inference_mode():
         verdict = validate(GivesTheParameter(), (torch.rand(2),)).verdict
     assert failures(verdict) == []
+
+
+class SineInNumpy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.from_numpy(np.sin(x.detach().numpy()))
+
+
+def test_saving_adds_no_operations_of_our_own_to_a_custom_function_over_an_array():
+    model = Function(lambda x: SineInNumpy.apply(x) + 1)
+    plain, saving = (record(model, (torch.ones(3),), keep=keep) for keep in ("none", "all"))
+    assert [call.info.name for call in saving.calls] == [call.info.name for call in plain.calls]
