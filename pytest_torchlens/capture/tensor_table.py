@@ -37,6 +37,7 @@ from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import address_of
+from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.capture.storage import overlap
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
@@ -290,7 +291,8 @@ class TensorTable:
         if owner is None:
             return self.add_source(tensor, "constant", "")
         whole = owner[0]()
-        if whole is not None and whole.requires_grad and not tensor.requires_grad:
+        detaches = type(tensor) is not Parameter  # which is made without following gradients
+        if detaches and whole is not None and whole.requires_grad and not tensor.requires_grad:
             detached = whole.detach()
             owner = self._view_entry((_DETACH, (self.read(whole),)), detached)
         view = self._as_view(tensor, owner[0], owner[1])
@@ -350,7 +352,7 @@ class TensorTable:
         """
         owner = ref()
         read = self.read(owner) if owner is not None else last if self._survives_in(tensor, last) else None
-        if read is None or last.dtype != tensor.dtype or last.stride is None:
+        if read is None or is_fake(tensor) or last.dtype != tensor.dtype or last.stride is None:
             return None
         if owner is None or type(owner) is not type(tensor):
             whole = last.shape == tensor.shape and last.stride == tensor.stride()

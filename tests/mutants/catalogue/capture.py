@@ -78,8 +78,8 @@ MUTANTS = (
     Mutant("capture/record.py", "read[id(tensor)] if id(tensor) in read else fingerprint", "fingerprint"),
     Mutant(
         "capture/tracer.py",
-        "with mode_disabled(self), torch._C.DisableTorchFunction():\n                yield",
-        "yield",
+        "with mode_disabled(self), torch._C.DisableTorchFunction():\n                return function(*args)",
+        "return function(*args)",
     ),
     Mutant("capture/record.py", "if id(tensor) not in registered.tensors:", "if True:"),
     Mutant("capture/dispatch_watch.py", "if not (busy or _harmless(func)):", "if not (busy or not _harmless(func)):"),

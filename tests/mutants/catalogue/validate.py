@@ -105,5 +105,5 @@ MUTANTS = (
     Mutant("validate/second_recording.py", "if first.threaded or other.threaded:", "if False:"),
     Mutant("validate/second_recording.py", "in computed - known", "in computed"),
     Mutant("validate/unproven.py", 'recording.output_kinds.get("") != "NoneType"', "True"),
-    Mutant("validate/validation.py", "keeps_results(recording, saving)", "False"),
+    Mutant("validate/validation.py", "*changed, *kept_results(recording, other)", "*changed"),
 )
