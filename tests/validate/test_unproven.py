@@ -233,3 +233,11 @@ def test_a_record_that_lacks_a_call_fails_and_does_not_raise(number):
     del recording.calls[number]
     verdict = validation.verdict_on(check_recording(recording, history), 0.0, history)
     assert verdict.status is Status.FAILED
+
+
+def test_a_constant_from_before_that_is_viewed_after_a_read_was_not_made_then():
+    def forward(x):
+        x.sum().item()
+        return x + TABLE.view(3)
+
+    assert verdict_on(forward).status is Status.PASSED
