@@ -271,8 +271,9 @@ class Autotrace:
         finally:
             if guarded is None:
                 self._skip_reasons[CALL_RAISED] += 1
-            if found is None or found.verdict is None or self._cut_short:  # the next alike call is recorded
+            if found is None or not found.verdict or self._cut_short:  # not proven: other tests record alike calls
                 self._known.pop(digest, None)
+            if found is None or found.verdict is None or self._cut_short:  # and this one too
                 self._digests.discard(digest)
         return guarded.result
 

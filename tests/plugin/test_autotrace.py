@@ -28,6 +28,20 @@ def write(pytester: pytest.Pytester):
     return lambda text: pytester.makepyfile(test_them=MODELS + text)
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=str)
+def test_a_call_like_one_that_failed_fails_too(pytester: pytest.Pytester, write, names):
+    write("".join(f"def test_{name}():\n    Hidden()(X)\n    Hidden()(X)\n\n" for name in names))
+    result = pytester.runpytest_inprocess("--lens-validate")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["4 outermost module calls in 2 tests: 2 failed, 2 like one before"])
+
+
+def test_a_call_like_one_that_is_unproven_is_unproven_too(pytester: pytest.Pytester, write):
+    write("".join(f"def test_{name}():\n    nn.Identity()(X)\n\n" for name in "ab"))
+    result = pytester.runpytest_inprocess("--lens-validate", "--lens-fail-on=unproven")
+    result.assert_outcomes(failed=2)
+
+
 def test_each_model_is_validated_once_and_tests_pass(pytester: pytest.Pytester, write):
     write(
         """
