@@ -23,6 +23,7 @@ from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.validate.noise import is_dense
+from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unproven import Reach
 from pytest_torchlens.validate.unproven import used_values
 
@@ -36,18 +37,29 @@ def nudged(inputs: Iterable[torch.Tensor]) -> Iterator[bool]:
 
     The tensors get other memory meanwhile: theirs may be read-only, and autograd would notice a write.
     """
-    former = []
+    former: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
-        for tensor in inputs:
-            if is_dense(tensor) and type(tensor) is torch.Tensor and tensor.dtype.is_floating_point and tensor.numel():
-                with contextlib.suppress(RuntimeError):  # inference tensors, and dtypes that can only be stored
-                    other = duplicate(tensor).mul_(_FACTOR)
-                    former.append((tensor, tensor.detach()))
-                    tensor.data = other
+        _nudge(inputs, former)
         yield bool(former)
     finally:
-        for tensor, memory in reversed(former):
-            tensor.data = memory
+        _put_back(former)
+
+
+@modes_disabled()
+def _nudge(inputs: Iterable[torch.Tensor], former: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Give inputs other memory, and add each with the one it had to `former`."""
+    for tensor in inputs:
+        if is_dense(tensor) and type(tensor) is torch.Tensor and tensor.dtype.is_floating_point and tensor.numel():
+            with contextlib.suppress(RuntimeError):  # inference tensors, and dtypes that can only be stored
+                other = duplicate(tensor).mul_(_FACTOR)
+                former.append((tensor, tensor.detach()))
+                tensor.data = other
+
+
+@modes_disabled()
+def _put_back(former: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for tensor, memory in reversed(former):
+        tensor.data = memory
 
 
 def changed_with_inputs(first: Recording, other: Recording) -> list[tuple[int, str]]:
@@ -77,11 +89,11 @@ def _numbers(first: Recording, other: Recording, used: set[int]) -> Iterator[tup
 
 
 def _changed_numbers(call: Call, again: Call) -> Iterator[tuple[Any, Any]]:
-    pairs = zip(_floats((call.args, call.kwargs)), _floats((again.args, again.kwargs)), strict=False)
+    pairs = zip(_fractions((call.args, call.kwargs)), _fractions((again.args, again.kwargs)), strict=False)
     return ((one, two) for one, two in pairs if one != two and (one == one or two == two))  # noqa: PLR0124 - two NaN agree
 
 
-def _floats(template: Any) -> Iterator[Any]:
+def _fractions(template: Any) -> Iterator[Any]:
     """Yield the numbers in recorded arguments that have a fraction; the bytes of an array."""
     if isinstance(template, float | complex | np.floating):
         yield template
@@ -89,7 +101,7 @@ def _floats(template: Any) -> Iterator[Any]:
         yield template.tobytes()
     elif isinstance(template, list | tuple | dict | slice):
         for _, item in children(template):
-            yield from _floats(item)
+            yield from _fractions(item)
 
 
 def _sources(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, str]]:

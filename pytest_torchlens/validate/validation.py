@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
 import threading
@@ -212,15 +211,27 @@ class _Run:
         unwatched = tuple(part for part in parts if part != "completeness")
         if self._single_use or len(unwatched) == len(parts) or _all_settled(first[1][:-1]):
             return first
-        self.restore()
-        history, plain = self._validate_once(unwatched)
+        again = self._validate_again(unwatched)
+        if again is None:
+            return first
+        history, plain = again
         former = {verdict.name: verdict for verdict in first[1]}
         if not _all_settled(plain):
             return history, [*(_worse(former[verdict.name], verdict) for verdict in plain), first[1][-1]]
-        self.restore()
-        if _all_settled(self._validate_once(parts)[1][:-1]):
+        third = self._validate_again(parts)
+        if third is None:
+            return first
+        if _all_settled(third[1][:-1]):
             return first[0], [*map(_failed_once, first[1][:-1]), first[1][-1]]
         return history, [*(_with_former_failure(verdict, former[verdict.name]) for verdict in plain), first[1][-1]]
+
+    def _validate_again(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]] | None:
+        """Return the history and verdicts of one more look; None if the model raises now, so that it shows nothing."""
+        self.restore()
+        try:
+            return self._validate_once(parts)
+        except Exception:  # noqa: BLE001 - whatever the model raises; what was seen before stays
+            return None
 
     def explain_by_threads(self, verdicts: list[PartVerdict]) -> list[PartVerdict]:
         """Return failed verdicts that name the thread, outside the recording, that made or wrote an argument."""
@@ -245,13 +256,15 @@ class _Run:
         if doubted and not self._single_use:
             verdicts = self._repeat_with_saved_values(parts, doubted, recording.silent_writes)
         if "invariants" in parts:
-            verdicts.append(check_invariants(history))
+            with modes_disabled():
+                verdicts.append(check_invariants(history))
         if observed is not None:  # runs the model, so it comes last
             verdicts.insert(0, self._observe(observed, recording))
         elif "observer" in parts:
             verdicts.insert(0, _not_applicable(self._single_use))
         if "completeness" in parts:
-            verdicts.append(check_completeness(recording, history))
+            with modes_disabled():
+                verdicts.append(check_completeness(recording, history))
         return history, verdicts
 
     def _observes(self, parts: tuple[str, ...]) -> bool:
@@ -309,7 +322,8 @@ class _Run:
         finally:
             for one in recordings:
                 self._state.note(one)
-        self._returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
+        with modes_disabled():
+            self._returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         if keep == "recent":
             _drop_activations(recording)
         return recording
@@ -356,14 +370,17 @@ class _Run:
         itself = compare(plain, self._plain_run(), uninitialised)
         if not itself.status.ok:
             return _not_applicable(self._not_repeating("two plain runs {} differ"))
-        saving, not_saving = (
-            compare(self._recorded_again(recording, keep), plain, uninitialised) for keep in ("recent", "none")
-        )
-        return _of_saving(verdict) if not_saving.status.ok and not saving.status.ok else verdict
+        saving, not_saving = (self._agrees_again(recording, keep, plain) for keep in ("recent", "none"))
+        return _of_saving(verdict) if not_saving and saving is False else verdict
 
-    def _recorded_again(self, former: Recording, keep: Keep) -> RunDigests:
+    def _agrees_again(self, former: Recording, keep: Keep, plain: RunDigests) -> bool | None:
+        """Return whether one more recorded run agrees with a plain one; None if the model raises now."""
         self.restore()
-        return self._digests(self._record_once(former.num_dispatched is not None, keep))
+        try:
+            recording = self._record_once(former.num_dispatched is not None, keep)
+        except Exception:  # noqa: BLE001 - whatever the model raises; what was seen before stays
+            return None
+        return compare(self._digests(recording), plain, _uninitialised_outputs(recording)).status.ok
 
     def _digests(self, recording: Recording) -> RunDigests:
         return RunDigests.of(self.model, self._inputs, recording.output)
@@ -373,10 +390,13 @@ class _Run:
         if self._single_use or not _may_leave_the_graph(recording):
             return
         self.restore()
-        with contextlib.suppress(Exception), nudged(self._inputs.values()) as differ:  # it may not accept these inputs
-            other = self._record_once(watch=False, keep="none")
-            changed = changed_with_inputs(recording, other) if differ else []
-            recording.detours = [*changed, *kept_results(recording, other)]
+        with nudged(self._inputs.values()) as differ:
+            try:
+                other = self._record_once(watch=False, keep="none")
+            except Exception:  # noqa: BLE001 - the model may not accept these inputs
+                return
+        changed = changed_with_inputs(recording, other) if differ else []
+        recording.detours = [*changed, *kept_results(recording, other)]
 
     def _not_repeating(self, how: str) -> str:
         """Return why two runs differ: the model does not repeat itself, or some state could not be restored."""
