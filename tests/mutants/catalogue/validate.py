@@ -76,8 +76,8 @@ MUTANTS = (
     ),
     Mutant(
         "validate/validation.py",
-        "if _all_settled(self._validate_once(parts)[1][:-1]):",
-        "if not _all_settled(self._validate_once(parts)[1][:-1]):",
+        "if _all_settled(third[1][:-1]):",
+        "if not _all_settled(third[1][:-1]):",
     ),
     Mutant("validate/causes.py", "_NEIGHBOURS = 1", "_NEIGHBOURS = 2"),
     Mutant("validate/exemptions.py", '"multiplied by zero" if number == 0', '"multiplied by zero" if number != 0'),
