@@ -60,7 +60,7 @@ from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import TensorTable
 from pytest_torchlens.capture.tensor_table import UntracedTensorError
 from pytest_torchlens.capture.tensor_table import View
-from pytest_torchlens.capture.tensor_table import torch_function_subclass_disabled
+from pytest_torchlens.capture.tensor_table import torch_function_disabled
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
@@ -173,10 +173,11 @@ class FunctionTracer(TorchFunctionMode):
         """
         start = len(self.calls)
         names = (*self.function_modes, *(type(mode).__name__ for mode in current_modes() if mode is not self.watch))
-        with dispatch_modes_removed() as modes:
+        enabled = torch._C._is_torch_function_enabled()
+        with dispatch_modes_removed() as modes, torch._C.DisableTorchFunction():
             circumstances = Circumstances(names, self._argument_digests(args, kwargs))
             under = copy.copy(info)
-            under.func = functools.partial(call_under, modes, info.func)
+            under.func = functools.partial(_call_under, enabled, modes, info.func)
             try:
                 return handle(under, args, kwargs)
             finally:
@@ -238,7 +239,7 @@ class FunctionTracer(TorchFunctionMode):
         number = len(self.calls)
         self.calls.append(call)
         add_output = self._add_output
-        with torch_function_subclass_disabled():
+        with torch_function_disabled():
             if call.info.moves:
                 self.table.follow_move(outputs[0])
             call.outputs = tuple([add_output(tensor, number, place) for place, tensor in enumerate(outputs)])
@@ -320,6 +321,15 @@ def function_modes() -> tuple[str, ...]:
 
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._disabled_torch_function_impl)
+
+
+def _call_under(enabled: bool, modes: list[Any], func: Function, *args: Any, **kwargs: Any) -> Any:
+    """Call a function as the model did: under dispatch modes, and whether or not subclasses of tensors were `enabled`."""
+    with (
+        torch._C._EnableTorchFunction(),
+        contextlib.nullcontext() if enabled else torch._C.DisableTorchFunctionSubclass(),
+    ):
+        return call_under(modes, func, *args, **kwargs)
 
 
 def overrides(kind: type) -> bool:

@@ -149,7 +149,7 @@ class OnePass:
         """Fingerprints of parameters and buffers before the pass, by id, if asked for."""
         self.tracer.function_modes = function_modes()
         self.tracer.suspects = keep if isinstance(keep, frozenset) else frozenset()
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
             inputs = _inputs(registered, args, kwargs)
             for path, tensor in inputs:
                 self.tracer.table.add_source(tensor, "input", path)
@@ -163,7 +163,7 @@ class OnePass:
         self.tracer.num_own_modes = int(watch)
         self.tracer.table.parameters_too = parameters
         if parameters:
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch._C.DisableTorchFunction():
                 self._digests = self._members.digests()
 
     @contextlib.contextmanager
@@ -186,8 +186,8 @@ class OnePass:
         if recording.stream is not None:
             recording.stream.close()
         recording.output_kinds = kinds(output)
-        recording.outputs = [(path, self.tracer.table.read(tensor)) for path, tensor in walk(output)]
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
+            recording.outputs = [(path, self.tracer.table.read(tensor)) for path, tensor in walk(output)]
             _check_sources(recording)
             recording.silent_writes += self._changed_before_read()
         recording.slots = self.tracer.table.slots

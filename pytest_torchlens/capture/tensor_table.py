@@ -58,8 +58,8 @@ View = tuple[FunctionInfo, tuple[Any, ...]]
 """A function and arguments that make a tensor from another one over the same memory."""
 
 
-# our own operations on a tensor must not call the ``__torch_function__`` of its class
-torch_function_subclass_disabled = torch._C.DisableTorchFunctionSubclass
+# our own operations on a tensor must not call the ``__torch_function__`` of its class, or of a mode
+torch_function_disabled = torch._C.DisableTorchFunction
 
 
 class UntracedTensorError(Exception):
@@ -149,11 +149,11 @@ class TensorTable:
     def read(self, tensor: Tensor) -> Value | Aliased:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
         if self._arrays:
-            with torch_function_subclass_disabled():
+            with torch_function_disabled():
                 self._arrays.check(storage_key(tensor))
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
-            with torch_function_subclass_disabled():
+            with torch_function_disabled():
                 entry = self._register(tensor)
         if self._writes:
             log = self._writes.get(entry[2])
@@ -206,7 +206,7 @@ class TensorTable:
 
     def expose(self, tensor: Tensor, array: object = None) -> None:
         """Watch an array over a tensor's memory: a write through it calls no torch function."""
-        with torch_function_subclass_disabled():
+        with torch_function_disabled():
             if (key := storage_key(tensor)) and not is_copy(array):
                 self._retention.before_write(key)
                 self._arrays.add(tensor, key, array)
@@ -217,7 +217,7 @@ class TensorTable:
     def check_for_change(self, tensor: Tensor, origin: str) -> None:
         """If a known tensor changed though no recorded call wrote to it, record the write."""
         if not self.accounts_for(tensor):
-            with torch_function_subclass_disabled():
+            with torch_function_disabled():
                 self._record_change(tensor, origin)
 
     def accounts_for(self, tensor: Tensor) -> bool:
@@ -225,7 +225,7 @@ class TensorTable:
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
             return False
-        with torch_function_subclass_disabled():
+        with torch_function_disabled():
             return self.read(tensor) is not entry[1] or entry[1].fingerprint in ("", fingerprint(tensor))
 
     def _record_change(self, tensor: Tensor, origin: str) -> None:
@@ -236,7 +236,7 @@ class TensorTable:
 
     def close(self) -> None:
         """Record the writes through arrays since the last reads."""
-        with torch_function_subclass_disabled():
+        with torch_function_disabled():
             self._arrays.check_all()
 
     def _new_slot(self) -> int:
@@ -244,7 +244,7 @@ class TensorTable:
         return self.slots - 1
 
     def _with_writes(self, tensor: Tensor, entry: Entry, log: WriteLog) -> Value | Aliased:
-        with torch_function_subclass_disabled():
+        with torch_function_disabled():
             return log.read(entry[1], entry[3], Extent.of(tensor))
 
     def narrow_read(self, call: Call, output: Tensor) -> None:
@@ -274,7 +274,7 @@ class TensorTable:
         if "out" in kwargs:
             written += tensors(kwargs["out"])
         written = tuple([target for target in written if not is_lazy(target)])
-        with torch_function_subclass_disabled():
+        with torch_function_disabled():
             for target in written:
                 self._retention.before_write(storage_key(target))
         return written
