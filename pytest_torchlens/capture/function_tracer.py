@@ -324,11 +324,9 @@ _NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._
 
 
 def _call_under(enabled: bool, modes: list[Any], func: Function, *args: Any, **kwargs: Any) -> Any:
-    """Call a function as the model did: under dispatch modes, and whether or not subclasses of tensors were `enabled`."""
-    with (
-        torch._C._EnableTorchFunction(),
-        contextlib.nullcontext() if enabled else torch._C.DisableTorchFunctionSubclass(),
-    ):
+    """Call a function as the model did: under dispatch modes, and with subclasses of tensors `enabled` or not."""
+    subclasses = contextlib.nullcontext() if enabled else torch._C.DisableTorchFunctionSubclass()
+    with torch._C._EnableTorchFunction(), subclasses:
         return call_under(modes, func, *args, **kwargs)
 
 
