@@ -233,6 +233,8 @@ _SHAPE_OF_SECOND = frozenset(
 def _shape_only(trial: Trial, place: int) -> bool:
     """By its documentation, the function reads only shape and dtype of the argument."""
     argument, info = trial.edges[place][0], trial.call.info
+    if info.layer_type == "deform_conv2d" and argument == "3":
+        return trial.call.args[-1] is False  # torchvision passes a tensor in place of the mask, and `use_mask`
     if not is_of_torch(info.func):
         return False
     if argument in ("1", "other"):

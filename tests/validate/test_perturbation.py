@@ -236,3 +236,12 @@ def test_a_tensor_of_which_pytorch_refuses_views_is_perturbed_whole():
         verdict = validate(Function(forward), (x,)).verdict
     assert verdict, verdict
     assert verdict.part("perturbation").checked == 7
+
+
+@pytest.mark.parametrize("mask", [None, torch.rand(1, 9, 5, 5) + 0.5], ids=["no mask", "mask"])
+def test_a_deformable_convolution_reads_its_mask_if_there_is_one(mask):
+    ops = pytest.importorskip("torchvision.ops")
+    inputs = (torch.rand(1, 3, 5, 5), torch.rand(1, 18, 5, 5), *(() if mask is None else (mask,)))
+    verdict = validate(ops.DeformConv2d(3, 4, 3, padding=1), inputs).verdict
+    assert verdict, verdict.words
+    assert verdict.part("perturbation").exempt == ({"shape only": 1} if mask is None else {})
