@@ -421,7 +421,7 @@ def failure_of(test: TracedTest, fail_on: Conditions) -> str:
     lines = [f"{BEGINNING}{model}: validation {verdict.words}" for model, verdict in calls if verdict is not None]
     if fail_on.has("unvalidated"):
         lines += [f"{BEGINNING}{many(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()]
-    return "\n".join(lines)
+    return "\n".join(dict.fromkeys(lines))
 
 
 def report_section(test: TracedTest, failures: Iterable[str] | None = None) -> str:

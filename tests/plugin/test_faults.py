@@ -86,6 +86,48 @@ def test_different_faults_are_told_apart(run, call):
     assert not having(lines, "same fault")
 
 
+BEHIND_OUR_BACK = """
+import ctypes
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(4))
+    def forward(self, x):
+        y = x + self.n
+        ctypes.memset(self.n.data_ptr(), 1, 4)
+        return y{end}
+
+def test_it():
+    print("printed{end}")
+    Net()(torch.ones(4))
+"""
+UNSEEN_OPERATION = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return [x{end}]
+
+def test_it():
+    print("printed{end}")
+    Net()("a")
+"""
+
+
+@pytest.mark.parametrize("processes", [(), ("-n2",)], ids=["one process", "two workers"])
+@pytest.mark.parametrize("text", [BEHIND_OUR_BACK, UNSEEN_OPERATION], ids=["failed", "unproven"])
+@pytest.mark.filterwarnings("ignore")
+def test_different_models_of_one_name_are_told_apart(pytester: pytest.Pytester, text, processes):
+    pytester.makepyfile(test_a=text.format(end=""), test_b=text.format(end=" * 2"))
+    result = pytester.runpytest_inprocess("--lens-validate", "--lens-fail-on=unproven", "-p", "no:randomly", *processes)
+    result.assert_outcomes(failed=2)
+    assert len(having(result.outlines, "___ test_it ___")) == 2
+    assert len(having(result.outlines, "printed")) == 2
+    assert not having(result.outlines, "the same")
+
+
 def test_different_causes_are_told_apart(run):
     modes = """
 from torch.utils._python_dispatch import TorchDispatchMode
