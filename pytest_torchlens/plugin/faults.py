@@ -185,6 +185,9 @@ def _with_sections(report: pytest.TestReport, sections: list[tuple[str, str]]) -
 
 @contextlib.contextmanager
 def _hidden(report: pytest.TestReport) -> Iterator[None]:
+    if hasattr(report, _HIDDEN):  # by pytest itself: with --pdb it was shown already
+        yield
+        return
     setattr(report, _HIDDEN, True)
     try:
         yield

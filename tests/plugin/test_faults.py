@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 
 import pytest_torchlens.plugin.autotrace
 import pytest_torchlens.run.module_calls  # noqa: F401 - loaded once for all inner pytests
+from pytest_torchlens.plugin.faults import told_once
+from pytest_torchlens.records import TracedTest
+from pytest_torchlens.records import to_json
 
 MODELS = """
 import pytest
@@ -208,6 +212,20 @@ def test_what_else_fails_tests_is_told_once(run):
     assert having(lines, "the same in 1 other test: test_them.py::test_b")
     assert having(lines, "the same in 1 other test: test_them.py::test_d")
     assert len(having(lines, "FAILED test_them.py::test_")) == 4
+
+
+@pytest.mark.parametrize("hidden", [{}, {"_pdbshown": True}], ids=["shown", "hidden by pytest"])
+def test_what_pytest_hides_stays_hidden(hidden):
+    text = to_json(TracedTest(calls=1))
+    first, other = (
+        SimpleNamespace(nodeid=name, when="call", longrepr="lens: alike", sections=[], lens_traced_test=text, **hidden)
+        for name in ("test_a", "test_b")
+    )
+    before = dict(vars(other))
+    with told_once({"failed": [first, other]}, lambda *_: "", lambda _: ""):
+        assert vars(other)["_pdbshown"]
+        assert first.sections == [("lens", "the same in 1 other test: test_b")]
+    assert vars(other) == before
 
 
 def test_few_names_stand_for_many_tests(run):
