@@ -76,6 +76,15 @@ def test_without_left_out_calls_the_page_says_nothing_of_them(pytester: pytest.P
     assert "not validated" not in (pytester.path / "out" / "index.html").read_text(encoding="utf-8")
 
 
+def test_a_report_in_one_file_names_them_too(pytester: pytest.Pytester):
+    pytester.makepyfile(test_them=TESTS)
+    result = pytester.runpytest_inprocess("--lens-validate", "--lens-json=run.json", "-k", "no_time")
+    result.assert_outcomes(passed=1, deselected=15)
+    result.stdout.no_fnmatch_line("*= lens =*")
+    (left_out,) = json.loads((pytester.path / "run.json").read_text(encoding="utf-8"))["left_out"]
+    assert (left_out["reason"], left_out["tests"]) == (NO_TIME, {"test_them.py::test_no_time": 1})
+
+
 def test_without_a_report_none_is_written(pytester: pytest.Pytester):
     pytester.makepyfile(test_them=TESTS)
     result = pytester.runpytest_inprocess("--lens-validate")
