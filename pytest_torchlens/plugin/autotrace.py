@@ -217,6 +217,7 @@ class AutotracePlugin:
             called_models: Any = self._config.pluginmanager.get_plugin("lens-called-models")
             for name, history, verdict in self._autotrace.histories:
                 called_models.add(item, name, history, verdict)
+                called_models.attach(item, report)  # its own hook has run before
             self._autotrace.forget()
         changed: pytest.TestReport = report
         return changed
