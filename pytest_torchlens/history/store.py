@@ -264,12 +264,7 @@ def _read_content(folder: Path) -> dict[str, Any]:
     except TensorFileError as error:
         raise HistoryFileError(str(error)) from None
     except OSError as error:
-        is_streamed = folder.is_dir() and any(folder.glob("activations-*.safetensors"))
-        hint = (
-            "; it has activations that were streamed to it: history.save(another folder) writes the whole history"
-            * is_streamed
-        )
-        why = f"{_FILE} cannot be read ({error.strerror}){hint}"
+        why = f"{_FILE} cannot be read ({error.strerror}){_hint(folder, error)}"
         raise HistoryFileError(f"{folder} is not a saved history: {why}") from None
     except (ValueError, RecursionError) as error:
         raise HistoryFileError(f"{file} is damaged: {str(error) or type(error).__name__}") from None
@@ -279,6 +274,15 @@ def _read_content(folder: Path) -> dict[str, Any]:
     if version != VERSION:
         raise HistoryFileError(f"{file}: expected version {VERSION}, got {version!r}: {_advice(version)}")
     return content
+
+
+def _hint(folder: Path, error: OSError) -> str:
+    """Return why a folder with activations may have no ``history.json``; ``""`` if it has none of them, or has it."""
+    if not isinstance(error, FileNotFoundError) or not any(folder.glob("activations-*.safetensors")):
+        return ""
+    if (folder / _UNFINISHED).exists():
+        return "; saving it was not finished: save it again"
+    return "; it has only activations: if they were streamed to it, history.save(another folder) writes the whole history"
 
 
 def _advice(version: object) -> str:
