@@ -26,7 +26,6 @@ from pytest_torchlens.capture.tensor_files import TensorFileError
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.capture.tensor_files import check_plain_file
-from pytest_torchlens.capture.tensor_files import why_no_path
 from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.source import StackFrame
@@ -37,6 +36,7 @@ from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import remove
 from pytest_torchlens.records.files import touch
+from pytest_torchlens.records.files import why_no_path
 from pytest_torchlens.records.files import writing
 
 if TYPE_CHECKING:
@@ -282,7 +282,9 @@ def _hint(folder: Path, error: OSError) -> str:
         return ""
     if (folder / _UNFINISHED).exists():
         return "; saving it was not finished: save it again"
-    return "; it has only activations: if they were streamed to it, history.save(another folder) writes the whole history"
+    return (
+        "; it has only activations: if they were streamed to it, history.save(another folder) writes the whole history"
+    )
 
 
 def _advice(version: object) -> str:

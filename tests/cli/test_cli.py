@@ -168,7 +168,11 @@ class Broken(io.StringIO):
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (OSError(errno.ENOSPC, "No space left"), 2, "pytest-lens: error: standard output cannot be written: No space left"),
+        (
+            OSError(errno.ENOSPC, "No space left"),
+            2,
+            "pytest-lens: error: standard output cannot be written: No space left",
+        ),
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), 1, ""),
     ],
 )
@@ -184,3 +188,30 @@ def test_another_error_is_not_one_of_the_output(monkeypatch, capsys, error):
     monkeypatch.setattr("pytest_torchlens.cli.report_command.run", lambda _: (_ for _ in ()).throw(error))
     assert main(["report", "out"]) == 2
     assert capsys.readouterr().err == "pytest-lens: error: a device is gone\n"
+
+
+NULL = "a\0b"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", NULL],
+        ["report", "x", f"--out={NULL}"],
+        ["merge", NULL, "--out=o"],
+        ["merge", "x", f"--out={NULL}"],
+        ["show", f"{NULL}.json"],
+        ["show", "m", f"--root={NULL}"],
+        ["accept", "m", f"--dir={NULL}"],
+        ["matrix", NULL, NULL],
+        ["matrix", "x", "y", f"--md={NULL}"],
+        ["zoo", "list", f"{NULL}.yaml"],
+        ["zoo", "probe", "torchvision", "alexnet", f"--out={NULL}"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_null_character_in_a_path_is_an_error_in_words(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("pytest-lens: error: ")
+    assert not list(tmp_path.iterdir())
