@@ -18,10 +18,10 @@ from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
-from pytest_torchlens.capture.tensor_files import why_no_path
 from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import version_of
+from pytest_torchlens.records.files import why_no_path
 
 
 class SavingError(RuntimeError):

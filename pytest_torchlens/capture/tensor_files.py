@@ -51,17 +51,6 @@ def why_not_storable(tensor: torch.Tensor) -> str:
     return "" if tensor.dtype in _DTYPES or tensor.is_complex() else str(tensor.dtype)
 
 
-def why_no_path(path: Path | str) -> str:
-    """Return why a text is not a valid path; ``""`` if it is."""
-    if "\0" in str(path):
-        return "it has a null character"
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError as error:
-        return f"{error.object[error.start : error.end]!r} is not a valid character"
-    return ""
-
-
 class TensorWriter:
     """Writes tensors into files of about 64 MiB each; no more than that stays in memory.
 

@@ -9,9 +9,12 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from typing import TextIO
+from typing import cast
 
 from pytest_torchlens.cli import baseline_commands
 from pytest_torchlens.cli import matrix_command
@@ -35,22 +38,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add(commands)
     options = parser.parse_args(arguments)
     try:
-        status = int(options.run_command(options))
-        print(end="", flush=True)
+        with contextlib.redirect_stdout(cast("TextIO", _Output(sys.stdout))):
+            status = int(options.run_command(options))
+            print(end="", flush=True)
+    except OutputError as error:
+        _discard_output()
+        return INCOMPLETE if error.is_closed_pipe else _report(error)
     except (CommandError, OSError) as error:
         return _report(error)
     return status
 
 
-def _report(error: CommandError | OSError) -> int:
-    """Print an error of a command, or of standard output, which may be a full disk or a pipe that ``head`` closed."""
-    if isinstance(error, OSError) and error.filename is None:
-        _discard_output()
-        if isinstance(error, BrokenPipeError):
-            return INCOMPLETE
-        error = unwritable(Path("standard output"), error)
+def _report(error: Exception) -> int:
     print(f"pytest-lens: error: {error}", file=sys.stderr)
     return USAGE_ERROR
+
+
+class OutputError(Exception):
+    """Standard output cannot be written: a full disk, or a pipe that ``head`` closed."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(unwritable(Path("standard output"), error)))
+        self.is_closed_pipe = isinstance(error, BrokenPipeError)
+
+
+class _Output:
+    """Standard output, whose errors are told from those of a command's files."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with _output_errors():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with _output_errors():
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def _output_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(error) from None
 
 
 def _discard_output() -> None:

@@ -26,7 +26,6 @@ from pytest_torchlens.capture.tensor_files import TensorFileError
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.capture.tensor_files import check_plain_file
-from pytest_torchlens.capture.tensor_files import why_no_path
 from pytest_torchlens.capture.tensor_files import why_not_storable
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.source import StackFrame
@@ -37,6 +36,7 @@ from pytest_torchlens.records import to_json
 from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import remove
 from pytest_torchlens.records.files import touch
+from pytest_torchlens.records.files import why_no_path
 from pytest_torchlens.records.files import writing
 
 if TYPE_CHECKING:
@@ -264,12 +264,7 @@ def _read_content(folder: Path) -> dict[str, Any]:
     except TensorFileError as error:
         raise HistoryFileError(str(error)) from None
     except OSError as error:
-        is_streamed = folder.is_dir() and any(folder.glob("activations-*.safetensors"))
-        hint = (
-            "; it has activations that were streamed to it: history.save(another folder) writes the whole history"
-            * is_streamed
-        )
-        why = f"{_FILE} cannot be read ({error.strerror}){hint}"
+        why = f"{_FILE} cannot be read ({error.strerror}){_hint(folder, error)}"
         raise HistoryFileError(f"{folder} is not a saved history: {why}") from None
     except (ValueError, RecursionError) as error:
         raise HistoryFileError(f"{file} is damaged: {str(error) or type(error).__name__}") from None
@@ -279,6 +274,17 @@ def _read_content(folder: Path) -> dict[str, Any]:
     if version != VERSION:
         raise HistoryFileError(f"{file}: expected version {VERSION}, got {version!r}: {_advice(version)}")
     return content
+
+
+def _hint(folder: Path, error: OSError) -> str:
+    """Return why a folder with activations may have no ``history.json``; ``""`` if it has none of them, or has it."""
+    if not isinstance(error, FileNotFoundError) or not any(folder.glob("activations-*.safetensors")):
+        return ""
+    if (folder / _UNFINISHED).exists():
+        return "; saving it was not finished: save it again"
+    return (
+        "; it has only activations: if they were streamed to it, history.save(another folder) writes the whole history"
+    )
 
 
 def _advice(version: object) -> str:

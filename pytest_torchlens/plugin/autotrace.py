@@ -217,6 +217,7 @@ class AutotracePlugin:
             called_models: Any = self._config.pluginmanager.get_plugin("lens-called-models")
             for name, history, verdict in self._autotrace.histories:
                 called_models.add(item, name, history, verdict)
+                called_models.attach(item, report)  # its own hook has run before
             self._autotrace.forget()
         changed: pytest.TestReport = report
         return changed
@@ -421,7 +422,7 @@ def failure_of(test: TracedTest, fail_on: Conditions) -> str:
     lines = [f"{BEGINNING}{model}: validation {verdict.words}" for model, verdict in calls if verdict is not None]
     if fail_on.has("unvalidated"):
         lines += [f"{BEGINNING}{many(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()]
-    return "\n".join(lines)
+    return "\n".join(dict.fromkeys(lines))
 
 
 def report_section(test: TracedTest, failures: Iterable[str] | None = None) -> str:

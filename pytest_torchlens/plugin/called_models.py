@@ -85,10 +85,13 @@ class CalledModels:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the keys of the models' reports to the test's report."""
-        report: Any = yield
-        report.lens_pages = item.stash.get(_PAGES_KEY, [])
-        changed: pytest.TestReport = report
-        return changed
+        report = yield
+        self.attach(item, report)
+        return report
+
+    def attach(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Add the keys of the reports of a test's models to its report, which brings them to the controller."""
+        report.lens_pages = [*item.stash.get(_PAGES_KEY, ())]  # type: ignore[attr-defined] # xdist sends it
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Store the keys, with the test's node id."""

@@ -1,7 +1,8 @@
 """Groups failed calls of tests by their fault, so that each fault is told once, however many tests it fails.
 
-A fault is a class of model with the parts that fail, the lines where they do, and the causes.  Only what pytest prints
-is grouped: each test keeps its own outcome and, in JUnit XML, its own text.
+A fault is a class of model with the parts that fail, the lines where they do, and the causes; a failure without any
+line is a fault of its own.  Only what pytest prints is grouped: each test keeps its own outcome and, in JUnit XML, its
+own text.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-Fault: TypeAlias = "tuple[str, tuple[tuple[str, str, str], ...]]"
+Fault: TypeAlias = "tuple[str, tuple[tuple[str, str, str], ...] | int]"
 SECTION = "lens"
 BEGINNING = "lens: "
 """Begins each line of the text of a test that fails by its calls alone."""
@@ -110,7 +111,8 @@ def _names(places: list[str]) -> str:
 
 
 def _fault_of(call: TracedCall) -> Fault:
-    return call.model, () if call.verdict is None else call.verdict.fault
+    """Return what calls with the same fault have in common; a call whose fault has no line is like no other."""
+    return call.model, (call.verdict.fault if call.verdict is not None else ()) or id(call)
 
 
 @contextlib.contextmanager
@@ -157,9 +159,15 @@ def _by_text(reports: Iterable[tuple[Any, str, TracedTest]]) -> Iterable[list[tu
     found: dict[str, list[tuple[Any, str]]] = {}
     for report, place, test in reports:
         is_ours = isinstance(report.longrepr, str) and report.longrepr.startswith(BEGINNING)
-        if is_ours and not any(map(has_failed, test.results)):
+        if is_ours and not any(map(has_failed, test.results)) and all(map(_has_line, test.results)):
             found.setdefault(report.longrepr, []).append((report, place))
     return found.values()
+
+
+def _has_line(call: TracedCall) -> bool:
+    """Whether the text about a call names a line, or nothing of it is unproven."""
+    unproven = call.verdict.unproven if call.verdict is not None else ()
+    return not unproven or any(one.source_line for one in unproven)
 
 
 def _with_section(report: pytest.TestReport, text: str) -> contextlib.AbstractContextManager[None]:
@@ -177,6 +185,9 @@ def _with_sections(report: pytest.TestReport, sections: list[tuple[str, str]]) -
 
 @contextlib.contextmanager
 def _hidden(report: pytest.TestReport) -> Iterator[None]:
+    if hasattr(report, _HIDDEN):  # by pytest itself: with --pdb it was shown already
+        yield
+        return
     setattr(report, _HIDDEN, True)
     try:
         yield

@@ -240,9 +240,10 @@ class LensSession:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _left_out(self) -> tuple[LeftOutCalls, ...]:
-        """Return the calls in tests that were not validated; none without a report, whose summary counts them."""
+        """Return the calls in tests that were not validated; none if no file is to have them."""
         summary: Any = self.config.pluginmanager.get_plugin("lens-autotrace-summary")
-        return left_out_calls(summary.left_out()) if summary is not None and self.options.report else ()
+        wanted = self.options.report or self.options.ci.json
+        return left_out_calls(summary.left_out()) if summary is not None and wanted else ()
 
     def _find_unused_baselines(self, session: pytest.Session) -> None:
         if self.options.baseline is not None and self.options.against is None:
@@ -297,7 +298,7 @@ class LensSession:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table of models, errors, and the report's path."""
-        if self._report is None:
+        if self._report is None or not (self._report.models or self.options.report or self._errors):
             return
         from pytest_torchlens.report import terminal_table
         from pytest_torchlens.report import verbose_text

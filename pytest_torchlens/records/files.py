@@ -74,6 +74,8 @@ _FIXES: Final = {
 def writing(path: Path, done: str = "written") -> Iterator[None]:
     """Turn any `OSError` of a block that writes `path` into an `UnwritableError` that names it.
 
+    A text that cannot be a path is such an error, too; the block then does not run.
+
     Parameters
     ----------
     path
@@ -82,11 +84,24 @@ def writing(path: Path, done: str = "written") -> Iterator[None]:
         What cannot be done to it: ``"written"``, ``"removed"``.
     """
     try:
+        if why := why_no_path(path):
+            raise OSError(errno.EINVAL, why)
         yield
     except UnwritableError:
         raise
     except OSError as error:
         raise unwritable(path, error, done) from None
+
+
+def why_no_path(path: Path | str) -> str:
+    """Return why a text is not a valid path; ``""`` if it is."""
+    if "\0" in str(path):
+        return "it has a null character"
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        return f"{error.object[error.start : error.end]!r} is not a valid character"
+    return ""
 
 
 def unwritable(path: Path, error: OSError, done: str = "written") -> UnwritableError:
@@ -154,9 +169,9 @@ def replacing(path: Path, *, make_folders: bool = True) -> Iterator[Path]:
     UnwritableError
         If the file cannot be put in place.  The old file is then unchanged.
     """
-    target = Path(os.path.realpath(path))
-    part = target.with_name(f".{os.urandom(8).hex()}.part")
     with writing(path):
+        target = Path(os.path.realpath(path))
+        part = target.with_name(f".{os.urandom(8).hex()}.part")
         if make_folders:
             target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -286,12 +301,8 @@ def _check(folder: Path, name: str = "x") -> None:
 
 
 def _check_name(path: Path) -> None:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         path.lstat()
-    except FileNotFoundError:
-        pass
-    except ValueError as error:  # such as a null character, which an ini file may have
-        raise OSError(errno.EINVAL, str(error)) from None
 
 
 def _error(number: int) -> OSError:
@@ -309,7 +320,8 @@ def exclusive(path: Path) -> Iterator[None]:
     UnwritableError
         If another process holds the lock for a minute, or the lock cannot be made.
     """
-    digest = hashlib.sha256(os.path.realpath(path).encode(errors="surrogatepass")).hexdigest()[:32]
+    with writing(path):
+        digest = hashlib.sha256(os.path.realpath(path).encode(errors="surrogatepass")).hexdigest()[:32]
     folder = temporary_path(f"pytest-torchlens-{os.getuid() if hasattr(os, 'getuid') else 'user'}")
     lock = FileLock(folder / f"{digest}.lock", timeout=_PATIENCE)
     with writing(folder):

@@ -65,10 +65,13 @@ class Verdict:
     def fault(self) -> tuple[tuple[str, str, str], ...]:
         """Each failed part with the line of its first failure (its message where no line is known) and the cause.
 
-        Calls of one class that fail alike have the same, whatever their shapes.
+        Calls of one class that fail alike have the same, whatever their shapes.  Empty if no line is known: different
+        models have classes of one name, and only a line of their code tells them apart.
         """
-        firsts = ((part.name, next(iter(part.failures), None)) for part in self.failed_parts)
-        return tuple((name, first.source_line or first.message, first.cause) for name, first in firsts if first)
+        firsts = [(part.name, part.failures[0]) for part in self.failed_parts if part.failures]
+        if not any(first.source_line for _, first in firsts):
+            return ()
+        return tuple((name, first.source_line or first.message, first.cause) for name, first in firsts)
 
     @property
     def tolerated(self) -> int:

@@ -232,9 +232,11 @@ def _key(model: ModelReport) -> str:
 
 
 def _left_out(runs: Iterable[RunReport]) -> tuple[LeftOutCalls, ...]:
-    """Return the calls that several runs left out; a test that is in several counts as in the last."""
+    """Return the calls that several runs left out; a test counts as in the last run that has it, or a report of it."""
     tests: dict[str, dict[str, int]] = {}
     for run in runs:
+        for model in run.models:
+            tests.pop(model.nodeid, None)
         for name in {name for one in run.left_out for name in one.tests}:
             tests[name] = {one.reason: one.tests[name] for one in run.left_out if name in one.tests}
     return left_out_calls((reason, name, count) for name, counts in tests.items() for reason, count in counts.items())

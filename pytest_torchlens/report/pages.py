@@ -71,7 +71,6 @@ class Pages:
             "duration": duration,
             "magnitude": magnitude,
         }
-        self.jinja.filters["printable"] = printable
         self.jinja.globals |= {
             "counted": count_text,
             "status": summary.status,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import exclusive
+from pytest_torchlens.records.files import why_no_path
 from pytest_torchlens.report.summary import explain
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import status_text
@@ -83,6 +84,8 @@ class ResultTable:
 
     def _read(self) -> None:
         path = self._path
+        if why := why_no_path(path):
+            raise TableError(f"{str(path)!r} is not a valid path: {why}; name another file")
         try:
             self._columns, self._rows = _read(path)
         except UnicodeDecodeError:

@@ -159,10 +159,11 @@ def told_once(models: Iterable[ModelReport]) -> list[tuple[ModelReport, int]]:
 
 
 def _fault(report: ModelReport) -> tuple[object, ...] | None:
-    """Return class and fault of a model that a test called and whose verdict failed; None for any other report."""
+    """Return class and fault of a model that a test called and whose verdict failed at a known line; else None."""
     if report.zoo != TESTS_ZOO or report.error is not None or report.verdict is None or report.verdict.status.ok:
         return None
-    return report.history and report.history.model_name, report.verdict.fault
+    fault = report.verdict.fault
+    return (report.history and report.history.model_name, fault) if fault else None
 
 
 def more_calls(count: int) -> str:

@@ -55,9 +55,10 @@ def read_yaml(path: Path) -> LinedDict:
         If the file cannot be read, is not YAML, is not a mapping, or has a key twice.
     """
     try:
-        data = _parse(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # it is not UTF-8, or the path has a null character
         raise ZooError(str(error), str(path)) from None
+    data = _parse(text, path)
     if not isinstance(data, LinedDict):
         raise ZooError(f"expected a mapping with the key 'provider', got {reprlib.repr(data)}", f"{path}:1")
     return data

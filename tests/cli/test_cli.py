@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import re
 import subprocess
@@ -152,3 +154,64 @@ def test_the_command_needs_no_torch(tmp_path):
     folder = write(tmp_path / "out", passed())
     program = "import sys; from pytest_torchlens.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program, "report", str(folder)], check=True)
+
+
+class Broken(io.StringIO):
+    """Standard output that takes nothing more."""
+
+    def __init__(self, error, method):
+        super().__init__()
+        setattr(self, method, lambda *_: (_ for _ in ()).throw(error))
+
+
+@pytest.mark.parametrize("method", ["write", "flush"])
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left"),
+            2,
+            "pytest-lens: error: standard output cannot be written: No space left",
+        ),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 1, ""),
+    ],
+)
+def test_output_that_cannot_be_written(tmp_path, monkeypatch, capsys, method, error, status, message):
+    folder = write(tmp_path / "out", passed())
+    monkeypatch.setattr("sys.stdout", Broken(error, method))
+    assert main(["report", str(folder)]) == status
+    assert capsys.readouterr().err.partition("; ")[0] == message
+
+
+@pytest.mark.parametrize("error", [OSError("a device is gone"), BrokenPipeError("a device is gone")])
+def test_another_error_is_not_one_of_the_output(monkeypatch, capsys, error):
+    monkeypatch.setattr("pytest_torchlens.cli.report_command.run", lambda _: (_ for _ in ()).throw(error))
+    assert main(["report", "out"]) == 2
+    assert capsys.readouterr().err == "pytest-lens: error: a device is gone\n"
+
+
+NULL = "a\0b"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", NULL],
+        ["report", "x", f"--out={NULL}"],
+        ["merge", NULL, "--out=o"],
+        ["merge", "x", f"--out={NULL}"],
+        ["show", f"{NULL}.json"],
+        ["show", "m", f"--root={NULL}"],
+        ["accept", "m", f"--dir={NULL}"],
+        ["matrix", NULL, NULL],
+        ["matrix", "x", "y", f"--md={NULL}"],
+        ["zoo", "list", f"{NULL}.yaml"],
+        ["zoo", "probe", "torchvision", "alexnet", f"--out={NULL}"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_null_character_in_a_path_is_an_error_in_words(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("pytest-lens: error: ")
+    assert not list(tmp_path.iterdir())

@@ -246,11 +246,24 @@ def test_what_a_loaded_history_cannot_do(history, tmp_path):
 
 def test_a_folder_of_streamed_activations(tmp_path):
     history = tl.log_forward_pass(Watched(), X, save_options=tl.SaveOptions(stream_to=tmp_path / "run"))
-    with pytest.raises(tl.HistoryFileError, match=r"activations that were streamed to it: history.save\(another"):
+    with pytest.raises(tl.HistoryFileError, match=r"only activations: if they were streamed to it, history.save\(an"):
         tl.load(tmp_path / "run")
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="run: expected a folder with the activations"):
         _ = history["linear_1"].tensor_contents
+
+
+def test_a_saved_history_without_a_readable_file_is_not_called_streamed(history, tmp_path):
+    history.save(folder := tmp_path / "h")
+    (folder / "history.json").unlink()
+    (folder / ".unfinished").touch()
+    with pytest.raises(tl.HistoryFileError, match=r"No such file or directory\); saving it was not finished: save it "):
+        tl.load(folder)
+    (folder / "history.json").symlink_to("history.json")
+    with pytest.raises(tl.HistoryFileError) as caught:
+        tl.load(folder)
+    assert "streamed" not in str(caught.value)
+    assert "not finished" not in str(caught.value)
 
 
 def test_a_transform_that_writes_is_refused():

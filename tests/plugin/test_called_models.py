@@ -60,6 +60,27 @@ def test_b():
     result.stdout.fnmatch_lines(["report: file://*/out/index.html"])
 
 
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "workers"])
+def test_a_model_that_a_fixture_calls_at_its_end_has_a_page(pytester: pytest.Pytester, workers: list[str]):
+    pytester.makepyfile(
+        test_it=TESTS
+        + """
+import pytest
+
+@pytest.fixture
+def late():
+    yield
+    nn.Linear(4, 3)(X)
+
+def test_a(late): pass
+"""
+    )
+    result = pytester.runpytest_inprocess("--lens-validate", "--lens-report=out", *workers)
+    result.assert_outcomes(passed=1)
+    names = [model.name.rpartition("::")[2] for model in read(pytester).models]
+    assert names == ["Linear"]
+
+
 def test_lens_report_gives_a_page(pytester: pytest.Pytester):
     pytester.makepyfile(
         TESTS

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 
 import pytest_torchlens.plugin.autotrace
 import pytest_torchlens.run.module_calls  # noqa: F401 - loaded once for all inner pytests
+from pytest_torchlens.plugin.faults import told_once
+from pytest_torchlens.records import TracedTest
+from pytest_torchlens.records import to_json
 
 MODELS = """
 import pytest
@@ -84,6 +88,48 @@ def test_different_faults_are_told_apart(run, call):
     result.assert_outcomes(failed=2)
     assert len(having(lines, FULL)) == 2
     assert not having(lines, "same fault")
+
+
+BEHIND_OUR_BACK = """
+import ctypes
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(4))
+    def forward(self, x):
+        y = x + self.n
+        ctypes.memset(self.n.data_ptr(), 1, 4)
+        return y{end}
+
+def test_it():
+    print("printed{end}")
+    Net()(torch.ones(4))
+"""
+UNSEEN_OPERATION = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return [x{end}]
+
+def test_it():
+    print("printed{end}")
+    Net()("a")
+"""
+
+
+@pytest.mark.parametrize("processes", [(), ("-n2",)], ids=["one process", "two workers"])
+@pytest.mark.parametrize("text", [BEHIND_OUR_BACK, UNSEEN_OPERATION], ids=["failed", "unproven"])
+@pytest.mark.filterwarnings("ignore")
+def test_different_models_of_one_name_are_told_apart(pytester: pytest.Pytester, text, processes):
+    pytester.makepyfile(test_a=text.format(end=""), test_b=text.format(end=" * 2"))
+    result = pytester.runpytest_inprocess("--lens-validate", "--lens-fail-on=unproven", "-p", "no:randomly", *processes)
+    result.assert_outcomes(failed=2)
+    assert len(having(result.outlines, "___ test_it ___")) == 2
+    assert len(having(result.outlines, "printed")) == 2
+    assert not having(result.outlines, "the same")
 
 
 def test_different_causes_are_told_apart(run):
@@ -166,6 +212,20 @@ def test_what_else_fails_tests_is_told_once(run):
     assert having(lines, "the same in 1 other test: test_them.py::test_b")
     assert having(lines, "the same in 1 other test: test_them.py::test_d")
     assert len(having(lines, "FAILED test_them.py::test_")) == 4
+
+
+@pytest.mark.parametrize("hidden", [{}, {"_pdbshown": True}], ids=["shown", "hidden by pytest"])
+def test_what_pytest_hides_stays_hidden(hidden):
+    text = to_json(TracedTest(calls=1))
+    first, other = (
+        SimpleNamespace(nodeid=name, when="call", longrepr="lens: alike", sections=[], lens_traced_test=text, **hidden)
+        for name in ("test_a", "test_b")
+    )
+    before = dict(vars(other))
+    with told_once({"failed": [first, other]}, lambda *_: "", lambda _: ""):
+        assert vars(other)["_pdbshown"]
+        assert first.sections == [("lens", "the same in 1 other test: test_b")]
+    assert vars(other) == before
 
 
 def test_few_names_stand_for_many_tests(run):

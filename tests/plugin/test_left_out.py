@@ -9,9 +9,12 @@ import pytest
 
 import pytest_torchlens.plugin.autotrace
 import pytest_torchlens.run.module_calls  # noqa: F401 - loaded once for all inner pytests
+from pytest_torchlens.records import TESTS_ZOO
 from pytest_torchlens.records import LeftOutCalls
+from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.report.folder import RunFolder
+from pytest_torchlens.report.paths import page_path
 
 TESTS = """
 import pytest
@@ -73,12 +76,31 @@ def test_without_left_out_calls_the_page_says_nothing_of_them(pytester: pytest.P
     assert "not validated" not in (pytester.path / "out" / "index.html").read_text(encoding="utf-8")
 
 
+def test_a_report_in_one_file_names_them_too(pytester: pytest.Pytester):
+    pytester.makepyfile(test_them=TESTS)
+    result = pytester.runpytest_inprocess("--lens-validate", "--lens-json=run.json", "-k", "no_time")
+    result.assert_outcomes(passed=1, deselected=15)
+    result.stdout.no_fnmatch_line("*= lens =*")
+    (left_out,) = json.loads((pytester.path / "run.json").read_text(encoding="utf-8"))["left_out"]
+    assert (left_out["reason"], left_out["tests"]) == (NO_TIME, {"test_them.py::test_no_time": 1})
+
+
 def test_without_a_report_none_is_written(pytester: pytest.Pytester):
     pytester.makepyfile(test_them=TESTS)
     result = pytester.runpytest_inprocess("--lens-validate")
     result.assert_outcomes(passed=16)
     result.stdout.no_fnmatch_line("*= lens =*")
     assert not (pytester.path / "out").exists()
+
+
+def test_merged_runs_forget_a_test_of_which_a_later_run_has_a_report(tmp_path):
+    report = ModelReport(zoo=TESTS_ZOO, name="test_a::Net", nodeid="test_a")
+    left_out = (LeftOutCalls(reason=RAISED, tests={"test_a": 2, "test_b": 1}),)
+    first = RunReport(models=(report,), left_out=left_out)
+    later = RunReport(models=(report,))
+    folders = [RunFolder(tmp_path, run, {str(page_path(report)): tmp_path}) for run in (first, later)]
+    assert [one.tests for one in RunFolder.join(folders).run.left_out] == [{"test_b": 1}]
+    assert RunFolder.join(folders[::-1]).run.left_out == left_out
 
 
 def test_merged_runs_count_each_test_as_in_the_last(tmp_path):

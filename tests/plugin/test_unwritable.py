@@ -52,6 +52,25 @@ def test_an_output_that_cannot_be_written_is_a_usage_error(
     assert [path for path in sorted(pytester.path.rglob("*")) if "__pycache__" not in str(path)] == before
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(("-o", f"{key}=a\0b") for key in ("lens_report", "lens_graph", "lens_json", "lens_report_md")),
+        *((f"--lens-{name}=a\0b",) for name in ("report", "graph", "json", "report-md", "table")),
+        ("-o", "lens_baseline_dir=a\0b", "--lens-update=all"),
+        ("--lens-table=a\0b", "--collect-only"),
+    ],
+    ids="".join,
+)
+def test_a_null_character_in_a_path_is_a_usage_error(pytester: pytest.Pytester, options: tuple[str, ...]):
+    result = pytester.runpytest_inprocess("--lens-zoo=tiny:mlp", "--lens-validate", *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = filter(None, result.errlines)
+    assert line.startswith("ERROR: --lens-")
+    assert repr(str(pytester.path / "a\0b")) in line
+    assert "it has a null character; name another " in line
+
+
 @pytest.mark.parametrize("option", ["--lens-update=all", "--lens-keep=activations"])
 def test_baselines_that_cannot_be_stored_are_a_usage_error(pytester: pytest.Pytester, option: str):
     (pytester.path / ".lens").touch()

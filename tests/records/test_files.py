@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_torchlens.records import files
 from pytest_torchlens.records import replacing
 from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import UnwritableError
@@ -47,6 +48,29 @@ def test_a_missing_folder_is_an_error_that_names_the_file(tmp_path):
         write_atomically(path, "x", make_folders=False)
     assert isinstance(caught.value, UnwritableError)
     assert str(caught.value) == f"{path} cannot be written: No such file or directory; make its folder first"
+
+
+WRITERS = {
+    "write_atomically": lambda path: write_atomically(path, "x"),
+    "replacing": lambda path: replacing(path).__enter__(),
+    "exclusive": lambda path: files.exclusive(path).__enter__(),
+    "append": lambda path: files.append(path, b""),
+    "rename": lambda path: files.rename(path.parent, path),
+    "make_folder": files.make_folder,
+    "touch": files.touch,
+    "check_file": files.check_file,
+    "check_folder": files.check_folder,
+}
+
+
+@pytest.mark.parametrize(("name", "why"), [("a\0b", "null character"), ("a\ud800b", "is not a valid character")])
+@pytest.mark.parametrize("use", WRITERS.values(), ids=WRITERS)
+def test_a_text_that_is_no_path_is_an_error_that_names_it(tmp_path, use, name, why):
+    with pytest.raises(UnwritableError) as caught:
+        use(tmp_path / name)
+    assert repr(str(tmp_path / name)) in str(caught.value)
+    assert why in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_block_that_is_interrupted_leaves_the_old_file(tmp_path):

@@ -57,6 +57,12 @@ def test_one_fault_has_one_entry(other):
     assert ["2 more calls with the same fault" in line for line in errors] == [True, False]
 
 
+def test_faults_without_a_line_have_an_entry_each():
+    models = [at_line(report, "") for report in SAME]
+    assert "with the same fault" not in terminal_table(models, 160)
+    assert markdown(run(*models)).count("- ❌") == 3
+
+
 def test_models_of_a_zoo_that_fail_alike_have_an_entry_each():
     models = [refuted("one"), refuted("two")]
     assert terminal_table(models, 160).count(" FAILED in replay") == 2
