@@ -1,15 +1,19 @@
 """Finds the tensors that a thread outside the recording made or wrote, by one more run of the model.
 
-The recorder sees the thread that runs the model, and the threads that it starts.  In this run all tensors of the model
-and its inputs are of a subclass that sees each function called on them, and on what comes of them, in any thread.
+The recorder sees the thread that runs the model, and the threads that it starts.  In this run all tensors that
+functions of the model return are of a subclass that sees each function called on them, and on what comes of them, in
+any thread.  Tensors from before the run keep their class, for other threads may be using them: what a thread does with
+a parameter, a buffer or an input itself is not seen, only what it does with a view of it that the model gave to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 import weakref
+from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
@@ -17,14 +21,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from pytest_torchlens.capture.dispatch_watch import frames_from
-from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.history.source import first_model_place
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import SourcePlace
 from pytest_torchlens.validate.causes import ARGUMENT
+
+Tensors = tuple[torch.Tensor, ...]
 
 
 @dataclass
@@ -48,7 +55,7 @@ class ThreadFindings:
 
 
 class TensorsSeen:
-    """Makes tensors members of subclasses that report each function called on them.
+    """Makes the tensors of a run members of a subclass that reports each function called on them.
 
     Parameters
     ----------
@@ -62,73 +69,115 @@ class TensorsSeen:
         self._model_thread = threading.get_ident()
         self._outside = {thread.ident for thread in threading.enumerate()} - {self._model_thread}
         """Threads that ran before; those that the model starts are recorded."""
+        self._before = {id(thing) for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)}
         self._done: dict[int, tuple[torch.Tensor, str]] = {}
         """By memory: a tensor over it that such a thread made or wrote, and in words what it did."""
-        self._changed: list[tuple[weakref.ref[torch.Tensor], type]] = []
-        self._classes = {kind: self._subclass(kind) for kind in (torch.Tensor, torch.nn.Parameter)}
+        self._changed: list[weakref.ref[torch.Tensor]] = []
+        self._over = False
+        self._lock = threading.RLock()
+        """Held while a tensor's class changes: a call of another thread may end after the run."""
+        self._class = type("Tensor", (torch.Tensor,), {"__torch_function__": classmethod(self._see_call)})
 
-    def _subclass(self, kind: type[torch.Tensor]) -> type[torch.Tensor]:
-        def see(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with torch._C.DisableTorchFunctionSubclass():
-                return self._call(func, args, kwargs or {})
-
-        return type(kind.__name__, (kind,), {"__torch_function__": classmethod(see)})
+    def _see_call(self, cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        mixed = any(kind not in (torch.Tensor, self._class) for kind in types)
+        plain = mixed or self._over or getattr(func, "__name__", "") in _LOOK_AT_CLASS
+        if plain:
+            self._release(tensors((args, kwargs)))
+        if mixed:
+            return func(*args, **kwargs)  # by the rules of the other class
+        with torch._C.DisableTorchFunctionSubclass():
+            if plain or threading.get_ident() == self._model_thread:
+                return func(*args, **kwargs)
+            return self.call(func, args, kwargs)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """See all functions that are called on these tensors inside the block."""
-        for tensor in self._members.values():
-            self._see(tensor)
+        """See all functions that this thread calls inside the block, and those called on what they return."""
         try:
-            yield
+            with _ModelThread(self):
+                yield
         finally:
-            for ref, kind in self._changed:
-                if (changed := ref()) is not None:
-                    changed.__class__ = kind
+            with self._lock:
+                self._over = True
+                self._release([changed for ref in self._changed if (changed := ref()) is not None])
 
-    def _see(self, tensor: torch.Tensor) -> None:
-        kind = type(tensor)
-        if kind in self._classes:
-            self._changed.append((weakref.ref(tensor), kind))
-            tensor.__class__ = self._classes[kind]
+    def _release(self, seen: Iterable[torch.Tensor]) -> None:
+        for tensor in seen:
+            if type(tensor) is self._class:
+                tensor.__class__ = torch.Tensor
 
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        given = [tensor for _, tensor in [*walk(args), *walk(kwargs)]]
-        thread = threading.get_ident()
-        if thread == self._model_thread:
-            self._note_reads(given)
-        versions = list(map(_version, given))
-        result = func(*args, **kwargs)
-        returned = [tensor for _, tensor in walk(result)]
-        written = [one for one, version in zip(given, versions, strict=True) if _version(one) != version]
-        if thread in self._outside:
-            self._note_done(func, given, returned, written)
-        else:
-            for tensor in written:
-                self._done.pop(storage_key(tensor), None)
+    def _see(self, given: Tensors, returned: Tensors) -> None:
+        """See the functions that will be called on new tensors."""
+        known = set(map(id, given))
         for tensor in returned:
-            self._see(tensor)
+            is_new = id(tensor) not in self._before and id(tensor) not in known
+            if is_new and type(tensor) in (torch.Tensor, self._class):
+                self._changed.append(weakref.ref(tensor))
+                tensor.__class__ = self._class
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function; note what it read and wrote, and see what it returns."""
+        with torch._C.DisableTorchFunctionSubclass():
+            given = tensors((args, kwargs))
+            if threading.get_ident() == self._model_thread:
+                self._note_reads(given)
+            versions = list(map(_version, given))
+        result = func(*args, **kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            written = [one for one, version in zip(given, versions, strict=True) if _version(one) != version]
+            self._note_result(func, given, tensors(result), written)
         return result
 
-    def _note_done(
-        self, func: Any, given: list[torch.Tensor], returned: list[torch.Tensor], written: list[torch.Tensor]
-    ) -> None:
+    def _note_result(self, func: Any, given: Tensors, returned: Tensors, written: list[torch.Tensor]) -> None:
+        with self._lock:
+            if self._over:
+                self._release(returned)
+                return
+            if threading.get_ident() in self._outside:
+                self._note_done(func, given, returned, written)
+            else:
+                for tensor in written:
+                    self._done.pop(storage_key(tensor), None)
+            if getattr(func, "__name__", "") != "__get__":  # an attribute, as the gradient, may be from before
+                self._see(given, returned)
+
+    def _note_done(self, func: Any, given: Tensors, returned: Tensors, written: list[torch.Tensor]) -> None:
         name, thread = getattr(func, "__name__", str(func)), threading.current_thread().name
         known = set(map(storage_key, given))
         made = [tensor for tensor in returned if storage_key(tensor) not in known]
-        for word, tensors in (("made", made), ("wrote to", written)):
-            for tensor in tensors:
-                self._done[storage_key(tensor)] = tensor, f"the thread {thread!r} {word} it, by {name}"
         by_memory = {storage_key(tensor): label for label, tensor in self._members.items()}
-        for tensor in written:
-            if label := by_memory.get(storage_key(tensor)):
-                self.findings.members[label] = self._done[storage_key(tensor)][1]
+        for word, done in (("made", made), ("wrote to", written)):
+            for tensor in done:
+                if key := storage_key(tensor):  # tensors without memory share no other key
+                    self._done[key] = tensor, f"the thread {thread!r} {word} it, by {name}"
+        for key in map(storage_key, written):
+            if key and (label := by_memory.get(key)):
+                self.findings.members[label] = self._done[key][1]
 
-    def _note_reads(self, given: list[torch.Tensor]) -> None:
+    def _note_reads(self, given: Tensors) -> None:
         done = next((entry[1] for tensor in given if (entry := self._done.get(storage_key(tensor)))), "")
         place = first_model_place(frames_from(sys._getframe(3))) if done else None
         if place is not None:
             self.findings.reads.setdefault(place, done)
+
+
+class _ModelThread(TorchFunctionMode):
+    """Sees the functions that the model's thread calls."""
+
+    def __init__(self, seen: TensorsSeen) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling():  # the compiler reads this method too
+            return func(*args, **kwargs)
+        return self._seen.call(func, args, kwargs)
+
+
+_LOOK_AT_CLASS = frozenset(["__deepcopy__", "__format__", "__reduce_ex__", "__repr__"])
+"""Methods of tensors whose result depends on the tensor's class."""
 
 
 def _version(tensor: torch.Tensor) -> int:

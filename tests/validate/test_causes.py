@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import itertools
+import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
+from pytest_torchlens.validate.other_threads import TensorsSeen
 from tests.models import Function
 
 X = torch.rand(2, 4) + 1
@@ -246,6 +250,7 @@ class OnAnotherThread(nn.Module):
 
     def forward(self, x):
         y = x * self.scale
+        self.view = self.scale.view(-1)
         z = self._run(y)
         return (y.sin() if z is None else z + y) + self.scale
 
@@ -262,8 +267,7 @@ def write_result(_, y):
 
 
 def write_buffer(module, _):
-    with torch.no_grad():
-        module.scale.add_(1)
+    module.view.add_(1)
 
 
 ON_A_THREAD = {
@@ -280,6 +284,75 @@ def test_a_thread_that_made_or_wrote_a_tensor_is_named(pool, function, cause):
     assert cause in [failure.cause for failure in failures(model)]
     assert model.scale is scale
     assert type(scale) is type(X) is torch.Tensor
+
+
+class Other(torch.Tensor):
+    pass
+
+
+OUT = torch.empty(2, 4)
+USES = {
+    "a tensor of the user's": (lambda module, _: type(module.scale), torch.Tensor),
+    "stored": (lambda module, _: type(pickle.loads(pickle.dumps(module.scale))), torch.Tensor),  # noqa: S301 - our own
+    "a parameter copied": (lambda module, _: type(copy.deepcopy(module.weight)), nn.Parameter),
+    "written": (lambda _, y: type(torch.add(y, 1, out=OUT)), torch.Tensor),
+    "a result stored": (lambda _, y: type(pickle.loads(pickle.dumps(y * 2))), torch.Tensor),  # noqa: S301 - our own
+    "a result copied": (lambda _, y: type(copy.deepcopy(y)), torch.Tensor),
+    "a result shown": (lambda _, y: repr(y).partition("(")[0], "tensor"),
+    "with another class": (lambda _, y: type(y * torch.ones(4).as_subclass(Other)), Other),
+}
+SEEN = []
+
+
+@pytest.mark.parametrize(("use", "expected"), USES.values(), ids=USES)
+def test_a_thread_is_not_disturbed(pool, use, expected):
+    def use_and_fail(module, y):
+        y = y.detach()
+        try:
+            SEEN.append(use(module, y))
+        except (RuntimeError, TypeError, pickle.PickleError) as error:
+            SEEN.append(error)
+        overwrite(y)
+
+    SEEN.clear()
+    model = OnAnotherThread(pool, use_and_fail)
+    model.weight = nn.Parameter(torch.ones(4))
+    assert failures(model)
+    assert set(SEEN) == {expected}
+
+
+@torch.library.custom_op("lens_causes::wait", mutates_args=())
+def wait(x: torch.Tensor) -> torch.Tensor:
+    WAITS.set()
+    GO_ON.wait()
+    return x.clone()
+
+
+WAITS, GO_ON = threading.Event(), threading.Event()
+
+
+@pytest.mark.parametrize("of_run", [True, False])
+def test_a_call_that_ends_after_the_run_leaves_nothing_of_it(pool, of_run):
+    for event in (WAITS, GO_ON):
+        event.clear()
+    x = torch.ones(3)
+    seen = TensorsSeen({"input 'x'": x})
+    with seen.active():
+        future = pool.submit(wait, x * 2 if of_run else x)
+        WAITS.wait()
+    GO_ON.set()
+    z = future.result()
+    assert [type(one) for one in (x, z, z + x)] == [torch.Tensor] * 3
+
+
+def test_tensors_without_memory_are_no_aliases(pool):
+    seen = TensorsSeen({"buffer 'b'": torch.ones(2).to_mkldnn()})
+    with seen.active():
+        other = X.to_mkldnn()
+        version = other._version
+        pool.submit(torch.relu_, other).result()
+        assert other._version > version
+    assert not seen.findings.members
 
 
 def idle(_, y):
