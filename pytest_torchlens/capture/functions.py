@@ -54,7 +54,7 @@ class FunctionInfo:
     borrows
         Whether its result may share the memory of an array.
     moves
-        Whether it may move its first argument to other memory.
+        Whether it may move the tensor that it returns, one of its arguments, to other memory.
     depends_on_settings
         Whether attention backends or matmul precision may change what it computes.
     opaque

@@ -135,10 +135,10 @@ class Player:
         self, number: int, call: Call, arguments: Arguments
     ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """Run call `number`; return the tensors it returned, to be stored, and the tensors for its recorded outputs."""
-        former = storage_key(arguments[0][0]) if call.info.moves else 0
+        former = {id(tensor): storage_key(tensor) for tensor in tensors(arguments)} if call.info.moves else {}
         returned = self.run(call, arguments)
         if call.info.moves:
-            self._currents.follow_move(former, storage_key(returned[0]))
+            self._currents.follow_move(former[id(returned[0])], storage_key(returned[0]))
         outputs = self.outputs(call, returned)
         self._fill_memory(number, outputs)
         return returned, outputs

@@ -59,6 +59,52 @@ def memory_grown(x):
 @PROGRAMS.add(
     """
     input_1
+    clone_1: input_1
+    getitem_1: clone_1
+    ones_1
+    resizeas_1: clone_1 ones_1
+    setitem_1: resizeas_1
+    add_1: getitem_1 ~setitem_1
+    mul_1: setitem_1 ~add_1
+    output_1: mul_1
+    """,
+    mode="no_grad",
+)
+def memory_grown_by_keywords(x):
+    y = x.clone()
+    first = y[:2]
+    torch.resize_as_(input=y, the_template=torch.ones(4, 5))
+    y[:] = 7
+    first.add_(1)
+    return y * 2
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    clone_1: input_1
+    getitem_1: clone_1
+    ones_1
+    resizeas_1: ones_1 clone_1
+    setitem_1: resizeas_1
+    add_1: getitem_1 ~setitem_1
+    mul_1: setitem_1 ~add_1
+    output_1: mul_1
+    """,
+    mode="no_grad",
+)
+def memory_grown_by_keywords_in_another_order(x):
+    y = x.clone()
+    first = y[:2]
+    torch.resize_as_(the_template=torch.ones(4, 5), input=y)
+    y[:] = 7
+    first.add_(1)
+    return y * 2
+
+
+@PROGRAMS.add(
+    """
+    input_1
     mul_1: input_1
     getitem_1: mul_1
     getitem_2: mul_1
