@@ -122,6 +122,8 @@ class FunctionTracer(TorchFunctionMode):
     """Dispatch modes of our own on the stack: the watch."""
     function_modes: tuple[str, ...] = ()
     """Class names of the function modes below this one on the stack: they see each call after it."""
+    thorough = False
+    """Whether to note the circumstances of calls under modes, with fingerprints of their arguments."""
     suspects: frozenset[str] = frozenset()
     """Names of functions whose arguments are fingerprinted."""
     over = False
@@ -169,13 +171,14 @@ class FunctionTracer(TorchFunctionMode):
     ) -> Any:
         """Make and record a call under modes that are not ours: they see the function, and not our work.
 
-        Also note the circumstances of the call.
+        Also note the circumstances of the call, if they are asked for.
         """
         start = len(self.calls)
         names = (*self.function_modes, *(type(mode).__name__ for mode in current_modes() if mode is not self.watch))
         enabled = torch._C._is_torch_function_enabled()
+        noted = self.thorough or info.name in self.suspects
         with dispatch_modes_removed() as modes, torch._C.DisableTorchFunction():
-            circumstances = Circumstances(names, self._argument_digests(args, kwargs))
+            circumstances = Circumstances(names, self._argument_digests(args, kwargs)) if noted else None
             under = copy.copy(info)
             under.func = functools.partial(_call_under, enabled, modes, info.func)
             try:
@@ -184,7 +187,8 @@ class FunctionTracer(TorchFunctionMode):
                 for number, call in enumerate(self.calls[start:], start):
                     if call.info is under:
                         call.info = info
-                        self.recording.circumstances[number] = circumstances
+                        if circumstances is not None:
+                            self.recording.circumstances[number] = circumstances
 
     def _argument_digests(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
         try:

@@ -106,7 +106,7 @@ def record_guarded(
     try:
         with _torch_function_disabled():
             one = OnePass(module, args, kwargs, kind=GuardedTracer)
-            one.add_checks(watch=True, parameters=True)
+            one.add_checks(watch=True, thorough=True)
     except Exception:  # noqa: BLE001 - an error in our code is reported, not raised
         return GuardedResult(call(module, *args, **kwargs), fault=traceback.format_exc())
     tracer = one.tracer

@@ -85,7 +85,8 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     watch
         Whether to note dispatcher operations that run outside any recorded call (a few microseconds each).
     thorough
-        Whether to find unrecorded writes to parameters too, by a fingerprint of each parameter that is read.
+        Whether to find unrecorded writes to parameters too, by a fingerprint of each parameter that is read, and to
+        note the circumstances of calls under modes.
     exhaust
         Whether to run a generator that the model returns to its end; the recorded output is then the list of what it
         yields.  Otherwise it is returned as it is, and `Recording.untraced` reports it.
@@ -106,7 +107,7 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
     _check_seed(seed)
     check_thread(model)
     one = OnePass(model, args, kwargs, keep=keep, seed=seed)
-    one.add_checks(watch=watch, parameters=thorough)
+    one.add_checks(watch=watch, thorough=thorough)
     if seed is not None:
         seed_all(seed)
     if on_start is not None:
@@ -157,12 +158,12 @@ class OnePass:
                 self.tracer.table.add_source(tensor, kind_of, name)
 
     @dispatch_modes_removed()
-    def add_checks(self, *, watch: bool, parameters: bool) -> None:
-        """Set whether to watch the dispatcher, and whether to take fingerprints of parameters."""
+    def add_checks(self, *, watch: bool, thorough: bool) -> None:
+        """Set whether to watch the dispatcher, and whether to take fingerprints of parameters and under modes."""
         self._watch = self.tracer.watch = DispatchWatch(self.tracer) if watch else None
         self.tracer.num_own_modes = int(watch)
-        self.tracer.table.parameters_too = parameters
-        if parameters:
+        self.tracer.table.parameters_too = self.tracer.thorough = thorough
+        if thorough:
             with torch._C.DisableTorchFunction():
                 self._digests = self._members.digests()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend
 from torch.nn.attention import sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_torchlens.capture import record
 from tests.capture.programs import Programs
@@ -105,6 +107,25 @@ class Doubling(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         return result * 2 if func is torch.sin else result
+
+
+class Dispatching(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Doubling, Dispatching])
+def test_fingerprints_of_arguments_are_taken_in_a_thorough_pass_or_of_a_suspect(mode):
+    def circumstances(**options):
+        with mode():
+            recording = record(Function(lambda x: x.sin().cos()), (torch.ones(3),), **options)
+        return {
+            recording.calls[number].info.name: list(one.arguments) for number, one in recording.circumstances.items()
+        }
+
+    assert circumstances() == {}
+    assert circumstances(keep=frozenset(["cos"])) == {"cos": ["0"]}
+    assert circumstances(thorough=True) == {"sin": ["0"], "cos": ["0"]}
 
 
 def test_a_mode_around_a_transform_hears_what_it_hears_in_a_plain_call():
