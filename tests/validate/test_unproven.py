@@ -153,7 +153,8 @@ def test_a_write_behind_our_back_fails_in_any_choice_of_parts(parts, read, kind)
     verdict = validate(Pruned(), (X,), parts=parts).verdict
     assert verdict.status is Status.FAILED
     messages = [failure.message for part in verdict.parts for failure in part.failures]
-    assert f"{kind} 'mask' changed during the forward pass, but no recorded operation wrote to it" in messages
+    message = f"{kind} 'mask' changed during the forward pass, but no recorded operation wrote to it"
+    assert any(found.startswith(message) for found in messages)
 
 
 def test_a_first_call_unlike_all_later_ones_fails():
@@ -165,8 +166,8 @@ def test_a_first_call_unlike_all_later_ones_fails():
 
     verdict = verdict_on(forward)
     assert verdict.status is Status.FAILED
-    assert verdict.first_failure.message == "output differs between the recorded and the plain run"
-    assert "first of three runs" in verdict.first_failure.cause
+    message = "output differs between the recorded and the plain run, in the first of three runs only"
+    assert (verdict.first_failure.message, verdict.first_failure.cause) == (message, "")
 
 
 def test_the_watch_is_to_blame_only_if_it_fails_twice():

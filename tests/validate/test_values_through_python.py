@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_torchlens.capture import record
 from pytest_torchlens.history import ModelHistory
@@ -116,22 +118,40 @@ def test_all_results_of_an_operation_must_be_within_tolerance():
 
 
 def failed_in(*bad: int) -> tuple[Status, set[str]]:
-    """Return the verdict on a model that computes something else in some of its runs, and the causes given."""
+    """Return the verdict on a model that computes something else in some of its runs, and what its failures say."""
     runs = itertools.count()
 
     def forward(x):
         return x * (1.5 if next(runs) in bad else 3.5)
 
     verdict = validate(Function(forward), (X,)).verdict
-    return verdict.status, {failure.cause for part in verdict.parts for failure in part.failures}
+    return verdict.status, {(one.message, one.cause) for part in verdict.parts for one in part.failures}
 
 
-ONCE = "it happened in the first of three runs only: the first call of the model differs from later ones"
+ONCE = "in the first of three runs only"
 
 
 def test_a_failure_of_the_first_run_alone_stands_and_says_so():
-    assert failed_in(0) == (Status.FAILED, {ONCE})
+    message = f"output differs between the recorded and the plain run, {ONCE}"
+    assert failed_in(0) == (Status.FAILED, {(message, "")})
     assert failed_in() == (Status.PASSED, set())
+
+
+class Doubling(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {})) * 2
+
+
+def test_a_failure_of_the_first_run_alone_keeps_its_cause():
+    runs = itertools.count()
+
+    def forward(x):
+        with Doubling() if next(runs) < 3 else contextlib.nullcontext():
+            return x.sin()
+
+    failure = validate(Function(forward), (X,)).verdict.part("replay").failures[0]
+    assert failure.message.endswith(ONCE)
+    assert failure.cause == "it ran under the mode Doubling, and gives something else without it"
 
 
 def failing_in_turn():
