@@ -15,7 +15,9 @@ from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.gradients import Gradients
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
+from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.capture.tensor_files import why_not_storable
@@ -188,29 +190,73 @@ class OptionRetention(Retention):
             ) from error
 
 
+@dataclass
+class _Held:
+    """Memory that saved outputs hold, of which each holds all: its key, how many hold it, its size."""
+
+    key: int
+    of_source: bool
+    uses: int = 0
+    nbytes: int = 0
+
+
 class RecentOutputs(Retention):
-    """Saves outputs as `Retention` does, and lets go of the oldest when they take more than 16 MiB."""
+    """Saves outputs as `Retention` does, and lets go of the oldest when they hold more than 16 MiB.
+
+    Memory of sources does not count: they hold it anyway.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._saved: deque[Value] = deque()
+        self._saved: deque[tuple[Value, _Held]] = deque()
+        self._held: dict[int, _Held] = {}
         self._nbytes = 0
 
     def keep_output(self, value: Value, tensor: torch.Tensor, key: int) -> None:
         """Save an output of a call."""
+        held = self._held.get(key) or _Held(key, of_source=key != 0 and key in self._by_memory)
         self.keep(value, tensor, key)
-        self._saved.append(value)
-        self._nbytes += value.nbytes
+        if key:  # tensors without memory share nothing
+            self._held[key] = held
+        held.uses += 1
+        self._saved.append((value, held))
+        self._charge(held, 0 if held.of_source else _size_of_memory(value, tensor))
         while self._nbytes > _MOST_RECENT and len(self._saved) > 1:
-            oldest = self._saved.popleft()
-            oldest.tensor = None
-            self._nbytes -= oldest.nbytes
+            self._let_go(*self._saved.popleft())
+
+    def _charge(self, held: _Held, nbytes: int) -> None:
+        self._nbytes += nbytes - held.nbytes
+        held.nbytes = nbytes
+
+    def _let_go(self, value: Value, held: _Held) -> None:
+        value.tensor = None
+        held.uses -= 1
+        if held.uses == 0:
+            self._charge(held, 0)
+            if self._held.get(held.key) is held:  # not copied
+                del self._held[held.key]
+                if not held.of_source:
+                    del self._by_memory[held.key]
+
+    def follow_move(self, old: int, new: int) -> None:
+        """Find the saved tensors over memory `old` at `new` from now on."""
+        super().follow_move(old, new)
+        if old in self._held:
+            self._held[old].key = new
+        rekey(self._held, old, new)
 
     def before_write(self, key: int) -> None:
         """Copy the saved tensors over this memory."""
+        self._held.pop(key, None)
         if key in self._by_memory:
             self._by_memory[key] = [value for value in self._by_memory[key] if value.tensor is not None]
         super().before_write(key)
+
+
+def _size_of_memory(value: Value, tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        storage = storage_of(tensor)
+        return value.nbytes if storage is None else storage.nbytes()
 
 
 _MOST_RECENT = 16 * 2**20
