@@ -53,8 +53,8 @@ def _describe(item: Any) -> str:
     if isinstance(item, torch.Tensor):
         layout = strides_of(item), item.requires_grad
         return f"{item.dtype}{list(shape_of(item))} {layout} {fingerprint(item)}"
-    if isinstance(item, np.ndarray):
-        return f"{item.dtype}{item.shape} {hash(item.tobytes())}"
+    if isinstance(item, np.ndarray):  # one of objects holds their addresses
+        return "" if item.dtype.hasobject else f"{item.dtype}{item.shape} {hash(item.tobytes())}"
     return repr(item) if type(item) in _PLAIN or isinstance(item, np.generic) else ""
 
 

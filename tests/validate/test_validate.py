@@ -129,6 +129,15 @@ def test_uninitialised_outputs_are_known_by_their_path():
     assert compare(traced, plain, {"a"}).num_failures == 1
 
 
+def test_arrays_are_compared_by_their_values():
+    def digests(item):
+        return RunDigests.of(nn.Identity(), {}, item).outputs
+
+    assert digests(np.array([object()])) == digests(np.array([object()]))
+    assert digests(np.array([(1, [])], dtype="i4,O")) == digests(np.array([(1, [])], dtype="i4,O"))
+    assert digests(np.array([1.0])) == digests(np.array([1.0])) != digests(np.array([2.0]))
+
+
 def test_observer_sees_changed_state():
     class Hidden(nn.Module):
         def __init__(self):
