@@ -121,7 +121,7 @@ class FunctionTracer(TorchFunctionMode):
     num_own_modes = 0
     """Dispatch modes of our own on the stack: the watch."""
     function_modes: tuple[str, ...] = ()
-    """Class names of the function modes below this one on the stack, which see each call after it, if `thorough`."""
+    """Class names of the function modes below this one on the stack: they see each call after it."""
     thorough = False
     """Whether to note the circumstances of calls under modes, with fingerprints of their arguments."""
     suspects: frozenset[str] = frozenset()

@@ -133,8 +133,8 @@ def test_arrays_are_compared_by_their_values():
     def digests(item):
         return RunDigests.of(nn.Identity(), {}, item).outputs
 
-    assert digests(np.array([object()])) == digests(np.array([object()]))
-    assert digests(np.array([(1, [])], dtype="i4,O")) == digests(np.array([(1, [])], dtype="i4,O"))
+    one, other = ([np.array([object()]), np.array([(1, [])], dtype="i4,O")] for _ in range(2))
+    assert digests(one) == digests(other)
     assert digests(np.array([1.0])) == digests(np.array([1.0])) != digests(np.array([2.0]))
 
 

@@ -127,7 +127,7 @@ def _first(one: Any, other: Any) -> str:
 # -- what docs/validation.md says is not shown ---------------------------------------------------------------------
 
 NUMBERS = frozenset(["number_in_python", "while_small", "array_over_memory"])
-BY_WAY_OF_PYTHON = ("handed to Python", "handed an input's values to Python", "with slightly other inputs")
+BY_WAY_OF_PYTHON = ("handed to Python", "handed an input's values to Python", "slightly other")
 
 
 def explained(program: Program, unproven: Unproven, validation: Validation) -> bool:
