@@ -193,13 +193,14 @@ class AutotracePlugin:
         from pytest_torchlens.validate import PARTS
 
         settings = self._settings_by_test[item.nodeid]
+        called_models: Any = self._config.pluginmanager.get_plugin("lens-called-models")
         chosen = settings.parts or self._config.option.lens_parts or self._config.getini("lens_parts") or PARTS
         return Plan(
             every=settings.autotrace == "all",
             parts=validation_parts("parts", chosen),
             seconds=settings.seconds,
             nbytes=int(settings.memory * MIB),
-            keep=bool(self._config.option.lens_report or self._config.getini("lens_report")),
+            keep=called_models.wanted,
         )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -36,11 +36,14 @@ class CalledModels:
         The report files that processes share.
     folder
         The folder of the run's report; None without one.
+    wanted
+        Whether a file of the run is to have the models.
     """
 
-    def __init__(self, files: ReportFolder, folder: Path | None) -> None:
+    def __init__(self, files: ReportFolder, folder: Path | None, wanted: bool) -> None:
         self._files = files
         self._folder = folder
+        self.wanted = wanted
         self._names: Counter[str] = Counter()
         self._tests: dict[str, str] = {}
         """Node id of the test, by the key of a model's report."""
@@ -49,7 +52,7 @@ class CalledModels:
         return bool(self._tests)
 
     def add(self, item: pytest.Item, name: str, history: HistoryRecord, verdict: Verdict | None) -> ModelReport:
-        """Make a report of a model; it gets a page if the run has a report."""
+        """Make a report of a model; the files of the run that are asked for get it, and a report a page of it."""
         place = f"{item.nodeid}::{name}"
         self._names[place] += 1
         number = f" ({self._names[place]})" if self._names[place] > 1 else ""
@@ -68,17 +71,13 @@ class CalledModels:
             verdict=verdict,
             findings=audit(Subject(history)),
         )
-        if self._folder is not None:
-            self._write(item, report, self._folder)
+        if self.wanted:
+            self._write(item, report)
         return report
 
-    def _write(self, item: pytest.Item, report: ModelReport, folder: Path) -> None:
-        from pytest_torchlens.report import save_drawing
-
-        try:
-            report = save_drawing(report, folder)
-        except UnwritableError as error:
-            report = report.with_unwritten(error)
+    def _write(self, item: pytest.Item, report: ModelReport) -> None:
+        if self._folder is not None:
+            report = _with_drawing(report, self._folder)
         self._files.write(report)
         item.stash.setdefault(_PAGES_KEY, []).append(report.nodeid)
 
@@ -104,6 +103,15 @@ class CalledModels:
                 yield replace(report, nodeid=test)
 
 
+def _with_drawing(report: ModelReport, folder: Path) -> ModelReport:
+    from pytest_torchlens.report import save_drawing
+
+    try:
+        return save_drawing(report, folder)
+    except UnwritableError as error:
+        return report.with_unwritten(error)
+
+
 def lens_report_function(request: pytest.FixtureRequest) -> Any:
     """Return the value of the fixture ``lens_report``."""
 
@@ -115,7 +123,7 @@ def lens_report_function(request: pytest.FixtureRequest) -> Any:
         history = model if isinstance(model, HistoryView) else get_model_metadata(model, input_args, input_kwargs)
         called_models = request.config.pluginmanager.get_plugin("lens-called-models")
         if called_models is None:  # a run without --lens options
-            called_models = CalledModels(ReportFolder(Path(), {}), None)
+            called_models = CalledModels(ReportFolder(Path(), {}), None, wanted=False)
         return called_models.add(request.node, name or history.model_name, history.record(), None)
 
     return add

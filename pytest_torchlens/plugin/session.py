@@ -62,7 +62,7 @@ class LensSession:
             raise pytest.UsageError("--lens-against needs models of a zoo: add --lens-zoo ZOO:NAME")
         self.sweep = Sweep(config, self.options.sweep, self.selection, self._run_options(self.options.baseline))
         self.reports = self.sweep.reports
-        self.called_models = CalledModels(self.reports, self.options.report)
+        self.called_models = CalledModels(self.reports, self.options.report, self.options.wants_called_models)
         config.pluginmanager.register(self.called_models, "lens-called-models")
         self._collected_files: set[Path] = set()
         resumed = PytestOutcome(Outcome.PASSED, "in the run that was resumed")
@@ -205,12 +205,16 @@ class LensSession:
             self._add_table_row(report.nodeid)
 
     def _add_table_row(self, nodeid: str) -> None:
-        from pytest_torchlens.report.results_table import TableError
-
         if self._table and nodeid not in self._table_rows:
             self._table_rows.add(nodeid)
+            self._add_to_table(self._model_report(nodeid))
+
+    def _add_to_table(self, report: ModelReport) -> None:
+        from pytest_torchlens.report.results_table import TableError
+
+        if self._table:
             try:
-                self._table.add(self._model_report(nodeid), self._environment)
+                self._table.add(report, self._environment)
             except (OSError, TableError) as error:  # such as a full disk: the run continues
                 self._table = None
                 self._errors.append(f"--lens-table: {error}")
@@ -232,6 +236,8 @@ class LensSession:
         )
         for nodeid in self._outcomes:  # an xdist worker that died sent no last report
             self._add_table_row(nodeid)
+        for report in self.called_models.reports():
+            self._add_to_table(report)
         self._errors += _unwritten(self._report.models)
         self._write(self._report)
         self._check_drawings(session, self._report.models)

@@ -60,6 +60,11 @@ class LensOptions:
     against: OtherPython | None
     """The interpreter to compare with; None for stored baselines."""
 
+    @property
+    def wants_called_models(self) -> bool:
+        """Whether a file of the run is to have the models that tests call."""
+        return any([self.report, self.ci.json, self.ci.markdown, self.sweep.table])
+
     @classmethod
     def of(cls, config: pytest.Config) -> LensOptions:
         """Read and check them.

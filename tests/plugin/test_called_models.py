@@ -29,6 +29,18 @@ def read(pytester: pytest.Pytester) -> RunReport:
 
 
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "workers"])
+@pytest.mark.parametrize("option", ["--lens-json=file", "--lens-report-md=file", "--lens-table=file"])
+def test_each_file_has_the_models_without_a_report_too(pytester: pytest.Pytester, option: str, workers: list[str]):
+    if workers:
+        pytest.importorskip("xdist")
+    pytester.makepyfile(test_them=TESTS + "def test_it():\n    nn.Linear(4, 3)(X)\n")
+    run = pytester.runpytest_subprocess if workers else pytester.runpytest_inprocess
+    run("--lens-validate", option, *workers).assert_outcomes(passed=1)
+    text = (pytester.path / "file").read_text(encoding="utf-8").replace("&#95;", "_")
+    assert "test_them.py::test_it::Linear" in text
+
+
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "workers"])
 def test_each_validated_model_has_a_page(pytester: pytest.Pytester, workers: list[str]):
     if workers:
         pytest.importorskip("xdist")
