@@ -158,7 +158,7 @@ def _scatter(tensor: torch.Tensor, contents: torch.Tensor) -> None:
     tensor.as_strided((count,), (1,))[places.flatten()] = contents.flatten()
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)  # tensors do not compare as a whole
 class _Exposure:
     """A tensor, its digest, and a weak reference to an array over its memory; None if the array is not NumPy's."""
 

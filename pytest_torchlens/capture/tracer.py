@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
@@ -36,6 +37,9 @@ from pytest_torchlens.capture.tensor_table import UntracedTensorError
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
 _UNSHARED = contextlib.nullcontext()
+
+
+_RUNS_THE_MODEL = torch.utils.checkpoint.CheckpointFunction.__name__
 
 
 class Tracer(FunctionTracer):
@@ -110,7 +114,8 @@ class Tracer(FunctionTracer):
     def call_custom(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
         """Call a custom autograd function.
 
-        Its steps become a group.  It becomes one operation where the steps do not account for its outputs.
+        Its steps become a group.  It becomes one operation where the steps do not account for its outputs, or where
+        values went to Python inside; that of a checkpoint runs the model's code, and is its steps.
         """
         outer, num_escapes, first = self._group, self._num_escapes, len(self.calls)
         try:
@@ -128,7 +133,7 @@ class Tracer(FunctionTracer):
         outputs = tensors(result)
         with self.lock or _UNSHARED:
             escaped = self._num_escapes != num_escapes and not self._overwrote((args, kwargs), first)
-            if escaped or not self._unrecorded(self._account_for, outputs):
+            if (escaped and name != _RUNS_THE_MODEL) or not self._unrecorded(self._account_for, outputs):
                 self._unrecorded(self._finish_custom, custom_info(func, name), args, kwargs, outputs, random)
         return result
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -142,3 +144,34 @@ def test_saving_adds_no_operations_of_our_own_to_a_custom_function_over_an_array
     model = Function(lambda x: SineInNumpy.apply(x) + 1)
     plain, saving = (record(model, (torch.ones(3),), keep=keep) for keep in ("none", "all"))
     assert [call.info.name for call in saving.calls] == [call.info.name for call in plain.calls]
+
+
+class AsksInACheckpoint(torch.nn.Module):
+    """Runs code in a checkpoint that reads values, draws Python's numbers and writes to a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=True)
+
+    def block(self, x):
+        self.steps.add_(1)
+        return x * random.random() if x.sum().item() < 100 else x
+
+
+def test_a_checkpoint_that_asks_values_is_its_steps():
+    found = validate(AsksInACheckpoint(), (torch.rand(2, requires_grad=True),))
+    assert failures(found.verdict) == []
+    assert [call.info.name for call in found.history.recording.calls] == ["add_", "sum", "mul"]
+
+
+def test_arrays_over_parts_of_one_memory_end_in_any_order():
+    def forward(x):
+        y = (x * 2).detach()
+        kept, gone = y[:2].numpy(), y.numpy()
+        del gone
+        return y + kept.shape[0]
+
+    assert failures(validate(Function(forward), (torch.rand(3),)).verdict) == []

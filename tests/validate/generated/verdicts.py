@@ -70,10 +70,10 @@ def known(tensor: torch.Tensor | None) -> str | None:
 def _gradients(model: nn.Module, args: tuple[Any, ...], output: Any) -> list[str | None]:
     """Return the gradients of the outputs, or the error that PyTorch raises."""
     wanted = [t for t in (args[0], *model.parameters()) if t.requires_grad]
-    sums = [t.abs().sum() for _, t in walk(output) if t.grad_fn is not None and t.layout is torch.strided]
-    if not sums:
-        return []
     try:
+        sums = [t.abs().sum() for _, t in walk(output) if t.grad_fn is not None and t.layout is torch.strided]
+        if not sums:
+            return []
         return [known(one) for one in torch.autograd.grad(sum(sums), wanted, allow_unused=True)]
     except RuntimeError as error:
         return [re.sub(r"0x[0-9a-f]+", "", str(error))]
