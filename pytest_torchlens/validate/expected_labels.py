@@ -72,7 +72,7 @@ def misjoined(operations: list[ExpectedOperation]) -> Iterator[tuple[ExpectedOpe
             first.value.position if first.call else 0,
         ):
             yield one, f"it is a pass of {first.layer_label}, which runs another function"
-        if not one.parameters or not one.from_input:
+        if one.call is None or not one.parameters or not one.from_input:
             continue
         if not all(parent.from_input or parent.source is not None for parent, _, _ in one.parents):
             continue

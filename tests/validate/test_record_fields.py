@@ -275,3 +275,17 @@ def test_right_histories_with_other_options_pass(save):
         history["output_1"].tensor_contents.sum().backward()
     part = check_invariants(history)
     assert [(failure.operation, failure.message) for failure in part.failures] == []
+
+
+def test_a_parameter_that_a_call_wrote_to_may_be_returned_twice():
+    class Centre(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+        def forward(self, x):
+            self.mean.add_(x.mean(0))
+            return self.mean, x - self.mean, self.mean.view(2, 2), self.mean
+
+    verdict = validate(Centre(), (torch.rand(3, 4),)).verdict
+    assert verdict, verdict.words

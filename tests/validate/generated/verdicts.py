@@ -133,7 +133,7 @@ BY_WAY_OF_PYTHON = ("handed to Python", "handed an input's values to Python", "s
 def explained(program: Program, unproven: Unproven, validation: Validation) -> bool:
     """Return whether a second witness agrees that something could not be shown."""
     if "depends on no input" in unproven.message:
-        return bool(names_in(program) & NUMBERS) or _is_independent(program, unproven.message)
+        return bool(names_in(program) & (NUMBERS | {"branch"})) or _is_independent(program, unproven.message)
     if any(text in unproven.message for text in BY_WAY_OF_PYTHON):
         return bool(names_in(program) & NUMBERS)
     if "no operation ran" in unproven.message:
