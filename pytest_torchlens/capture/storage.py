@@ -50,7 +50,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 def is_freed(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has elements but no memory: its storage was resized, or it is a lazy zero."""
-    return bool(tensor.numel()) and not tensor.is_meta and storage_key(tensor) <= 0
+    return bool(tensor.numel()) and not tensor.is_meta and (storage_key(tensor) < 0 or tensor._is_zerotensor())
 
 
 def _values_of(tensor: torch.Tensor) -> torch.Tensor | None:

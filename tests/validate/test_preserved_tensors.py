@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils import mkldnn
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.validate import validate
@@ -183,3 +184,12 @@ def test_what_a_module_is_made_of_is_restored():
     found = validate(model, (X,))
     assert failures(found.verdict) == []
     assert model.facts() == before
+
+
+def test_tensors_in_the_layout_of_onednn():
+    """They have no storage that PyTorch shows, and memory all the same."""
+    model = mkldnn.to_mkldnn(nn.Linear(4, 4).eval())
+    weight = model.weight.to_dense().clone()
+    verdict = validate(model, (torch.randn(2, 4).to_mkldnn(),)).verdict
+    assert verdict, verdict.words
+    assert torch.equal(model.weight.to_dense(), weight)
