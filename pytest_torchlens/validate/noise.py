@@ -146,7 +146,7 @@ def _of_another_kind(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield halved values; for sparse tensors also one with an entry less, or the first entry if there is none."""
+    """Yield halved values; for sparse tensors also one with an entry less; with entries if there is none."""
     yield tensor * 0.5
     if tensor.layout is torch.sparse_coo and tensor._nnz():
         indices, values = tensor._indices()[:, :-1], tensor._values()[:-1]
@@ -163,6 +163,8 @@ def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield torch.sparse_compressed_tensor(
             ends.clamp(max=len(values)), places[:-1], values, shape, layout=layout, check_invariants=False
         )
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_csc) and tensor.dim() == _PLANE and tensor.numel():
+        yield torch.ones(tensor.shape, dtype=tensor.dtype, device=tensor.device).to_sparse(layout=tensor.layout)
 
 
 def _quantized_variants(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -245,3 +245,16 @@ def test_a_deformable_convolution_reads_its_mask_if_there_is_one(mask):
     verdict = validate(ops.DeformConv2d(3, 4, 3, padding=1), inputs).verdict
     assert verdict, verdict.words
     assert verdict.part("perturbation").exempt == ({"shape only": 1} if mask is None else {})
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+@pytest.mark.parametrize("product", ["of the matrix", "by the matrix"])
+def test_a_sparse_matrix_without_entries_may_be_multiplied(layout, product):
+    def forward(x):
+        empty = (x * 0).to_sparse(layout=layout)
+        return empty @ (x * 2) if product == "of the matrix" else (x * 2) @ empty
+
+    with torch.no_grad():
+        verdict = validate(Function(forward), (torch.rand(4, 4) + 1,)).verdict
+    assert verdict, verdict.words
