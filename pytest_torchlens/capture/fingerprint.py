@@ -124,9 +124,7 @@ def _of_subclass(tensor: torch.Tensor) -> str:
         names, _ = tensor.__tensor_flatten__()
         inner = (getattr(tensor, name) for name in names)  # DTensor names its mesh too
         return _join("wrapper", *(fingerprint(part) for part in inner if isinstance(part, torch.Tensor)))
-    if not storage_key(tensor) or (
-        tensor.untyped_storage().device.type == "meta" and not tensor.is_meta
-    ):  # a wrapper, a fake tensor
+    if not storage_key(tensor):  # a wrapper, which only its class can read
         return ""
     with torch._C._DisableTorchDispatch():
         return _parts(tensor.detach())

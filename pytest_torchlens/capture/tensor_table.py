@@ -356,7 +356,8 @@ class TensorTable:
             return None
         if owner is None or type(owner) is not type(tensor):
             whole = last.shape == tensor.shape and last.stride == tensor.stride()
-            return _in_class_of(tensor, read) if whole and (owner is None or _begins_alike(owner, tensor)) else None
+            begins_alike = owner is None or address_of(owner) == address_of(tensor)
+            return _in_class_of(tensor, read) if whole and begins_alike else None
         offset = (address_of(tensor) - address_of(owner)) // tensor.itemsize + owner.storage_offset()
         return info_of(torch.as_strided), (read, tuple(tensor.shape), tensor.stride(), offset)
 
@@ -366,10 +367,6 @@ class TensorTable:
         if memory is None or memory() is None or not value.digest:
             return False
         return tensor.dtype == value.dtype and fingerprint(tensor) == value.fingerprint
-
-
-def _begins_alike(one: Tensor, other: Tensor) -> bool:
-    return address_of(one) == address_of(other)
 
 
 def _in_class_of(tensor: Tensor, read: Value | Aliased) -> View:

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch.nn.modules import module as torch_module
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from pytest_torchlens.capture.dispatch_watch import current_modes
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.storage import storage_key
 
@@ -84,7 +84,7 @@ def call_signature(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[
         for name in _GLOBAL_HOOKS:
             description.add(list(getattr(torch_module, name).values()))
         description.add(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
-        description.add(_get_current_dispatch_mode_stack())
+        description.add(current_modes())
         description.add((module, args, kwargs))
     except Exception:  # noqa: BLE001 - a user's object may raise anything
         return None
