@@ -9,7 +9,7 @@ from typing import Any
 from pytest_torchlens.cli.errors import INCOMPLETE
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.cli.errors import check_output
-from pytest_torchlens.draw.text import count_text
+from pytest_torchlens.records import count_text
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:

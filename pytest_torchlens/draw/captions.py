@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pytest_torchlens.draw.draw_options import DrawOptions
 from pytest_torchlens.draw.metric import once_by_parameters
-from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.theme import Theme
@@ -19,6 +18,7 @@ from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import count_text
 from pytest_torchlens.records.options import OptionError
 
 if TYPE_CHECKING:

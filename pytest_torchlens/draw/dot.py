@@ -27,7 +27,6 @@ from pytest_torchlens.draw.picture import DrawnNode
 from pytest_torchlens.draw.picture import Picture
 from pytest_torchlens.draw.picture import compose
 from pytest_torchlens.draw.scene import Scene
-from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import module_id
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shorten
@@ -36,6 +35,7 @@ from pytest_torchlens.draw.theme import mix
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import Operation
+from pytest_torchlens.records import count_text
 
 if TYPE_CHECKING:
     from pytest_torchlens.draw.picture import Arrow

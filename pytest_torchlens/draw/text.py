@@ -35,11 +35,6 @@ def short_place(operation: Operation) -> str:
     return str(replace(place, file="/".join(place.file.replace("\\", "/").split("/")[-2:])))
 
 
-def count_text(count: int, noun: str) -> str:
-    """Return a number with its noun: ``1 tensor``, ``1,024 tensors``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def magnitude(count: float) -> str:
     """Return a number in three digits or so: ``25.6M``, ``4.1B``."""
     for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):

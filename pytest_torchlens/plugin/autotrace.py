@@ -23,7 +23,6 @@ from pytest_torchlens.plugin.faults import SECTION
 from pytest_torchlens.plugin.faults import Faults
 from pytest_torchlens.plugin.faults import first_calls
 from pytest_torchlens.plugin.faults import has_failed
-from pytest_torchlens.plugin.faults import many
 from pytest_torchlens.plugin.faults import place_of
 from pytest_torchlens.plugin.faults import told_once
 from pytest_torchlens.plugin.marker import MARKER_OPTIONS
@@ -34,6 +33,7 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
 from pytest_torchlens.records import Verdict
+from pytest_torchlens.records import count_text
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records import to_json
 
@@ -351,9 +351,9 @@ class AutotraceSummary:
             Status.UNPROVEN.value: counts[Status.UNPROVEN],
             "left out": left_out,
         }
-        total = many(sum(test.calls for test in tests), "outermost module call")
+        total = count_text(sum(test.calls for test in tests), "outermost module call")
         words = ", ".join(f"{count:,} {word}" for word, count in parts.items() if count)
-        return f"{total} in {many(len({nodeid for nodeid, _ in self._tests}), 'test')}: {words}"
+        return f"{total} in {count_text(len({nodeid for nodeid, _ in self._tests}), 'test')}: {words}"
 
     def _lines(self) -> Iterator[str]:
         tests = self._tests.values()
@@ -372,7 +372,7 @@ class AutotraceSummary:
             yield f"FAILED {place}: {call.model}: {call.verdict.words if call.verdict is not None else ''}"
             yield from (f"  {text}" for text in filter(None, [elsewhere]))
         if len(faults) > MOST_SHOWN:
-            yield f"... and {many(len(faults) - MOST_SHOWN, 'fault')} more"
+            yield f"... and {count_text(len(faults) - MOST_SHOWN, 'fault')} more"
 
     def _unproven_calls(self) -> Iterator[str]:
         calls = [
@@ -409,9 +409,9 @@ def _by_reason(word: str, reasons: Iterable[tuple[str, str, int]]) -> Iterator[s
         first.setdefault(reason, nodeid)
     ordered = calls.most_common()
     for reason, count in ordered[:MOST_SHOWN]:
-        yield f"{word}: {many(count, 'call')}: {reason} (first in {first[reason]})"
+        yield f"{word}: {count_text(count, 'call')}: {reason} (first in {first[reason]})"
     if len(ordered) > MOST_SHOWN:
-        yield f"{word}: {many(sum(count for _, count in ordered[MOST_SHOWN:]), 'call')} for other reasons"
+        yield f"{word}: {count_text(sum(count for _, count in ordered[MOST_SHOWN:]), 'call')} for other reasons"
 
 
 def failure_of(test: TracedTest, fail_on: Conditions) -> str:
@@ -422,7 +422,9 @@ def failure_of(test: TracedTest, fail_on: Conditions) -> str:
     calls = ((call.model, call.verdict) for call in found)
     lines = [f"{BEGINNING}{model}: validation {verdict.words}" for model, verdict in calls if verdict is not None]
     if fail_on.has("unvalidated"):
-        lines += [f"{BEGINNING}{many(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()]
+        lines += [
+            f"{BEGINNING}{count_text(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()
+        ]
     return "\n".join(dict.fromkeys(lines))
 
 

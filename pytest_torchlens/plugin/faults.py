@@ -16,6 +16,7 @@ from pytest_torchlens.plugin.failure import part_text
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
+from pytest_torchlens.records import count_text
 from pytest_torchlens.records import from_json
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Faults:
         _, *others = self._calls[fault]
         more = self._calls[fault].total() - 1
         where = f", in {_names(others)}" if others else " of this test"
-        return f"the same fault in {many(more, 'more call')}{where}" if more else ""
+        return f"the same fault in {count_text(more, 'more call')}{where}" if more else ""
 
     def lines(self, nodeid: str, test: TracedTest) -> Iterator[str]:
         """Yield the failures of a test in full, except faults that an earlier test has: these name that test."""
@@ -95,11 +96,6 @@ def first_calls(test: TracedTest) -> dict[Fault, TracedCall]:
     return found
 
 
-def many(count: int, what: str) -> str:
-    """Return a number with its noun, in the plural if it is not 1."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
 def place_of(nodeid: str, when: str) -> str:
     """Return the name of a test, or of its teardown."""
     return f"{nodeid} (teardown)" if when == "teardown" else nodeid
@@ -107,7 +103,7 @@ def place_of(nodeid: str, when: str) -> str:
 
 def _names(places: list[str]) -> str:
     rest = f" and {len(places) - MOST_NAMES:,} more" if len(places) > MOST_NAMES else ""
-    return f"{many(len(places), 'other test')}: {', '.join(places[:MOST_NAMES])}{rest}"
+    return f"{count_text(len(places), 'other test')}: {', '.join(places[:MOST_NAMES])}{rest}"
 
 
 def _fault_of(call: TracedCall) -> Fault:

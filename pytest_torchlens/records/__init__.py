@@ -23,6 +23,7 @@ from pytest_torchlens.records.json import to_json
 from pytest_torchlens.records.measurements import Measurements
 from pytest_torchlens.records.measurements import ModuleMeasurements
 from pytest_torchlens.records.measurements import byte_size
+from pytest_torchlens.records.measurements import count_text
 from pytest_torchlens.records.merged import MergedGraph
 from pytest_torchlens.records.merged import MergedOperation
 from pytest_torchlens.records.merged import RolledEdge
@@ -107,6 +108,7 @@ __all__ = [
     "address_of",
     "align",
     "byte_size",
+    "count_text",
     "close",
     "file_name",
     "from_json",

@@ -95,6 +95,11 @@ class ModuleMeasurements:
     """Those of the operations that ran in no module inside it."""
 
 
+def count_text(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 tensor``, ``1,024 tensors``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def byte_size(count: int) -> str:
     """Return a number of bytes as text: ``100 B``, ``1.7 KB``, ``233.1 MB``; 1 KB is 1,024 bytes."""
     size, power = float(count), 0

@@ -18,7 +18,6 @@ from typing import Final
 
 from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import node_id
-from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
@@ -30,6 +29,7 @@ from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import address_of
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import count_text
 from pytest_torchlens.report.drawings import Views
 from pytest_torchlens.report.drawings import row_id
 

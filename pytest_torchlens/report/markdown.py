@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Final
 
-from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import count_text
 from pytest_torchlens.report.summary import counts
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad

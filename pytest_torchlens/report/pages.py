@@ -14,7 +14,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import magnitude
 from pytest_torchlens.draw.text import printable
@@ -26,6 +25,7 @@ from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import count_text
 from pytest_torchlens.report import summary
 from pytest_torchlens.report.drawings import gzip_base64
 from pytest_torchlens.report.drawings import row_id

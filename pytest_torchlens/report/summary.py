@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.records import TESTS_ZOO
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records import Unproven
+from pytest_torchlens.records import count_text
 from pytest_torchlens.report.drawings import row_id
 
 if TYPE_CHECKING:

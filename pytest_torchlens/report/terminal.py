@@ -8,7 +8,6 @@ from typing import Final
 
 from tabulate import tabulate
 
-from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import in_ascii
 from pytest_torchlens.draw.text import magnitude
@@ -18,6 +17,7 @@ from pytest_torchlens.draw.text import short_place
 from pytest_torchlens.draw.text import shorten
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import byte_size
+from pytest_torchlens.records import count_text
 from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.summary import failed_at
 from pytest_torchlens.report.summary import failed_how

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from pytest_torchlens.draw.text import count_text
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.records import address_of
+from pytest_torchlens.records import count_text
 
 
 @pytest.mark.parametrize(("shape", "text"), [((), "scalar"), ((5,), "x5"), ((5, 5), "5x5"), ((1, 0, 3), "1x0x3")])
