@@ -23,6 +23,7 @@ from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 
 if TYPE_CHECKING:
+    from pytest_torchlens.capture.code_in_gradient import CodeInGradient
     from pytest_torchlens.capture.saving import Stream
 
 
@@ -307,6 +308,8 @@ class Recording:
     """Sources that changed although no recorded call wrote to them."""
     uninitialised: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)
     """Contents of the memory that `torch.empty` and similar functions returned, by number of the call."""
+    code_in_gradients: dict[int, CodeInGradient] = field(default_factory=dict)
+    """Code that autograd ran inside recorded calls, by number of the call."""
     circumstances: dict[int, Circumstances] = field(default_factory=dict)
     """What else is known of some calls, by number."""
     num_dispatched: int | None = None

@@ -38,6 +38,8 @@ from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.code_in_gradient import CodeInGradient
+from pytest_torchlens.capture.code_in_gradient import GradientWatch
 from pytest_torchlens.capture.dispatch_watch import call_under
 from pytest_torchlens.capture.dispatch_watch import current_modes
 from pytest_torchlens.capture.dispatch_watch import dispatch_depth
@@ -73,6 +75,7 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 
 
 COMPOSITE, PLAIN, ESCAPE, UNTRACED = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind.UNTRACED
+GRADIENT = Kind.GRADIENT
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
@@ -159,7 +162,7 @@ class FunctionTracer(TorchFunctionMode):
         try:
             if kind is PLAIN or kind is UNTRACED:
                 return func(*args, **kwargs)
-            handle = self._escape if kind is ESCAPE else self._leaf
+            handle = self._escape if kind is ESCAPE else self._gradient if kind is GRADIENT else self._leaf
             if dispatch_depth() > self.num_own_modes or self.function_modes or info.name in self.suspects:
                 return self._under_modes(handle, info, args, kwargs)
             return handle(info, args, kwargs)
@@ -253,6 +256,24 @@ class FunctionTracer(TorchFunctionMode):
                 self.table.narrow_read(call, outputs[0])
             if call.uninitialised:
                 self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
+            elif type(call.info.writer) is GradientWatch and call.info.writer.code:
+                self._keep_results(call, number, outputs, written)
+
+    def _gradient(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a gradient that forward takes; autograd may run code of the model, which may change buffers."""
+        start, watched = len(self.calls), copy.copy(info)
+        watched.writer = watch = GradientWatch(self.table.buffers)
+        try:
+            return self._leaf(watched, args, kwargs)
+        finally:
+            watch.stop()
+            for call in self.calls[start:]:
+                call.info = info if call.info is watched else call.info
+
+    def _keep_results(self, call: Call, number: int, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> None:
+        changed = tuple(zip(call.writes, map(duplicate, written), strict=True))
+        kept = CodeInGradient(call.info.writer.code, tuple(map(duplicate, outputs)), changed)  # type: ignore[union-attr]
+        self.recording.code_in_gradients[number] = kept
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the Python body of a composite function, so that the calls inside it are recorded."""

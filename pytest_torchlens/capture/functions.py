@@ -30,6 +30,7 @@ class Kind(enum.Enum):
     ESCAPE = "returns a value to Python"
     PLAIN = "computes no tensor: run, not recorded"
     UNTRACED = "computes what no mode sees: run, and the completeness check reports its operations as missed"
+    GRADIENT = "recorded as one call, in which autograd may run code of the model"
 
 
 class FunctionInfo:
@@ -144,6 +145,8 @@ def _kind(func: Function, name: str) -> Kind:
         return Kind.PLAIN
     if name == "backward" and is_of_torch(func):
         return Kind.UNTRACED
+    if func is torch.autograd.grad:
+        return Kind.GRADIENT
     if name in _ESCAPES and is_of_torch(func):
         return Kind.ESCAPE
     return Kind.COMPOSITE if isinstance(func, types.FunctionType) and _is_composite(func, name) else Kind.LEAF

@@ -279,6 +279,13 @@ class TensorTable:
                 self._retention.before_write(storage_key(target))
         return written
 
+    def buffers(self) -> list[Tensor]:
+        """Return the buffers of the model, and add those that no call has read yet."""
+        buffers = [tensor for tensor, kind, _ in self._named.values() if kind == "buffer" and not is_lazy(tensor)]
+        for buffer in buffers:
+            self.read(buffer)
+        return buffers
+
     def _register(self, tensor: Tensor) -> Entry:
         """Find the origin of a tensor that no recorded call made, and add it."""
         named = self._named.get(id(tensor))

@@ -65,6 +65,11 @@ class Perturbation:
             if not self._reacts(trial, places):
                 self._explain(number, trial, places)
 
+    def leave_out(self, reason: str) -> None:
+        """Leave out the open edges of a call, for a reason."""
+        self._exempt[reason] += len(self.open_edges)
+        self.open_edges = []
+
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
         gentle = is_gentle(trial.call)
         tensors = {place: trial.tensors[place].detach() for place in places}

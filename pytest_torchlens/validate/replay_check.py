@@ -75,6 +75,7 @@ class Replay:
         until: float = math.inf,
     ) -> None:
         self._until = until
+        self._where = where
         self._recording = recording
         self._parts = parts
         self._doubts = doubts
@@ -99,7 +100,8 @@ class Replay:
             if complete:
                 self._check.outputs(player, returned)
                 self._check.final_states(player)
-        verdicts = [self._with_unsettled(self._check.verdict())] if "replay" in self._parts else []
+        verdict = self._with_taken(self._with_unsettled(self._check.verdict()), player.taken)
+        verdicts = [verdict] if "replay" in self._parts else []
         return verdicts if self._perturbation is None else [*verdicts, self._perturbation.verdict(complete)]
 
     def _with_unsettled(self, verdict: PartVerdict) -> PartVerdict:
@@ -111,6 +113,17 @@ class Replay:
             return verdict
         names = ", ".join(sorted(self._doubts))
         reason = f"{names} gave other values than recorded in one replay, and the recorded ones in another"
+        return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=reason)
+
+    def _with_taken(self, verdict: PartVerdict, taken: set[int]) -> PartVerdict:
+        """Return the verdict as unproven if recorded results of gradients stood in for replayed ones."""
+        if not taken or not verdict.status.ok:
+            return verdict
+        number = min(taken)
+        code = self._recording.code_in_gradients[number].name
+        reason = (
+            f"{self._where.label(number)} ran {code} inside autograd, which no replay can run: its results were taken"
+        )
         return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=reason)
 
     def _step(self, player: Player, number: int, call: Call) -> bool:
@@ -134,6 +147,8 @@ class Replay:
             self._check.report_error(number, error)
             return False
         self._check.base(number, call, player, outputs)
+        if number in player.taken and self._perturbation is not None:
+            self._perturbation.leave_out("code inside a gradient")
         if not self._compare_and_perturb(player, number, outputs, originals if doubtful or in_doubt else None):
             return False
         player.store(number, call, returned)

@@ -1,0 +1,87 @@
+"""Finds the Python code that autograd runs while forward takes a gradient, and the buffers that it changes.
+
+Such code is a hook, the ``backward`` of a custom function, or the recomputation of a checkpoint.  It belongs to the
+autograd graph of the recorded pass: a replay, whose graph is made of the recorded steps, may give another gradient.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import CodeType
+from types import FrameType
+from typing import Any
+
+import torch
+
+from pytest_torchlens.capture.opaque import WriteDetector
+
+_OURS = __name__.partition(".")[0]
+_ABOUT_IT = frozenset(["torch", *sys.stdlib_module_names])
+"""Packages whose code is named only if no other ran."""
+
+
+@dataclass(frozen=True)
+class CodeInGradient:
+    """Python code that autograd ran inside a recorded call, and what the call left, to be taken in a replay.
+
+    Attributes
+    ----------
+    name
+        Function, file and line of the code, the model's own if there is any.
+    outputs
+        Copies of the tensors that the call returned.
+    written
+        Slot and copy of each buffer that the code changed.
+    """
+
+    name: str
+    outputs: tuple[torch.Tensor, ...]
+    written: tuple[tuple[int, torch.Tensor], ...]
+
+
+class GradientWatch(WriteDetector):
+    """Watches one call of autograd from the moment when it is asked what the call may write.
+
+    Parameters
+    ----------
+    buffers
+        Returns the buffers of the model; they are known to the recording then.
+    """
+
+    def __init__(self, buffers: Callable[[], Iterable[torch.Tensor]]) -> None:
+        super().__init__()
+        self._buffers = buffers
+        self._code: CodeType | None = None
+        self._is_about_it = True
+        self._watches = False
+
+    @property
+    def code(self) -> str:
+        """Function, file and line of the code that ran; ``""`` if none did."""
+        code = self._code
+        place = "" if code is None else f"{os.path.basename(code.co_filename)}, line {code.co_firstlineno}"  # noqa: PTH119
+        return "" if code is None else f"{code.co_name} ({place})"
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        """Begin; return the buffers."""
+        found = super().__call__(tuple(self._buffers()), {})
+        if sys.getprofile() is None:  # a profiler of the user's is left alone
+            self._watches = True
+            sys.setprofile(self._note)
+        return found
+
+    def stop(self) -> None:
+        """End the watch, if it has begun."""
+        if self._watches:
+            sys.setprofile(None)
+            self._watches = False
+
+    def _note(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and self._is_about_it and torch._C._current_graph_task_id() != -1:
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if package != _OURS and (self._code is None or package not in _ABOUT_IT):
+                self._code, self._is_about_it = frame.f_code, package in _ABOUT_IT

@@ -1,0 +1,200 @@
+"""A gradient that forward takes, and in which autograd runs code of the model, is replayed or taken from the record."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from pytest_torchlens.capture import record
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import check_recording
+from pytest_torchlens.validate import validate
+
+
+class Rounded(torch.autograd.Function):
+    """Its gradient is not that of its step, which has none."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 5
+
+
+class Doubled(torch.autograd.Function):
+    """Its step runs without gradients, as that of all custom functions: a replay has no way back through it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+class Counted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, count):
+        ctx.count = count
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.count.add_(1)
+        return gradient * 2, None
+
+
+class TakesGradient(nn.Module):
+    """Takes the gradient of a loss with respect to its weight in forward; `bend` runs on the hidden value."""
+
+    create_graph = False
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("count", torch.zeros(()))
+
+    def bend(self, hidden):
+        return hidden
+
+    def hidden(self, x):
+        return self.bend(self.linear(x))
+
+    def forward(self, x):
+        with torch.enable_grad():
+            hidden = self.hidden(x)
+            loss = hidden.square().sum()
+            (gradient,) = torch.autograd.grad(loss, self.linear.weight, create_graph=self.create_graph)
+        return hidden.detach() + gradient.sum() + self.count
+
+
+class Straight(TakesGradient):
+    def bend(self, hidden):
+        return Rounded.apply(hidden)
+
+
+class StraightTwice(Straight):
+    create_graph = True
+
+
+class ScaledByHook(TakesGradient):
+    def bend(self, hidden):
+        hidden.register_hook(lambda gradient: gradient * 2)
+        return hidden
+
+
+class ScaledByNode(TakesGradient):
+    def bend(self, hidden):
+        hidden.grad_fn.register_prehook(lambda gradients: tuple(one * 2 for one in gradients))
+        return hidden
+
+
+class CountsInHook(TakesGradient):
+    def bend(self, hidden):
+        hidden.register_hook(self.note)
+        return hidden
+
+    def note(self, gradient):
+        self.count += 1
+
+
+class CountsInFunction(TakesGradient):
+    def bend(self, hidden):
+        return Counted.apply(hidden, self.count)
+
+
+class CountsWhenUnpacked(TakesGradient):
+    def hidden(self, x):
+        with saved_tensors_hooks(lambda tensor: tensor, self.unpacked):
+            return self.linear(x)
+
+    def unpacked(self, tensor):
+        self.count.add_(1)
+        return tensor
+
+
+class Recomputed(TakesGradient):
+    def hidden(self, x):
+        return checkpoint(nn.Sequential(self.linear, self.norm), x, use_reentrant=False)
+
+
+class ThroughFunction(TakesGradient):
+    def bend(self, hidden):
+        return Doubled.apply(hidden)
+
+
+class RecomputedWithoutState(TakesGradient):
+    def hidden(self, x):
+        return checkpoint(self.linear, x, use_reentrant=False)
+
+
+TAKEN = [
+    *(Straight, StraightTwice, ThroughFunction, ScaledByHook, ScaledByNode),
+    *(CountsInHook, CountsInFunction, CountsWhenUnpacked),
+]
+
+
+@pytest.mark.parametrize("kind", [*TAKEN, Recomputed])
+def test_a_gradient_by_code_of_the_model_is_unproven_and_names_the_code(kind):
+    torch.manual_seed(0)
+    verdict = validate(kind().train(), (torch.randn(3, 4),)).verdict
+    assert verdict.status is Status.UNPROVEN, verdict.words
+    (reason,) = {one.message for one in verdict.unproven}
+    assert reason.startswith("replay: grad_1_")
+    assert ("test_code_in_gradients.py, line " in reason) is (kind is not Recomputed)
+
+
+@pytest.mark.parametrize("kind", [TakesGradient, RecomputedWithoutState])
+def test_a_gradient_that_the_steps_give_is_proven(kind):
+    torch.manual_seed(0)
+    verdict = validate(kind().train(), (torch.randn(3, 4),)).verdict
+    assert verdict.status is Status.PASSED, verdict.words
+
+
+def test_a_buffer_that_a_hook_changes_is_read_by_later_operations_as_written_by_the_gradient():
+    history = ModelHistory(record(CountsInHook(), (torch.randn(3, 4),)))
+    gradient = next(operation for operation in history.operations if operation.layer_type == "grad")
+    assert gradient.label in history.operations[-2].parent_layers
+
+
+def test_results_that_were_taken_are_compared_with_the_record():
+    recording = record(ScaledByHook(), (torch.randn(3, 4),))
+    (code,) = recording.code_in_gradients.values()
+    code.outputs[0].add_(1)
+    replay, *_ = check_recording(recording, ModelHistory(recording), ["replay"])
+    assert replay.status is Status.FAILED
+    assert replay.failures[0].operation.startswith("grad_1_")
+
+
+def test_a_wrong_record_before_a_gradient_fails():
+    recording = record(ScaledByHook(), (torch.randn(3, 4),))
+    recording.calls[1].args = (*recording.calls[1].args, 1.5)
+    replay, *_ = check_recording(recording, ModelHistory(recording), ["replay"])
+    assert replay.status is Status.FAILED
+
+
+def test_a_profiler_of_the_user_stays():
+    seen = []
+
+    def profiler(frame, event, argument):
+        seen.append(event)
+
+    model, x = ScaledByHook(), torch.randn(3, 4)
+    sys.setprofile(profiler)
+    try:
+        record(model, (x,))
+        after = sys.getprofile()
+    finally:
+        sys.setprofile(None)
+    assert after is profiler
+    assert "call" in seen
