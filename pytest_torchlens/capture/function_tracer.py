@@ -221,7 +221,7 @@ class FunctionTracer(TorchFunctionMode):
                 self.table.check_for_change(tensor, f"what {info.name} had written when it raised")
             raise
         call.elapsed = perf_counter_ns() - start
-        if written and isinstance(info.writer, WriteDetector):
+        if info.writer is not None and isinstance(info.writer, WriteDetector):
             written = info.writer.changed_tensors()
         if random is not None and has_drawn(random):
             call.random = random
@@ -256,13 +256,13 @@ class FunctionTracer(TorchFunctionMode):
                 self.table.narrow_read(call, outputs[0])
             if call.uninitialised:
                 self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
-            elif type(call.info.writer) is GradientWatch and call.info.writer.code:
-                self._keep_results(call, number, outputs, written)
+            elif type(watch := call.info.writer) is GradientWatch and watch.code:
+                self.recording.code_in_gradients[number] = self._keep_results(watch.code, call, outputs, written)
 
     def _gradient(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a gradient that forward takes; autograd may run code of the model, which may change buffers."""
         start, watched = len(self.calls), copy.copy(info)
-        watched.writer = watch = GradientWatch(self.table.buffers)
+        watched.writer = watch = GradientWatch(self._buffers, self.table.live, self.table.before_write)
         try:
             return self._leaf(watched, args, kwargs)
         finally:
@@ -270,10 +270,19 @@ class FunctionTracer(TorchFunctionMode):
             for call in self.calls[start:]:
                 call.info = info if call.info is watched else call.info
 
-    def _keep_results(self, call: Call, number: int, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> None:
+    def _buffers(self) -> list[Tensor]:
+        """Return the buffers that the model has now; the table knows them from now on."""
+        model = self.recording.model()
+        buffers = [] if model is None else [one for one in torch.nn.Module.buffers(model) if not is_lazy(one)]
+        for buffer in buffers:
+            self.table.read(buffer)
+        return buffers
+
+    def _keep_results(
+        self, code: str, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]
+    ) -> CodeInGradient:
         changed = tuple(zip(call.writes, map(duplicate, written), strict=True))
-        kept = CodeInGradient(call.info.writer.code, tuple(map(duplicate, outputs)), changed)  # type: ignore[union-attr]
-        self.recording.code_in_gradients[number] = kept
+        return CodeInGradient(code, tuple(map(duplicate, outputs)), changed)
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the Python body of a composite function, so that the calls inside it are recorded."""

@@ -69,7 +69,8 @@ def _copy(value: Value, pieces: dict[int, _CopiedBytes], in_graph: bool) -> torc
     if value.tensor is None:
         raise ValueError("expected a value whose tensor is saved, got one without")
     tensor = value.tensor
-    with torch.set_grad_enabled(in_graph and tensor.grad_fn is not None):
+    # a view of a weight requires gradients in inference mode too, one of a tensor made there does not
+    with torch.inference_mode(tensor.is_inference()), torch.set_grad_enabled(in_graph and tensor.grad_fn is not None):
         if torch.is_grad_enabled():
             return tensor.clone()
         copy = pieces[storage_key(tensor)].tensor_over_copy(tensor) if _has_plain_memory(tensor) else tensor.clone()

@@ -274,17 +274,18 @@ class TensorTable:
         if "out" in kwargs:
             written += tensors(kwargs["out"])
         written = tuple([target for target in written if not is_lazy(target)])
-        with torch_function_disabled():
-            for target in written:
-                self._retention.before_write(storage_key(target))
+        self.before_write(written)
         return written
 
-    def buffers(self) -> list[Tensor]:
-        """Return the buffers of the model, and add those that no call has read yet."""
-        buffers = [tensor for tensor, kind, _ in self._named.values() if kind == "buffer" and not is_lazy(tensor)]
-        for buffer in buffers:
-            self.read(buffer)
-        return buffers
+    def before_write(self, tensors: Iterable[Tensor]) -> None:
+        """Copy the saved tensors over the memory of `tensors`, which may be overwritten next."""
+        with torch_function_disabled():
+            for tensor in tensors:
+                self._retention.before_write(storage_key(tensor))
+
+    def live(self) -> list[Tensor]:
+        """Return the tensors that the recording knows and that exist now."""
+        return [tensor for ref, *_ in self._live.values() if (tensor := ref()) is not None]
 
     def _register(self, tensor: Tensor) -> Entry:
         """Find the origin of a tensor that no recorded call made, and add it."""

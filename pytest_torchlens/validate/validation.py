@@ -205,8 +205,8 @@ class _Run:
         Completeness runs the model under a dispatch mode.  A few kernels take another path under it
         (`torch.linalg.svdvals` computes the vectors too; an LSTM under autocast computes in another dtype).  So if
         another part fails or cannot settle what it saw, all parts but completeness run again without the mode.  If that
-        passes and a second run under the mode does not, the mode is to blame, and the run without it counts.  In all
-        other cases what the first run saw stays.
+        passes and a second run under the mode does not, the mode is to blame for the parts that fail under it both
+        times, and the run without it counts.  In all other cases what the first run saw stays.
         """
         first = self._validate_once(parts)
         unwatched = tuple(part for part in parts if part != "completeness")
@@ -216,15 +216,15 @@ class _Run:
         if again is None:
             return first
         history, plain = again
-        former = {verdict.name: verdict for verdict in first[1]}
-        if not _all_settled(plain):
-            return history, [*(_worse(former[verdict.name], verdict) for verdict in plain), first[1][-1]]
+        former, completeness = first[1][:-1], first[1][-1]
+        if not any(map(_is_worse, former, plain)):
+            return history, [*plain, completeness]
         third = self._validate_again(parts)
         if third is None:
-            return first
-        if _all_settled(third[1][:-1]):
-            return first[0], [*map(_failed_once, first[1][:-1]), first[1][-1]]
-        return history, [*(_with_former_failure(verdict, former[verdict.name]) for verdict in plain), first[1][-1]]
+            return history, [*map(_worse, plain, former), completeness]
+        verdicts = [*map(_settled, former, plain, third[1]), completeness]
+        is_to_blame = any(map(_is_worse, former, verdicts))
+        return (history if is_to_blame else first[0]), verdicts
 
     def _validate_again(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]] | None:
         """Return the history and verdicts of one more look; None if the model raises now, so that it shows nothing."""
@@ -444,11 +444,16 @@ def _replay(
     return replay.verdicts(returned), replay.doubtful
 
 
-def _worse(former: PartVerdict, verdict: PartVerdict) -> PartVerdict:
-    return max(verdict, former, key=lambda one: _UNSETTLED.index(one.status) if one.status in _UNSETTLED else -1)
-
-
 _UNSETTLED = (Status.UNPROVEN, Status.FAILED)
+
+
+def _is_worse(one: PartVerdict, other: PartVerdict) -> bool:
+    return _worse(other, one) is one
+
+
+def _worse(one: PartVerdict, other: PartVerdict) -> PartVerdict:
+    """Return the worse of two verdicts, the first if they are equally bad."""
+    return max(one, other, key=lambda verdict: _UNSETTLED.index(verdict.status) if not _all_settled([verdict]) else -1)
 
 
 def _all_ok(verdicts: list[PartVerdict]) -> bool:
@@ -472,11 +477,16 @@ def _seen_once(failure: Failure, part: str) -> Failure:
     return dataclasses.replace(failure, message=message)
 
 
-def _with_former_failure(verdict: PartVerdict, former: PartVerdict) -> PartVerdict:
-    if not former.failures or not verdict.status.ok:
-        return verdict
+def _settled(former: PartVerdict, plain: PartVerdict, again: PartVerdict) -> PartVerdict:
+    """Return the verdict on a part that ran twice under the watch, `former` and `again`, and once without it."""
+    if not _is_worse(former, plain):
+        return plain
+    if not _is_worse(again, plain):
+        return _failed_once(former)
+    if not former.failures or not _all_settled([plain]):
+        return plain
     reason = f"while the dispatcher was watched: {former.failures[0].message}"
-    return dataclasses.replace(verdict, reason=reason)
+    return dataclasses.replace(plain, reason=reason)
 
 
 def _drop_activations(recording: Recording) -> None:

@@ -161,6 +161,40 @@ def test_a_gradient_that_the_steps_give_is_proven(kind):
     assert verdict.status is Status.PASSED, verdict.words
 
 
+class ChangesBufferOfForward(CountsInHook):
+    def forward(self, x):
+        self.count = self.count + 1
+        return super().forward(x)
+
+
+class ChangesParameter(CountsInHook):
+    def note(self, gradient):
+        with torch.no_grad():
+            self.norm.weight.mul_(0.5)
+
+    def forward(self, x):
+        return self.norm(x) + super().forward(x)
+
+
+class ChangesActivation(CountsInHook):
+    def note(self, gradient):
+        self.scale.mul_(2)
+
+    def forward(self, x):
+        self.scale = x.detach() * 2
+        return super().forward(x) + self.scale
+
+
+@pytest.mark.parametrize("kind", [ChangesBufferOfForward, ChangesParameter, ChangesActivation])
+def test_what_code_in_a_gradient_changes_is_a_result_of_the_gradient(kind):
+    model = kind()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = validate(model, (torch.randn(3, 4),))
+    assert found.verdict.status is Status.UNPROVEN, found.verdict.words
+    assert {part.name for part in found.verdict.parts if part.status is not Status.PASSED} == {"replay"}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
 def test_a_buffer_that_a_hook_changes_is_read_by_later_operations_as_written_by_the_gradient():
     history = ModelHistory(record(CountsInHook(), (torch.randn(3, 4),)))
     gradient = next(operation for operation in history.operations if operation.layer_type == "grad")

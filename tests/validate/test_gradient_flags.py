@@ -79,3 +79,23 @@ def test_a_parameter_that_requires_no_gradients_is_detached():
     found = validate(Function(forward), (torch.randn(2, 3, requires_grad=True),))
     assert found, found.verdict
     assert [call.outputs[0].requires_grad for call in found.history.recording.calls] == [True, False, False]
+
+
+class ReadsWeights(nn.Module):
+    """Reads views of a weight that requires gradients; `vmap` has its arguments copied, for it might write to them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, x):
+        rows = self.weight[:2]
+        return torch.func.vmap(lambda row: row * 2)(rows) + x @ self.weight.t()
+
+
+def test_a_view_of_a_weight_requires_gradients_in_inference_mode_too():
+    model = ReadsWeights()
+    with torch.inference_mode():
+        assert model.weight[:2].requires_grad
+        verdict = validate(model, (torch.randn(2, 3),)).verdict
+    assert failures(verdict) == []

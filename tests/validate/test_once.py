@@ -109,6 +109,27 @@ def test_a_first_call_that_differs_is_a_failure(function):
     assert verdict.part("observer").failures[0].message == message
 
 
+class DiffersAtFirst(nn.Module):
+    """In inference mode a transposed weight requires gradients, but not under a dispatch mode: blame the watch."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 2))
+
+    def forward(self, x):
+        FIRST_CALLS.append(1)
+        return self.weight.T @ x * (1.5 if len(FIRST_CALLS) == 1 else 1.25)
+
+
+def test_a_part_that_fails_under_each_watch_excuses_no_other():
+    FIRST_CALLS.clear()
+    model = DiffersAtFirst()
+    with torch.inference_mode():
+        verdict = validate(model, (X,)).verdict
+    assert verdict.part("replay").reason.startswith("while the dispatcher was watched: ")
+    assert verdict.part("observer").failures[0].message.endswith("in the first of three runs only")
+
+
 def generating(x):
     yield x * 2
 

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import random
 import warnings
+import weakref
 from typing import Any
 from unittest import mock
 
@@ -118,7 +119,7 @@ def without_effect(program: Program, kind: str, number: int) -> bool:
 
 # -- steps that behave badly ---------------------------------------------------------------------------------------
 
-_CALLED: set[int] = set()
+_CALLED: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 FAILED = frozenset([Status.FAILED])
 FAILED_OR_UNPROVEN = frozenset([Status.FAILED, Status.UNPROVEN])
 ACCEPTED = {
@@ -144,8 +145,8 @@ def other_when_traced(m, d):
 
 @step("fault")
 def other_at_first(m, d):
-    first = id(m) not in _CALLED
-    _CALLED.add(id(m))
+    first = m not in _CALLED
+    _CALLED.add(m)
     _report(m, torch.ones_like(d.filled_float()) * (1.5 if first else 1.25))
 
 

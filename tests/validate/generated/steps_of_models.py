@@ -255,6 +255,26 @@ def custom(m, d):
     return functions[name]()
 
 
+@step("training")
+def gradient_by_code(m, d):
+    t = d.rows().detach().float()
+    name = d.choice("function", "hook", "write in a hook", "hook on the node")
+
+    def write(gradient):
+        m.mean.mul_(0.5)
+
+    with torch.enable_grad():
+        hidden = t @ m.weight
+        if name == "function":
+            hidden = Double.apply(hidden)
+        elif name == "hook on the node":
+            hidden.grad_fn.register_prehook(lambda gradients: (gradients[0] * 2,))
+        else:
+            hidden.register_hook(write if name == "write in a hook" else lambda gradient: gradient * 2)
+        (gradient,) = torch.autograd.grad(hidden.square().mean(), m.weight)
+    return t @ (m.weight - 0.1 * gradient) - m.mean
+
+
 @torch.jit.script
 def scripted_function(t: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if bool(t.sum() > 0):

@@ -136,6 +136,9 @@ def explained(program: Program, unproven: Unproven, validation: Validation) -> b
         return bool(names_in(program) & (NUMBERS | {"branch"})) or _is_independent(program, unproven.message)
     if any(text in unproven.message for text in BY_WAY_OF_PYTHON):
         return bool(names_in(program) & NUMBERS)
+    if "inside autograd" in unproven.message:
+        names = names_in(program)
+        return "gradient_by_code" in names or {"checkpointed", "inner_gradient"} <= names
     if "no operation ran" in unproven.message:
         return not validation.history.recording.calls and not _dispatched(program)
     return False
