@@ -29,6 +29,8 @@ from pytest_torchlens.plugin.marker import MARKER_OPTIONS
 from pytest_torchlens.plugin.marker import conditions
 from pytest_torchlens.plugin.marker import marker_options
 from pytest_torchlens.plugin.settings import fail_on_of
+from pytest_torchlens.plugin.settings import ignored_rules
+from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
@@ -71,6 +73,8 @@ class AutotraceSettings:
     parts: tuple[str, ...] | list[str] | str | None = None
     fail_on: tuple[str, ...] = ()
     """What fails a test: of the conditions of ``--lens-fail-on`` those about verdicts."""
+    ignore: tuple[str, ...] = ()
+    """Audit rules whose findings are left out."""
 
     @classmethod
     def of(cls, config: pytest.Config) -> AutotraceSettings:
@@ -88,7 +92,7 @@ class AutotraceSettings:
                 MARKER_OPTIONS[name].check(f"--lens-autotrace{ending.replace('_', '-')}", values[name])
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
-        return cls(**values, fail_on=fail_on_of(config))
+        return cls(**values, fail_on=fail_on_of(config), ignore=ignored_rules(config))
 
 
 def _value(config: pytest.Config, key: str) -> Any:
@@ -200,6 +204,7 @@ class AutotracePlugin:
             parts=validation_parts("parts", chosen),
             seconds=settings.seconds,
             nbytes=int(settings.memory * MIB),
+            ignore=settings.ignore,
             keep=called_models.wanted,
         )
 
@@ -216,8 +221,8 @@ class AutotracePlugin:
                 report.lens_traced_test = to_json(result)  # xdist sends text to the controller
                 self._apply_result(item, report, result)
             called_models: Any = self._config.pluginmanager.get_plugin("lens-called-models")
-            for name, history, verdict in self._autotrace.histories:
-                called_models.add(item, name, history, verdict)
+            for name, *kept in self._autotrace.histories:
+                called_models.add(item, name, *kept)
                 called_models.attach(item, report)  # its own hook has run before
             self._autotrace.forget()
         changed: pytest.TestReport = report
@@ -353,6 +358,8 @@ class AutotraceSummary:
         }
         total = count_text(sum(test.calls for test in tests), "outermost module call")
         words = ", ".join(f"{count:,} {word}" for word, count in parts.items() if count)
+        if severe := sum(len(call.findings) for _, call in self._calls()):
+            words += f"; {count_text(severe, 'high finding')}"
         return f"{total} in {count_text(len({nodeid for nodeid, _ in self._tests}), 'test')}: {words}"
 
     def _lines(self) -> Iterator[str]:
@@ -362,6 +369,7 @@ class AutotraceSummary:
             return
         yield self._counts()
         yield from self._failed_calls()
+        yield from _by_reason("high", ((one.words, nodeid, 1) for nodeid, one in self._findings()))
         yield from self._unproven_calls()
         yield from self._left_out_calls()
         yield f"it took {sum(test.seconds for test in tests):.1f} s of the {self._seconds:.1f} s that the tests took"
@@ -373,6 +381,9 @@ class AutotraceSummary:
             yield from (f"  {text}" for text in filter(None, [elsewhere]))
         if len(faults) > MOST_SHOWN:
             yield f"... and {count_text(len(faults) - MOST_SHOWN, 'fault')} more"
+
+    def _findings(self) -> Iterator[tuple[str, AuditFinding]]:
+        return ((nodeid, one) for nodeid, call in self._calls() for one in call.findings)
 
     def _unproven_calls(self) -> Iterator[str]:
         calls = [
@@ -421,6 +432,8 @@ def failure_of(test: TracedTest, fail_on: Conditions) -> str:
         found += [call for call in test.results if call.verdict is not None and call.verdict.status is Status.UNPROVEN]
     calls = ((call.model, call.verdict) for call in found)
     lines = [f"{BEGINNING}{model}: validation {verdict.words}" for model, verdict in calls if verdict is not None]
+    if fail_on.has("high"):
+        lines += [f"{BEGINNING}{call.model}: high: {one.words}" for call in test.results for one in call.findings]
     if fail_on.has("unvalidated"):
         lines += [
             f"{BEGINNING}{count_text(count, 'call')} left out: {reason}" for reason, count in test.left_out.items()
@@ -435,6 +448,7 @@ def report_section(test: TracedTest, failures: Iterable[str] | None = None) -> s
     """
     lines = [*(Faults([("", test)]).lines("", test) if failures is None else failures)]
     for call in test.results:
+        lines += [f"{call.model}: high: {one.words}" for one in call.findings]
         if call.verdict is not None and not has_failed(call):
             lines += [f"{call.model}: {line}" for line in _open_questions(call.verdict)]
         if call.trouble:

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_torchlens.plugin.results import ReportFolder
 from pytest_torchlens.records import TESTS_ZOO
+from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import Outcome
@@ -51,7 +52,14 @@ class CalledModels:
     def __bool__(self) -> bool:
         return bool(self._tests)
 
-    def add(self, item: pytest.Item, name: str, history: HistoryRecord, verdict: Verdict | None) -> ModelReport:
+    def add(
+        self,
+        item: pytest.Item,
+        name: str,
+        history: HistoryRecord,
+        verdict: Verdict | None,
+        severe: tuple[AuditFinding, ...] = (),
+    ) -> ModelReport:
         """Make a report of a model; the files of the run that are asked for get it, and a report a page of it."""
         place = f"{item.nodeid}::{name}"
         self._names[place] += 1
@@ -69,7 +77,7 @@ class CalledModels:
             record_ms=history.elapsed_time_total * 1e3,
             history=history,
             verdict=verdict,
-            findings=audit(Subject(history)),
+            findings=(*severe, *audit(Subject(history))),
         )
         if self.wanted:
             self._write(item, report)

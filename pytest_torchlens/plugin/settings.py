@@ -87,7 +87,7 @@ class LensOptions:
             report=report_folder(config),
             junit_properties=config.getini("lens_junit_properties"),
             graphs=_graphs(config),
-            ignore=_ignore(option.lens_ignore or config.getini("lens_ignore")),
+            ignore=ignored_rules(config),
             device=_device(option.lens_device or config.getini("lens_device")),
             sweep=SweepOptions.of(config),
             ci=CiOptions.of(config),
@@ -123,9 +123,11 @@ def _parts(values: list[str]) -> tuple[str, ...] | None:
     return check_parts(_words("--lens-parts", values, PARTS))
 
 
-def _ignore(values: list[str]) -> tuple[str, ...]:
+def ignored_rules(config: pytest.Config) -> tuple[str, ...]:
+    """Return the audit rules of ``--lens-ignore`` or its ini key; raises `pytest.UsageError` for an unknown one."""
     from pytest_torchlens.audit import RULES
 
+    values = config.option.lens_ignore or config.getini("lens_ignore")
     return _words("--lens-ignore", values, [rule.name for rule in RULES]) if values else ()
 
 

@@ -248,6 +248,8 @@ class TracedCall:
         Class name.
     verdict
         None if validation did not finish: `trouble` or `stop_reason` says why.
+    findings
+        Audit findings of high severity, if an output is not finite.
     trouble
         The traceback of an error in pytest-torchlens.
     stop_reason
@@ -260,6 +262,7 @@ class TracedCall:
 
     model: str
     verdict: Verdict | None = None
+    findings: tuple[AuditFinding, ...] = ()
     trouble: str = ""
     stop_reason: str = ""
     operations: int = 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from typing import ClassVar
 
+from pytest_torchlens.records.measurements import count_text
 from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.records.operation import WithSourcePlace
 
@@ -210,6 +211,14 @@ class AuditFinding:
     """The first places, in the order of the pass."""
     num_places: int = 0
     """Total number of places."""
+
+    @property
+    def words(self) -> str:
+        """The finding in one line, with its first place if known."""
+        first = next(iter(self.places), None)
+        parts = (first.operation or first.module, first.source_line, first.detail) if first else ()
+        where = f": {', '.join(filter(None, parts))}" if first else ""
+        return f"{self.title}, at {count_text(self.num_places, 'place')}{where}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -239,9 +239,9 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     """Return, for each call, the slots whose last use it is; the model's outputs stay to the end."""
     last: dict[int, int] = {}
     for number, call in enumerate(recording.calls):
-        read = [value_of(edge) for _, edge in edges_in(call)]
-        for value in (*read, *call.outputs):
-            last[value.slot] = number
+        read = [value_of(edge).slot for _, edge in edges_in(call)]
+        made = [value.slot for value in call.outputs]
+        last.update(dict.fromkeys([*read, *made, *call.writes], number))
     for _, output in recording.outputs:
         last.pop(value_of(output).slot, None)
     for source in recording.sources:

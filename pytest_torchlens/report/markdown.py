@@ -17,7 +17,6 @@ from pytest_torchlens.records import count_text
 from pytest_torchlens.report.summary import counts
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
-from pytest_torchlens.report.summary import line
 from pytest_torchlens.report.summary import more_calls
 from pytest_torchlens.report.summary import severe_findings
 from pytest_torchlens.report.summary import severities
@@ -100,7 +99,7 @@ def _audit(run: RunReport) -> Iterator[str]:
     """Yield the number of audit findings, and the most severe ones."""
     graves = [(model, it) for model in run.models for it in severe_findings(model)]
     for model, finding in graves[:_MOST_FAILURES]:
-        yield f"- ⚠️ **{_text(_name(model))}**: {_text(line(finding))}"
+        yield f"- ⚠️ **{_text(_name(model))}**: {_text(finding.words)}"
     if found := severities(run.models):
         yield f"\nAudit findings: {found}; the models' pages have them."
 

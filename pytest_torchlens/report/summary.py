@@ -67,14 +67,6 @@ def weight(report: ModelReport) -> int:
     return sum(counts[severity] * 100**place for place, severity in enumerate(reversed(Severity)))
 
 
-def line(finding: AuditFinding) -> str:
-    """Return a finding in one line, with its first place if known."""
-    first = next(iter(finding.places), None)
-    parts = (first.operation or first.module, first.source_line, first.detail) if first else ()
-    where = f": {', '.join(filter(None, parts))}" if first else ""
-    return f"{finding.title}, at {count_text(finding.num_places, 'place')}{where}"
-
-
 _ADVICE = {
     Stage.BUILD: "build the model alone, with the arguments its zoo gives it; its own traceback tells the line",
     Stage.INPUTS: "say what its inputs are under 'input' in its zoo file",
@@ -212,7 +204,7 @@ def explain(report: ModelReport) -> Trouble:
     if failure is None and report.verdict is not None and report.verdict.unproven:
         return _of_unproven(report.verdict.unproven[0])
     if failure is None and (severe := severe_findings(report)):
-        return Trouble(what=line(severe[0]), advice=severe[0].advice)
+        return Trouble(what=severe[0].words, advice=severe[0].advice)
     return _of_failure(failure) if failure else Trouble(what=f"failed in stage {report.stage.value}")
 
 

@@ -22,7 +22,6 @@ from pytest_torchlens.report.layer_table import Costs
 from pytest_torchlens.report.summary import failed_at
 from pytest_torchlens.report.summary import failed_how
 from pytest_torchlens.report.summary import is_bad
-from pytest_torchlens.report.summary import line
 from pytest_torchlens.report.summary import more_calls
 from pytest_torchlens.report.summary import severe_findings
 from pytest_torchlens.report.summary import status
@@ -133,7 +132,7 @@ class _TerminalWriter:
     def severe_lines(self, models: Sequence[ModelReport]) -> list[str]:
         """Return one line for each audit finding of high severity, up to a limit."""
         found = [(report, one) for report in models for one in severe_findings(report)]
-        lines = [f"high: {_name(report)}: {self._line(line(one))}" for report, one in found[:_MOST_REASONS]]
+        lines = [f"high: {_name(report)}: {self._line(one.words)}" for report, one in found[:_MOST_REASONS]]
         if len(found) > _MOST_REASONS:
             lines.append(f"high: {count_text(len(found) - _MOST_REASONS, 'more finding')}")
         return lines
@@ -228,7 +227,7 @@ def _model(report: ModelReport) -> Iterator[tuple[str, str]]:
     yield "time", _time(report)
     yield "cost", _cost(report)
     for finding in report.findings:
-        yield f"audit {finding.severity.value}", line(finding)
+        yield f"audit {finding.severity.value}", finding.words
     for note in report.notes:
         yield "note", note
 

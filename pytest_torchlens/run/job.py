@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
-from typing import Final
 
 import torch
 from torch import nn
@@ -25,7 +24,6 @@ from pytest_torchlens.audit import audit
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.baseline.take_snapshot import take
-from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.functions import log_forward_pass
@@ -35,7 +33,6 @@ from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.flops import replay_calls
 from pytest_torchlens.measure.forward_pass import measure
-from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
@@ -47,6 +44,8 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
 from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.records.options import OptionError
+from pytest_torchlens.run.activation_statistics import activation_statistics
+from pytest_torchlens.run.activation_statistics import is_odd
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.run.environment import machine_of
 from pytest_torchlens.run.environment import wait_for
@@ -98,47 +97,6 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _leaves(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple):
         yield from _leaves(dict(enumerate(value)), name)
-
-
-_COUNT: Final = 7
-
-
-def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) -> ActivationStatistics:
-    """Run a model once and return statistics of its tensors, without quantized and complex ones."""
-    saving = SaveOptions(transform=_numbers)
-    history = log_forward_pass(model, inputs.args, inputs.kwargs, "all", seed, save_options=saving)
-    rows = [
-        (op.label, *op.tensor_contents.tolist())
-        for op in history
-        if op.tensor_contents is not None and op.tensor_contents.numel() == _COUNT
-    ]
-    columns = list(zip(*rows, strict=True)) or [()] * (_COUNT + 1)
-    names = ("operations", "mean", "std", "minimum", "maximum", "zeros", "not_finite", "nan")
-    return ActivationStatistics(**dict(zip(names, columns, strict=True)))
-
-
-@torch.no_grad()
-def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return mean, deviation, extremes, and shares of zeros, non-finite values and NaN; empty if not `_is_plain`."""
-    if not _is_plain(tensor):
-        return torch.empty(0)
-    values = tensor.detach()
-    if values.dtype not in (torch.float32, torch.float64):
-        values = values.double()
-    from pytest_torchlens.recorder.statistics import exact_statistics  # loads the recorder, which few runs need
-
-    mean, std, _, low, high, zeros, lost, nan = exact_statistics(values, correction=0).cpu()
-    return torch.stack([mean, std, low, high, zeros, lost / values.numel(), nan / values.numel()])
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    kind_is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)
-    return kind_is_plain and not tensor.is_complex() and tensor.numel() > 0
-
-
-def _is_odd(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor of an output holds NaN or infinity."""
-    return tensor.is_floating_point() and _is_plain(tensor) and not bool(tensor.detach().isfinite().all())
 
 
 _REPLAYS = 5
@@ -342,7 +300,7 @@ class _Job:
         output = model(*inputs.args, **inputs.kwargs)
         exit_if_forked(self.process, 0)
         self.fields["outputs"] = describe(output)
-        self.has_odd_outputs = any(map(_is_odd, tensors(output)))
+        self.has_odd_outputs = any(map(is_odd, tensors(output)))
         wait_for(self.device)
         times: list[float] = []
         # In train mode each pass changes running statistics, so the number of passes is fixed.

@@ -32,13 +32,17 @@ from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import unlink
 from pytest_torchlens.history.history_options import TraceOptions
+from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import HistoryRecord
+from pytest_torchlens.records import Status
 from pytest_torchlens.records import TracedCall
 from pytest_torchlens.records import TracedTest
 from pytest_torchlens.records import Verdict
+from pytest_torchlens.run.activation_statistics import severe_findings
 from pytest_torchlens.run.call_signature import call_signature
 from pytest_torchlens.validate.single import Bounds
 from pytest_torchlens.validate.single import validate_once
+from pytest_torchlens.validate.unobtrusive import hooks_and_modes_disabled
 
 
 def why_not_traced(module: torch.nn.Module) -> str:
@@ -137,6 +141,8 @@ class Plan:
         made to its end.
     nbytes
         Memory that the replay of one call may hold, in bytes.
+    ignore
+        Audit rules whose findings are left out.
     keep
         Whether to keep the records of the calls, for a report.
     """
@@ -145,6 +151,7 @@ class Plan:
     parts: tuple[str, ...]
     seconds: float
     nbytes: int
+    ignore: tuple[str, ...] = ()
     keep: bool = False
 
 
@@ -189,8 +196,8 @@ class Autotrace:
         self._digests, self._cpu_seconds = self._ended if goes_on else (set[str](), 0.0)
         self._results: list[TracedCall] = []
         self._seconds = 0.0
-        self.histories: list[tuple[str, HistoryRecord, Verdict]] = []
-        """Class name, record and verdict of each validated call, if the plan keeps them."""
+        self.histories: list[tuple[str, HistoryRecord, Verdict, tuple[AuditFinding, ...]]] = []
+        """Class name, record, verdict and severe findings of each validated call, if the plan keeps them."""
 
     def result(self) -> TracedTest:
         """Return the result of the test."""
@@ -304,8 +311,16 @@ class Autotrace:
         try:
             validation = validate_once(history, Bounds(until, self._plan.nbytes), self._plan.parts)
             verdict, self._cut_short = validation.verdict, validation.cut_short
+            findings = self._severe_findings(history, verdict)
             if self._plan.keep:
-                self.histories.append((history.model_name, history.record(), verdict))
+                self.histories.append((history.model_name, history.record(), verdict, findings))
         except Exception:  # noqa: BLE001 - report our own error, do not raise it
             return TracedCall(model="", trouble=traceback.format_exc(), operations=operations)
-        return TracedCall(model="", verdict=verdict, operations=operations)
+        return TracedCall(model="", verdict=verdict, findings=findings, operations=operations)
+
+    def _severe_findings(self, history: ModelHistory, verdict: Verdict) -> tuple[AuditFinding, ...]:
+        """Return what the audit finds in a call whose output is not finite, except of ignored rules."""
+        replay = next((part.status for part in verdict.parts if part.name == "replay"), Status.NOT_RUN)
+        with hooks_and_modes_disabled(), torch._C._EnableTorchFunction():
+            found = severe_findings(history, replay in (Status.PASSED, Status.PASSED_WITH_TOLERANCE))
+        return tuple(one for one in found if one.rule not in self._plan.ignore)
