@@ -122,6 +122,12 @@ def test_sources_have_kind_and_address():
     ]
 
 
+def test_a_parameter_that_is_the_input_too_is_a_parameter():
+    model = nn.Linear(2, 2, bias=False)
+    (source,) = record(model, (model.weight,)).sources
+    assert (source.kind, source.name) == ("parameter", "weight")
+
+
 def test_inputs_in_containers_and_by_keyword_are_sources():
     class Pick(nn.Module):
         def forward(self, pair, *, scale):
@@ -183,6 +189,19 @@ def test_saved_activations_are_what_they_were_when_made():
 
     recording = record(Function(forward), (torch.zeros(3),), keep="all")
     assert [call.outputs[0].tensor.tolist() for call in recording.calls] == [[0.0] * 3, [10.0] * 3, [10.0] * 3]
+
+
+def test_a_saved_activation_is_whole_where_a_part_of_it_was_saved_later():
+    def forward(x):
+        y = x * 2
+        first = y[:2]
+        y.zero_()
+        return first
+
+    doubled, part, zeroed = record(Function(forward), (torch.arange(500.0),), keep="all").calls
+    assert torch.equal(doubled.outputs[0].tensor, 2 * torch.arange(500.0))
+    assert torch.equal(part.outputs[0].tensor, torch.tensor([0.0, 2.0]))
+    assert torch.equal(zeroed.outputs[0].tensor, torch.zeros(500))
 
 
 def test_keeping_copies_nothing_that_is_not_overwritten():
@@ -321,6 +340,19 @@ def test_unannounced_writes_are_found():
         return y
 
     assert record(Function(forward), (torch.ones(3),)).silent_writes == ["constant"]
+
+
+@pytest.mark.parametrize(("writes", "found"), [(False, []), (True, ["parameter 'weight'"])])
+def test_an_unannounced_write_to_a_parameter_is_found_by_its_version(writes: bool, found: list[str]):
+    model = nn.Linear(2, 2)
+
+    def write(module, args, output):
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            module.weight.mul_(2)
+
+    if writes:
+        model.register_forward_hook(write)
+    assert record(model, (torch.ones(1, 2),)).silent_writes == found
 
 
 def test_hooks_of_the_user_fire_once_and_their_steps_are_recorded():

@@ -138,6 +138,15 @@ def test_views_found_by_their_memory_belong_to_the_module_that_read_them():
     ]
 
 
+def test_operations_that_the_dispatcher_runs_in_threads_of_the_model_are_counted():
+    def forward(x):
+        with ThreadPoolExecutor(1) as pool:
+            y = pool.submit(torch.sin, x).result()
+        return y.cos()
+
+    assert record(Function(forward), (torch.ones(3),), watch=True).num_dispatched == 2
+
+
 def test_a_thread_that_outlives_the_pass_is_not_recorded_any_more():
     go, results = threading.Event(), []
 
