@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture import TraceError
 from pytest_torchlens.capture import record
 from tests.models import DemoNetwork
@@ -154,6 +155,35 @@ def test_a_view_made_unseen_becomes_an_alias_of_its_base():
     recording = record(Function(forward), (torch.ones(3),))
     assert [call.info.layer_type for call in recording.calls] == ["mul", "detach", "as_strided", "add"]
     assert recording.calls[2].group.path == "alias"
+
+
+def test_the_offset_of_a_view_made_unseen_is_that_in_its_memory():
+    tail = torch.arange(8.0)[2:]
+    last = tail[1:]
+    recording = record(Function(lambda x: x * tail + last.sum()), (torch.ones(6),))
+    (view,) = [call for call in recording.calls if call.info.layer_type == "as_strided"]
+    assert view.args[1:] == ((5,), (1,), 3)
+
+
+def test_a_write_to_one_buffer_shows_in_another_over_the_same_memory_that_is_read_later():
+    class Sharing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.zeros(3))
+            self.register_buffer("first", self.table[:2])
+
+        def forward(self, x):
+            self.first.add_(x)
+            return self.table * 2
+
+    addition, product = record(Sharing(), (torch.ones(2),)).calls
+    assert product.args[0].writes == addition.outputs
+
+
+def test_whole_numbers_are_saved_in_their_own_type():
+    options = SaveOptions(dtype=torch.float16)
+    recording = record(Function(lambda x: (x * 2).argmax()), (torch.ones(2),), keep=options)
+    assert [call.outputs[0].tensor.dtype for call in recording.calls] == [torch.float16, torch.int64]
 
 
 def test_escapes_into_python_are_noted_with_their_values():

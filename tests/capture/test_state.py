@@ -45,27 +45,6 @@ class WeightsInABlockUnregistered(nn.Module):
         return self.fc(x)
 
 
-@PROGRAMS.add(
-    """
-    input_1
-    buffer_1
-    mul_1: input_1 buffer_1
-    asstrided_1: buffer_1
-    sum_1: asstrided_1
-    add_1: mul_1 sum_1
-    output_1: add_1
-    """
-)
-class ViewOfABufferThatBeginsInsideItsMemory(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("tail", torch.arange(8.0)[2:])
-        self.last = self.tail[1:]
-
-    def forward(self, x):
-        return x * self.tail + self.last.sum()
-
-
 class FreesItsWeights(nn.Module):
     """As sharded training does between calls."""
 
