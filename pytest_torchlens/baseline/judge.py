@@ -276,7 +276,7 @@ class _Judge:
 
     def _judge_same_alone(self, case: _Case, found: Judgement, alone: RerunResult) -> Judgement:
         """Judge a step that has the baseline's result on the baseline's inputs."""
-        if not (case.inherits or case.tainted):
+        if not case.inherits:
             return replace(found, change=Change.UNSTABLE, tainted=True, message=_ONCE, limit=None, alone=alone)
         if found.change is Change.REGRESSION:
             return Judgement(Change.PROPAGATED, False, case.tainted, error=case.error, alone=alone)
@@ -295,7 +295,7 @@ class _Judge:
         if found.change is Change.REGRESSION and better:
             message = f"{found.message}, beyond tolerance, for it is more exact now"
             found = replace(found, change=Change.LOCAL_CHANGE, tainted=False, message=message)
-        in_graph = case.error if case.inherits or case.tainted else found.error
+        in_graph = case.error if case.inherits else found.error
         return replace(found, tainted=found.tainted or case.tainted, error=in_graph, alone=alone)
 
     def _case(self, both: StepPair, before: Step, after: Step) -> _Case:

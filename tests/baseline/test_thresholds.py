@@ -121,8 +121,11 @@ def test_numbers_that_either_run_gave_differently_each_time_are_unstable(unstabl
     assert compare(before, after).verdict is Change.UNSTABLE
 
 
-def changes(*numbers: tuple[Numbers, Numbers], last: str = "mul") -> dict[str, Change]:
-    """Return the class of each finding in a chain of operations, each with its numbers before and after."""
+def changes(*numbers: tuple[Numbers, Numbers], last: str = "mul", **alone: RerunResult) -> dict[str, Change]:
+    """Return the class of each finding in a chain of operations, each with its numbers before and after.
+
+    `alone` has the results of some on the baseline's inputs: ``_1`` that of the operation ``/1``.
+    """
     names = [f"/{place}" for place in range(len(numbers))]
     functions = ["mul"] * (len(numbers) - 1) + [last]
     steps = (IN, *(a_step(name, prior, function=function)
@@ -130,7 +133,8 @@ def changes(*numbers: tuple[Numbers, Numbers], last: str = "mul") -> dict[str, C
     sides = (
         {"/in": some("in")} | {name: pair[side] for name, pair in zip(names, numbers, strict=True)} for side in (0, 1)
     )
-    found = compare(*(a_snapshot(steps, side) for side in sides))
+    results = {name.replace("_", "/"): result for name, result in alone.items()}
+    found = compare(*(a_snapshot(steps, side) for side in sides), repeat=lambda suspects: results)
     return {finding.operation: finding.change for finding in found.findings}
 
 
@@ -150,6 +154,20 @@ def test_a_larger_difference_is_its_own_error_where_it_is_ten_times_that_of_the_
     assert changes(FIRST, differs_by(PARENT), differs_by(10 * PARENT)) == {"/0": Change.LOCAL_CHANGE}
     found = changes(FIRST, differs_by(PARENT), differs_by(above(10 * PARENT)))
     assert found == {"/0": Change.LOCAL_CHANGE, "/2": Change.REGRESSION}
+
+
+def test_what_gives_the_baselines_result_alone_passes_a_difference_on_or_is_unstable_without_one():
+    large, same = differs_by(0.1), RerunResult(same=True)
+    assert changes(large, _0=same) == {"/0": Change.UNSTABLE}
+    assert changes(FIRST, large, _1=same) == {"/0": Change.LOCAL_CHANGE}
+
+
+def test_growth_is_counted_from_the_difference_in_the_pass_and_not_from_that_of_the_operation_alone():
+    alone = RerunResult(error=OWN / 2, nrms=OWN / 2)
+    local = {"/0": Change.LOCAL_CHANGE, "/1": Change.LOCAL_CHANGE}
+    assert changes(FIRST, differs_by(PARENT), differs_by(10 * PARENT), _1=alone) == local
+    found = changes(FIRST, differs_by(PARENT), differs_by(above(10 * PARENT)), _1=alone)
+    assert found == local | {"/2": Change.REGRESSION}
 
 
 def test_an_output_may_differ_by_a_fifty_thousandth():

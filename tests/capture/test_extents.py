@@ -9,6 +9,7 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import overlap
 from pytest_torchlens.capture.storage import reach
+from pytest_torchlens.capture.tensor_table import WriteLog
 from pytest_torchlens.capture.values import Value
 from tests.models import Function
 
@@ -80,6 +81,17 @@ def test_whether_a_tensor_has_gaps_and_how_far_it_reaches(tensor: torch.Tensor, 
     assert extent(tensor).dense is dense
     assert reach(tensor) == count
     assert extent(tensor).stop - extent(tensor).start == count * tensor.itemsize
+
+
+def test_a_write_to_some_columns_is_found_by_each_read_that_overlaps_it_and_by_no_other():
+    memory = torch.zeros(40)
+    columns = [memory.as_strided((2, width), (13, 1), first) for first in range(13) for width in (1, 2, 3, 5, 8, 12)]
+    extents = [extent(part) for part in columns]
+    for written in extents:
+        log, value = WriteLog(), Value(0, 0, 0, memory)
+        log.add(0, value, written)
+        for read in extents:
+            assert log.since(-1, read) == [value] * overlap(written, read)
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 3), (0, 3), (3, 0), (2, 3, 4), (5,), (), (1, 0, 0, 2)], ids=str)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture import TraceError
 from pytest_torchlens.capture import record
 from tests.models import DemoNetwork
@@ -122,6 +123,12 @@ def test_sources_have_kind_and_address():
     ]
 
 
+def test_a_parameter_that_is_the_input_too_is_a_parameter():
+    model = nn.Linear(2, 2, bias=False)
+    (source,) = record(model, (model.weight,)).sources
+    assert (source.kind, source.name) == ("parameter", "weight")
+
+
 def test_inputs_in_containers_and_by_keyword_are_sources():
     class Pick(nn.Module):
         def forward(self, pair, *, scale):
@@ -148,6 +155,35 @@ def test_a_view_made_unseen_becomes_an_alias_of_its_base():
     recording = record(Function(forward), (torch.ones(3),))
     assert [call.info.layer_type for call in recording.calls] == ["mul", "detach", "as_strided", "add"]
     assert recording.calls[2].group.path == "alias"
+
+
+def test_the_offset_of_a_view_made_unseen_is_that_in_its_memory():
+    tail = torch.arange(8.0)[2:]
+    last = tail[1:]
+    recording = record(Function(lambda x: x * tail + last.sum()), (torch.ones(6),))
+    (view,) = [call for call in recording.calls if call.info.layer_type == "as_strided"]
+    assert view.args[1:] == ((5,), (1,), 3)
+
+
+def test_a_write_to_one_buffer_shows_in_another_over_the_same_memory_that_is_read_later():
+    class Sharing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.zeros(3))
+            self.register_buffer("first", self.table[:2])
+
+        def forward(self, x):
+            self.first.add_(x)
+            return self.table * 2
+
+    addition, product = record(Sharing(), (torch.ones(2),)).calls
+    assert product.args[0].writes == addition.outputs
+
+
+def test_whole_numbers_are_saved_in_their_own_type():
+    options = SaveOptions(dtype=torch.float16)
+    recording = record(Function(lambda x: (x * 2).argmax()), (torch.ones(2),), keep=options)
+    assert [call.outputs[0].tensor.dtype for call in recording.calls] == [torch.float16, torch.int64]
 
 
 def test_escapes_into_python_are_noted_with_their_values():
@@ -183,6 +219,19 @@ def test_saved_activations_are_what_they_were_when_made():
 
     recording = record(Function(forward), (torch.zeros(3),), keep="all")
     assert [call.outputs[0].tensor.tolist() for call in recording.calls] == [[0.0] * 3, [10.0] * 3, [10.0] * 3]
+
+
+def test_a_saved_activation_is_whole_where_a_part_of_it_was_saved_later():
+    def forward(x):
+        y = x * 2
+        first = y[:2]
+        y.zero_()
+        return first
+
+    doubled, part, zeroed = record(Function(forward), (torch.arange(500.0),), keep="all").calls
+    assert torch.equal(doubled.outputs[0].tensor, 2 * torch.arange(500.0))
+    assert torch.equal(part.outputs[0].tensor, torch.tensor([0.0, 2.0]))
+    assert torch.equal(zeroed.outputs[0].tensor, torch.zeros(500))
 
 
 def test_keeping_copies_nothing_that_is_not_overwritten():
@@ -321,6 +370,19 @@ def test_unannounced_writes_are_found():
         return y
 
     assert record(Function(forward), (torch.ones(3),)).silent_writes == ["constant"]
+
+
+@pytest.mark.parametrize(("writes", "found"), [(False, []), (True, ["parameter 'weight'"])])
+def test_an_unannounced_write_to_a_parameter_is_found_by_its_version(writes: bool, found: list[str]):
+    model = nn.Linear(2, 2)
+
+    def write(module, args, output):
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            module.weight.mul_(2)
+
+    if writes:
+        model.register_forward_hook(write)
+    assert record(model, (torch.ones(1, 2),)).silent_writes == found
 
 
 def test_hooks_of_the_user_fire_once_and_their_steps_are_recorded():

@@ -138,6 +138,30 @@ def test_views_found_by_their_memory_belong_to_the_module_that_read_them():
     ]
 
 
+@pytest.mark.parametrize(("function", "maker"), [(torch.detach, ""), (torch.neg, "aten::neg")])
+def test_what_passes_a_tensor_on_is_not_its_maker(function, maker):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.ones, 1).result()  # the thread is older than the recording, which does not see it
+
+        def forward(x):
+            made = pool.submit(torch.relu, x).result()
+            with torch._C.DisableTorchFunction():
+                made = function(made)
+            return x + made
+
+        sources = record(Function(forward), (torch.ones(3),), watch=True).sources
+    assert [(source.kind, source.maker) for source in sources[1:]] == [("constant", maker)]
+
+
+def test_operations_that_the_dispatcher_runs_in_threads_of_the_model_are_counted():
+    def forward(x):
+        with ThreadPoolExecutor(1) as pool:
+            y = pool.submit(torch.sin, x).result()
+        return y.cos()
+
+    assert record(Function(forward), (torch.ones(3),), watch=True).num_dispatched == 2
+
+
 def test_a_thread_that_outlives_the_pass_is_not_recorded_any_more():
     go, results = threading.Event(), []
 

@@ -27,6 +27,7 @@ from pytest_torchlens.recorder.worker.pixels import Histogram
 from pytest_torchlens.recorder.worker.pixels import new_view
 from pytest_torchlens.recorder.worker.pixels import tile_grid
 from pytest_torchlens.recorder.worker.tables import Table
+from tests.recorder import callbacks
 
 
 def fails_at(values: list[float], *, name: str = "loss", window: int = 20, **expected: Any) -> int | None:
@@ -231,6 +232,24 @@ def test_numbers_of_a_scaled_gradient_are_divided_by_the_scale():
         product.backward(torch.tensor([8.0, 16.0]))
         recorder.step()
     assert (recorder.series["x.grad"].max[0], recorder.series["x.grad"].min[0]) == (2.0, 1.0)
+
+
+def test_the_first_of_a_step_is_drawn_divided_by_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Scaler:
+        def get_scale(self) -> float:
+            return 8.0
+
+    monkeypatch.chdir(tmp_path)
+    weight = torch.ones(2, requires_grad=True)
+    with Recorder(tmp_path / "out", every=1, videos=False, page=False, scaler=Scaler()) as recorder:
+        for factor in (1.0, 3.0):  # twice in one step
+            product = weight * factor
+            recorder.track_tensor("x", product, callback=callbacks.append)
+            product.backward(torch.tensor([8.0, 16.0]))
+        recorder.step()
+    seen = Path("seen.txt").read_text(encoding="utf-8").splitlines()
+    assert seen == ["x 0 1.0 1.0", "x.grad 0 1.0 2.0"]
+    assert recorder.series["x"].max.tolist() == [1.0, 3.0]
 
 
 def recorded_steps(count: int, **options: Any) -> list[int]:

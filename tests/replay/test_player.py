@@ -48,10 +48,18 @@ def adds_to_its_input(x):
     return x.add_(1) * 2
 
 
+def writes_to_two_and_reads_the_second_through_a_view(x):
+    largest, places = torch.zeros(3), torch.zeros(3, dtype=torch.long)
+    view = places[1:]
+    torch.max(x, 1, out=(largest, places))
+    return largest[1:] * view
+
+
 FUNCTIONS = {
     "one operation": torch.sin,
     "in place": writes_in_place,
     "view": writes_through_a_view,
+    "two written": writes_to_two_and_reads_the_second_through_a_view,
     "input": adds_to_its_input,
     "several results": lambda x: x.max(1)[0] + x.sort(1)[0].sum(1),
     "random numbers": lambda x: torch.rand_like(x) + torch.dropout(x, 0.5, True),
@@ -103,6 +111,21 @@ def test_inputs_and_buffers_that_calls_overwrite_are_copied():
     replayed_outputs(recording)
     assert torch.equal(x, X)
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+def test_what_is_read_beyond_an_input_is_copied_with_it():
+    whole = torch.arange(64.0)
+
+    def adds_and_reads_all(x):
+        x.add_(1)
+        return x.as_strided((64,), (1,), 0) * 2
+
+    recording = record(Function(adds_and_reads_all), (whole[32:40],))
+    expected = recording.output
+    whole.copy_(torch.arange(64.0))
+    (output,) = replayed_outputs(recording)
+    assert torch.equal(output, expected)
+    assert torch.equal(whole, torch.arange(64.0))
 
 
 # -- records that are wrong ----------------------------------------------------------------------------------------

@@ -242,6 +242,21 @@ def test_a_default_device_of_the_callers_survives(held):
     assert _get_current_function_mode_stack() == []
 
 
+def test_a_mode_of_the_callers_is_not_left_where_a_model_sets_the_default_device_below_it():
+    class NotesItsEnd(PassesOn):
+        ended = 0
+
+        def __exit__(self, *error: object) -> None:
+            self.ended += 1
+            super().__exit__(*error)
+
+    with NotesItsEnd() as mode:
+        report = run(lambda: Changes(lambda: torch.set_default_device("meta")))
+        assert mode.ended == 0
+    assert mode.ended == 1
+    assert "it changed the default device to meta, which was put back" in report.notes
+
+
 def test_folders_that_a_model_takes_from_the_path_are_put_back_and_those_it_adds_stay(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = list(sys.path)

@@ -91,6 +91,21 @@ def test_an_operation_that_ignores_its_parent_is_found_though_it_does_not_repeat
     ]
 
 
+@pytest.mark.parametrize(("odd_call", "status"), [(0, Status.UNPROVEN), (1, Status.UNPROVEN), (None, Status.PASSED)])
+def test_an_operation_that_differs_in_one_replay_and_not_in_the_next_is_unproven(odd_call, status):
+    counter = itertools.count()
+    name = f"odd_{odd_call}".lower()
+    double = torch.library.custom_op(
+        f"lens_unsteady::{name}",
+        lambda x: x * (3 if next(counter) == odd_call else 2),
+        mutates_args=(),
+        schema="(Tensor x) -> Tensor",
+    )
+    part = validate(Function(double), (X,), parts=["replay"]).verdict.part("replay")
+    reason = f"{name} gave other values than recorded in one replay, and the recorded ones in another"
+    assert (part.status, part.reason) == (status, "" if status is Status.PASSED else reason)
+
+
 def recorded(forward, x=X):
     recording = record(Function(forward), (x,), keep="all")
     return recording, ModelHistory(recording)

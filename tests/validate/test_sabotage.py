@@ -95,6 +95,14 @@ def test_a_lost_random_state(demo):
     assert "random numbers" in part.failures[0].cause
 
 
+def test_a_lost_random_state_where_the_generator_is_in_it_again():
+    torch.manual_seed(1)
+    recording, history = recorded(Function(torch.rand_like), torch.zeros(3))
+    recording.calls[0].random = None
+    torch.manual_seed(1)
+    assert verdicts(recording, history)["replay"].failures[0].operation == "randlike_1_1"
+
+
 def test_a_forgotten_in_place_write():
     recording, history = recorded(Views(), torch.rand(2, 3))
     label = history.label(5)
@@ -125,6 +133,31 @@ def test_a_dropped_edge_in_the_graph(demo):
     messages = {failure.operation: failure.message for failure in failures}  # the first of each operation
     assert messages["div_1_8"] == "its call was given 2 tensors, but 1 parents and parameters are listed"
     assert messages["pow_1_7"] == "its child div_1_8 does not list it as a parent"
+
+
+def test_an_edge_that_is_listed_twice(demo):
+    recording, history = demo
+    node = next(node for node in history.nodes if node.layer_label == "div_1_8")
+    node.parents.append(node.parents[0])
+    messages = [failure.message for failure in verdicts(recording, history)["invariants"].failures]
+    assert "its call was given 2 tensors, but 3 parents and parameters are listed" in messages
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_pass_that_its_layer_does_not_have(demo, number):
+    recording, history = demo
+    node = next(node for node in history.nodes if node.layer_label == "div_1_8")
+    node.pass_num = number
+    found = verdicts(recording, history)["invariants"].failures
+    assert f"it is not pass {number} of its layer" in [failure.message for failure in found]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_more_or_fewer_outputs_than_the_model_returned(demo, count):
+    recording, history = demo
+    recording.outputs = recording.outputs * count
+    (failure,) = verdicts(recording, history)["replay"].failures
+    assert failure.message == f"{count} output tensors are recorded where the model returned 1"
 
 
 def test_an_operation_in_the_wrong_module(demo):

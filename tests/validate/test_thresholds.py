@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ from pytest_torchlens.replay import Player
 from pytest_torchlens.validate import check_recording
 from pytest_torchlens.validate import validate
 from pytest_torchlens.validate.score import Score
+from pytest_torchlens.validate.single import Bounds
+from pytest_torchlens.validate.single import validate_once
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import is_close
 from pytest_torchlens.validate.trial import same
@@ -113,6 +116,34 @@ def test_what_was_missed_explains_the_tensors_that_it_made():
             "aten::cos ran before the first operation, in the model's own forward, but no recorded operation did it",
         )
     ]
+
+
+STORED: list[torch.Tensor] = []
+
+
+@torch.library.custom_op("lens_thresholds::store", mutates_args=())
+def store(x: torch.Tensor) -> torch.Tensor:
+    STORED.append(x * 2)
+    return x.clone()
+
+
+def reads_what_a_missed_operator_stored(x: torch.Tensor) -> torch.Tensor:
+    with torch._C.DisableTorchFunction():
+        store(x)
+    return x + STORED.pop()
+
+
+def test_what_was_missed_explains_the_tensors_that_it_stored():
+    part = validate(Function(reads_what_a_missed_operator_stored), (X,)).verdict.part("completeness")
+    assert [failure.operation for failure in part.failures] == ["lens_thresholds::store"]
+
+
+@pytest.mark.parametrize(("until", "status"), [(0.0, Status.NOT_RUN), (math.inf, Status.PASSED)])
+def test_a_replay_ends_where_the_time_is_up(until: float, status: Status):
+    history = ModelHistory(record(Function(torch.sin), (X,), keep="all"))
+    found = validate_once(history, Bounds(until=until, nbytes=1000))
+    assert [found.verdict.part(name).status for name in ("replay", "perturbation")] == [status] * 2
+    assert found.cut_short is (status is Status.NOT_RUN)
 
 
 EXCUSES = {

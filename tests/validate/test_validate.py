@@ -230,6 +230,21 @@ def test_a_thread_older_than_the_pass_is_found_by_the_tensors_it_makes():
     assert failure.source_line.startswith(f"{__file__}:")
 
 
+def test_a_tensor_of_an_older_thread_stays_unknown_where_an_operation_that_is_not_recorded_passes_it_on():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.ones, 1).result()
+
+        def forward(x):
+            made = pool.submit(torch.relu, x).result()
+            with torch._C.DisableTorchFunction():
+                made = made.detach()
+            return made + 1
+
+        (failure,) = validate(Function(forward), (torch.ones(2),)).verdict.part("completeness").failures
+    assert failure.operation == "add_1_1"
+    assert failure.message == "a tensor of shape (2,) that it reads was made during the pass by no recorded operation"
+
+
 def gradient_read_back(x):
     weight = x.detach().clone().requires_grad_()
     with torch.enable_grad():

@@ -19,13 +19,8 @@ MUTANTS = (
     Mutant("baseline/judge.py", "_GROWTH_RATIO = 10.0", "_GROWTH_RATIO = 1000.0"),
     Mutant("baseline/judge.py", "_CANCELLED = 1e-3", "_CANCELLED = 1e-1"),
     Mutant("baseline/judge.py", "<= (found.limit or 0) / 2", "<= (found.limit or 0) * 2"),
-    Mutant(
-        "baseline/judge.py",
-        "if not (case.inherits or case.tainted):",
-        "if not case.inherits:",
-        equivalent="a parent is tainted only where its values differ, and then the step inherits a difference; a step "
-        "that is tainted because it reads other parents is judged before it comes here",
-    ),
+    Mutant("baseline/judge.py", "if not case.inherits:", "if case.inherits:"),
+    Mutant("baseline/judge.py", "in_graph = case.error if case.inherits else found.error", "in_graph = found.error"),
     Mutant(
         "baseline/judge.py",
         "if error is None or not error.within(limit):",
