@@ -201,13 +201,13 @@ class Arrays:
         if self._dead_arrays:
             self._drop_dead_arrays()
         for exposure in self._over.get(key, ()):
-            self._compare(exposure)
+            self._compare(key, exposure)
 
     def check_all(self) -> None:
         """Report all writes since the last checks."""
-        for exposures in list(self._over.values()):
+        for key, exposures in list(self._over.items()):
             for exposure in exposures:
-                self._compare(exposure)
+                self._compare(key, exposure)
 
     def follow_move(self, old: int, new: int) -> None:
         """Watch the arrays over memory `old` at `new` from now on."""
@@ -218,7 +218,9 @@ class Arrays:
         for exposure in self._over.get(key, ()):
             exposure.digest = fingerprint(exposure.tensor)
 
-    def _compare(self, exposure: _Exposure) -> None:
+    def _compare(self, key: int, exposure: _Exposure) -> None:
+        if storage_key(exposure.tensor) != key:  # it has other memory now: the array shows in it no longer
+            return
         now = fingerprint(exposure.tensor)
         if now != exposure.digest and (changed := self._on_change()) is not None:
             exposure.digest = now
@@ -229,7 +231,7 @@ class Arrays:
         dead, self._dead_arrays[:] = list(self._dead_arrays), []
         for key, exposures in list(self._over.items()):
             for exposure in [exposure for exposure in exposures if exposure.array in dead]:
-                self._compare(exposure)
+                self._compare(key, exposure)
                 exposures.remove(exposure)
             if not exposures:
                 del self._over[key]

@@ -77,7 +77,7 @@ class TensorsBefore:
         constants = (
             source for source in sources if source.kind == "constant" and (source.made_inside_call or not source.maker)
         )
-        return [source for source in constants if not self._existed(source.live)]
+        return [source for source in constants if not (self._existed(source.live) or source.has_moved)]
 
     def _existed(self, tensor: Tensor) -> bool:
         for former in (self._by_id.get(id(tensor)), self._memory.get(storage_key(tensor))):

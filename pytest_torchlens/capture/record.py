@@ -256,7 +256,7 @@ def _note_makers(sources: list[Source], watch: DispatchWatch) -> None:
     for source in sources:
         if source.kind == "constant":  # the recorder made those that have a name already
             source.maker, source.made_inside_call = (
-                (source.name, False) if source.name else watch.makers.of(source.live)
+                (source.name, False) if source.name or source.has_moved else watch.makers.of(source.live)
             )
 
 

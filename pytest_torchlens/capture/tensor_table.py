@@ -322,7 +322,8 @@ class TensorTable:
         if kind != "parameter" or self.parameters_too:
             value.digest = fingerprint(tensor)
         since = len(self._recording.calls) - 1
-        self._recording.sources.append(Source(kind, name, value, tensor, version_of(tensor), since=since))
+        version = version_of(tensor)
+        self._recording.sources.append(Source(kind, name, value, tensor, version, since=since, memory=key))
         if kind == "constant" and not name and is_foreign(tensor):
             self.expose(tensor)
         ref = weakref.ref(tensor)
@@ -337,7 +338,10 @@ class TensorTable:
             self._owners = {}
             for entry in self._live.values():
                 self._note_owner(entry)
-        return self._owners.get(key) if key else None
+        found = self._owners.get(key) if key else None
+        owner = None if found is None else found[0]()
+        # ``owner.data = other`` gives a tensor other memory, and its former one may be anybody's
+        return None if owner is not None and storage_key(owner) != key else found
 
     def _registered_over(self, key: int) -> Entry | None:
         """Add the parameter or buffer over this memory that no call has read yet; None if there is none."""

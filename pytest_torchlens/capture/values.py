@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_torchlens.capture.storage import storage_key
+
 if TYPE_CHECKING:
     from pytest_torchlens.capture.tensor_table import Reading
 
@@ -198,6 +200,8 @@ class Source:
         The dispatcher operation that allocated its memory during the pass; ``""`` if unknown or not watched.
     made_inside_call
         Whether that operation was part of a recorded call, which did not return the tensor.
+    memory
+        Its storage key at its first use.
     """
 
     kind: str
@@ -209,11 +213,17 @@ class Source:
     since: int = -1
     maker: str = ""
     made_inside_call: bool = False
+    memory: int = 0
 
     @property
     def label(self) -> str:
         """Kind and name, if it has one: ``"buffer 'mean'"``."""
         return f"{self.kind} {self.name!r}" if self.name else self.kind
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether it has other memory now: ``tensor.data = other``."""
+        return storage_key(self.live) != self.memory
 
     @property
     def written(self) -> bool:

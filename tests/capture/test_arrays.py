@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.validate import validate
 from tests.capture.programs import Programs
 from tests.capture.programs import assert_saved
 from tests.capture.programs import check
 from tests.capture.programs import trace
+from tests.models import Function
+from tests.models import failures
 
 PROGRAMS = Programs()
 
@@ -172,3 +176,34 @@ def test_activations_under_an_array_are_kept_as_they_were():
 @PROGRAMS.parametrize()
 def test_graph(program, mode):
     check(program, mode)
+
+
+def test_memory_that_a_tensor_left_belongs_to_it_no_longer():
+    array = np.ones(3, np.float32)
+
+    def forward(x):
+        moved = torch.from_numpy(array)
+        y = moved + x
+        moved.data = y * 3
+        return torch.from_numpy(array) * 2 + moved
+
+    assert failures(validate(Function(forward), (torch.ones(3),)).verdict) == []
+
+
+def makes_a_constant(x):
+    return torch.Tensor([1.0, 2.0, 3.0])
+
+
+def makes_a_constant_of_an_array(x):
+    return torch.from_numpy(np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("make", [makes_a_constant, makes_a_constant_of_an_array])
+def test_a_constant_that_has_other_memory_at_the_end_was_known_at_its_first_use(make):
+    def forward(x):
+        moved = make(x)
+        y = moved + x
+        moved.data = y * 3
+        return y + moved
+
+    assert failures(validate(Function(forward), (torch.ones(3),)).verdict) == []
