@@ -193,7 +193,10 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
         if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.numel():
             return tensor.clone()
-        block = duplicate(tensor.as_strided((reach(tensor),), (1,), tensor.storage_offset()))
+        try:
+            block = duplicate(tensor.as_strided((reach(tensor),), (1,), tensor.storage_offset()))
+        except RuntimeError:  # PyTorch makes no view of a tensor whose ``data`` was replaced in inference mode
+            return tensor.clone()
         return block.as_strided(tensor.shape, tensor.stride(), 0)
 
 

@@ -99,3 +99,24 @@ def test_a_view_of_a_weight_requires_gradients_in_inference_mode_too():
         assert model.weight[:2].requires_grad
         verdict = validate(model, (torch.randn(2, 3),)).verdict
     assert failures(verdict) == []
+
+
+USES = {
+    "written": lambda moved, x: moved.exp_(),
+    "written beside another": lambda moved, x: torch._foreach_add_([x * 2, moved], 1)[1],
+    "an element at a time": lambda moved, x: moved.sin() + x,
+    "copied in part": lambda moved, x: torch.cat([moved, x]),
+    "of a matrix": lambda moved, x: moved @ x.t(),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_tensor_whose_data_is_replaced_in_inference_mode_has_no_views(use):
+    def forward(x):
+        moved = x * 1
+        moved.data = x.detach().view(x.shape)
+        return use(moved, x) + 1
+
+    x = torch.randn(2, 3)
+    with torch.inference_mode():
+        assert failures(validate(Function(forward), (x,)).verdict) == []
