@@ -16,6 +16,7 @@ from pytest_torchlens.audit import Subject
 from pytest_torchlens.audit import audit
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
@@ -43,10 +44,12 @@ def severe_findings(history: ModelHistory, can_replay: bool) -> tuple[AuditFindi
     A replay tells where they begin; if the call cannot be replayed, the operations that made the outputs are named.
     """
     outputs = [tensor for _, tensor in walk(history.recording.output)]
-    if not any(map(is_odd, outputs)):
+    if not any(is_odd(tensor) for tensor in outputs if type(tensor) in PLAIN):  # others run code of their own
         return ()
     tensors = _replayed(history) if can_replay else _returned(history, outputs)
-    found = audit(Subject(history.record(), _statistics((label, _numbers(tensor)) for label, tensor in tensors)))
+    with torch._C._EnableTorchFunction():
+        numbers = _statistics((label, _numbers(tensor)) for label, tensor in tensors)
+    found = audit(Subject(history.record(), numbers))
     return tuple(one for one in found if one.severity is Severity.HIGH)
 
 
@@ -69,7 +72,7 @@ def _replayed(history: ModelHistory) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _returned(history: ModelHistory, outputs: list[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     for (_, read), tensor in zip(history.recording.outputs, outputs, strict=True):
-        if (number := value_of(read).call) >= 0:
+        if (number := value_of(read).call) >= 0 and type(tensor) in PLAIN:
             yield history.label(number), tensor
 
 
