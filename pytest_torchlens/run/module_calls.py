@@ -321,6 +321,6 @@ class Autotrace:
     def _severe_findings(self, history: ModelHistory, verdict: Verdict) -> tuple[AuditFinding, ...]:
         """Return what the audit finds in a call whose output is not finite, except of ignored rules."""
         replay = next((part.status for part in verdict.parts if part.name == "replay"), Status.NOT_RUN)
-        with hooks_and_modes_disabled(), torch._C._EnableTorchFunction():
+        with hooks_and_modes_disabled():
             found = severe_findings(history, replay in (Status.PASSED, Status.PASSED_WITH_TOLERANCE))
         return tuple(one for one in found if one.rule not in self._plan.ignore)
