@@ -194,7 +194,8 @@ class OnePass:
             recording.silent_writes += self._changed_before_read()
         recording.slots = self.tracer.table.slots
         recording.untraced += _unfinished_outputs(output)
-        _note_parameters(recording, model)
+        with torch._C.DisableTorchFunction():
+            _note_parameters(recording, model)
         if self._watch is not None:
             recording.num_dispatched, recording.missed_operations = (
                 self._watch.num_operations,
