@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType
 from types import FrameType
@@ -60,16 +61,21 @@ class GradientWatch(WriteDetector):
         The model: batch normalisation changes its buffers without a new version.
     table
         The tensors of the recording.  Copies the saved ones before any code of the model runs.
+    lock
+        Held while our own code uses the table.
     on_fault
         Called with an error of our own code.
     """
 
     def __init__(
-        self, model: torch.nn.Module | None, table: TensorTable, on_fault: Callable[[Exception], None]
+        self,
+        model: torch.nn.Module | None,
+        table: TensorTable,
+        lock: AbstractContextManager[Any],
+        on_fault: Callable[[Exception], None],
     ) -> None:
         super().__init__()
-        self._model, self._table, self._on_fault = model, table, on_fault
-        self._buffers: list[torch.Tensor] = []
+        self._model, self._table, self._lock, self._on_fault = model, table, lock, on_fault
         self._digests: dict[int, str] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._outer_task = -1
@@ -86,21 +92,9 @@ class GradientWatch(WriteDetector):
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """Begin; `changed_tensors` returns what the call wrote."""
         if sys.getprofile() is None:
-            with torch_function_disabled():
-                self._buffers = self._registered_buffers()
-                self._versions = [(tensor, version_of(tensor)) for tensor in self._table.live()]
             self._outer_task = torch._C._current_graph_task_id()
             sys.setprofile(self._note)
         return ()
-
-    def _registered_buffers(self) -> list[torch.Tensor]:
-        """Return the buffers that the model has now; the table knows them from now on."""
-        if self._model is None:
-            return []
-        buffers = [buffer for buffer in torch.nn.Module.buffers(self._model) if not is_lazy(buffer)]
-        for buffer in buffers:
-            self._table.read(buffer)
-        return buffers
 
     def changed_tensors(self) -> tuple[torch.Tensor, ...]:
         """Return the tensors that changed, all over the same memory if one did, and end the watch."""
@@ -132,8 +126,17 @@ class GradientWatch(WriteDetector):
     def _before_code(self) -> None:
         """Note what the code that is about to run may change; the user's modes see none of it."""
         try:
-            with torch_function_disabled(), dispatch_modes_removed():
-                self._digests = {id(buffer): fingerprint(buffer) for buffer in self._buffers}
-                self._table.before_write([tensor for tensor, _ in self._versions])
+            with self._lock, torch_function_disabled(), dispatch_modes_removed():
+                for buffer in self._registered_buffers():
+                    self._table.read(buffer)
+                    self._digests[id(buffer)] = fingerprint(buffer)
+                known = self._table.live()
+                self._versions = [(tensor, version_of(tensor)) for tensor in known]
+                self._table.before_write(known)
         except Exception as error:  # noqa: BLE001 - the model's code is still to run
             self._on_fault(error)
+
+    def _registered_buffers(self) -> list[torch.Tensor]:
+        """Return the buffers that the model has now."""
+        every = () if self._model is None else torch.nn.Module.buffers(self._model)
+        return [buffer for buffer in every if not is_lazy(buffer)]
