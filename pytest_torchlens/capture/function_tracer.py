@@ -262,7 +262,8 @@ class FunctionTracer(TorchFunctionMode):
     def _gradient(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a gradient that forward takes; autograd may run code of the model, which may change buffers."""
         start, watched = len(self.calls), copy.copy(info)
-        watched.writer = watch = GradientWatch(self.recording.model(), self.table, self.lock or _UNSHARED, self.on_fault)
+        model, lock = self.recording.model(), self.lock or _UNSHARED
+        watched.writer = watch = GradientWatch(model, self.table, lock, self.on_fault)
         try:
             return self._leaf(watched, args, kwargs)
         finally:
