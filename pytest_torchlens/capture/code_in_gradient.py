@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType
 from types import FrameType
@@ -17,22 +17,28 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.capture.fingerprint import fingerprint
+from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.opaque import WriteDetector
+from pytest_torchlens.capture.tensor_table import TensorTable
+from pytest_torchlens.capture.tensor_table import torch_function_disabled
+from pytest_torchlens.capture.values import version_of
 
-_OURS = __name__.partition(".")[0]
-_ABOUT_IT = frozenset(["torch", *sys.stdlib_module_names])
-"""Packages whose code is named only if no other ran."""
+_OUR_PACKAGE = __name__.partition(".")[0]
+_LIBRARIES = frozenset(["torch", *sys.stdlib_module_names])
+"""Packages whose code is named only if no other code ran."""
 
 
 @dataclass(frozen=True)
 class CodeInGradient:
-    """Python code that autograd ran inside a recorded call, and what the call left, to be taken in a replay.
+    """Python code that autograd ran inside a recorded call, and the results of that call, for a replay to take.
 
     Attributes
     ----------
     name
-        Function, file and line of the code, the model's own if there is any.
+        Function, file and line of the code, the model's own if there is any; or of the code in an earlier gradient,
+        if this one may go through the graph of that.
     outputs
         Copies of the tensors that the call returned.
     written
@@ -47,30 +53,34 @@ class CodeInGradient:
 class GradientWatch(WriteDetector):
     """Watches one call of autograd from the moment when it is asked what the call may write.
 
+    It is a profile function of Python.  Where the user has one, it does nothing.
+
     Parameters
     ----------
-    buffers
-        Returns the buffers of the model: batch normalisation changes some without a new version.
-    known
-        Returns all tensors that the recording knows then.
-    before_write
-        Is given these tensors before any code of the model runs.
+    model
+        The model: batch normalisation changes its buffers without a new version.
+    table
+        The tensors of the recording.  Copies the saved ones before any code of the model runs.
+    lock
+        Held while our own code uses the table.
+    on_fault
+        Called with an error of our own code.
     """
 
     def __init__(
         self,
-        buffers: Callable[[], list[torch.Tensor]],
-        known: Callable[[], list[torch.Tensor]],
-        before_write: Callable[[Iterable[torch.Tensor]], None],
+        model: torch.nn.Module | None,
+        table: TensorTable,
+        lock: AbstractContextManager[Any],
+        on_fault: Callable[[Exception], None],
     ) -> None:
         super().__init__()
-        self._of_model, self._known, self._before_write = buffers, known, before_write
-        self._buffers: list[torch.Tensor] = []
+        self._model, self._table, self._lock, self._on_fault = model, table, lock, on_fault
         self._digests: dict[int, str] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
+        self._outer_task = -1
         self._code: CodeType | None = None
-        self._is_about_it = True
-        self._watches = False
+        self._is_of_library = True
 
     @property
     def code(self) -> str:
@@ -80,11 +90,9 @@ class GradientWatch(WriteDetector):
         return "" if code is None else f"{code.co_name} ({place})"
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        """Begin; what will be written shows at the end."""
-        if sys.getprofile() is None:  # a profiler of the user's is left alone
-            self._buffers = self._of_model()
-            self._versions = [(tensor, tensor._version) for tensor in self._known() if not tensor.is_inference()]
-            self._watches = True
+        """Begin; `changed_tensors` returns what the call wrote."""
+        if sys.getprofile() is None:
+            self._outer_task = torch._C._current_graph_task_id()
             sys.setprofile(self._note)
         return ()
 
@@ -92,24 +100,43 @@ class GradientWatch(WriteDetector):
         """Return the tensors that changed, all over the same memory if one did, and end the watch."""
         self.stop()
         before, self._versions = self._versions, []
-        return tuple([tensor for tensor, version in before if tensor._version != version or self._is_other(tensor)])
+        with torch_function_disabled():
+            return tuple([tensor for tensor, version in before if self._has_changed(tensor, version)])
 
-    def _is_other(self, tensor: torch.Tensor) -> bool:
+    def _has_changed(self, tensor: torch.Tensor, version: int) -> bool:
         digest = self._digests.get(id(tensor))
-        return digest is not None and fingerprint(tensor) != digest
+        return version_of(tensor) != version or (digest is not None and fingerprint(tensor) != digest)
 
     def stop(self) -> None:
-        """End the watch, if it has begun."""
-        if self._watches:
+        """End the watch, unless the model has set another profile function."""
+        if sys.getprofile() == self._note:
             sys.setprofile(None)
-            self._watches = False
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or not self._is_about_it or torch._C._current_graph_task_id() == -1:
+        if event != "call" or not self._is_of_library or torch._C._current_graph_task_id() == self._outer_task:
             return
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package != _OURS and self._code is None:
-            self._digests = {id(buffer): fingerprint(buffer) for buffer in self._buffers}
-            self._before_write([tensor for tensor, _ in self._versions])
-        if package != _OURS and (self._code is None or package not in _ABOUT_IT):
-            self._code, self._is_about_it = frame.f_code, package in _ABOUT_IT
+        if package == _OUR_PACKAGE:
+            return
+        if self._code is None:
+            self._before_code()
+        if self._code is None or package not in _LIBRARIES:
+            self._code, self._is_of_library = frame.f_code, package in _LIBRARIES
+
+    def _before_code(self) -> None:
+        """Note what the code that is about to run may change; the user's modes see none of it."""
+        try:
+            with self._lock, torch_function_disabled(), dispatch_modes_removed():
+                for buffer in self._registered_buffers():
+                    self._table.read(buffer)
+                    self._digests[id(buffer)] = fingerprint(buffer)
+                known = self._table.live()
+                self._versions = [(tensor, version_of(tensor)) for tensor in known]
+                self._table.before_write(known)
+        except Exception as error:  # noqa: BLE001 - the model's code is still to run
+            self._on_fault(error)
+
+    def _registered_buffers(self) -> list[torch.Tensor]:
+        """Return the buffers that the model has now."""
+        every = () if self._model is None else torch.nn.Module.buffers(self._model)
+        return [buffer for buffer in every if not is_lazy(buffer)]

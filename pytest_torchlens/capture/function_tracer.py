@@ -217,12 +217,12 @@ class FunctionTracer(TorchFunctionMode):
         try:
             result = info.func(*args, **kwargs) if self.lock is None else self._call_unlocked(info, args, kwargs)
         except Exception:
-            for tensor in written:  # it may have written before it raised
+            for tensor in _tensors_written(info, written):  # it may have written before it raised
                 self.table.check_for_change(tensor, f"what {info.name} had written when it raised")
             raise
         call.elapsed = perf_counter_ns() - start
-        if info.writer is not None and isinstance(info.writer, WriteDetector):
-            written = info.writer.changed_tensors()
+        if info.writer is not None:
+            written = _tensors_written(info, written)
         if random is not None and has_drawn(random):
             call.random = random
         if info.borrows and is_foreign(result):  # registered when it is read, like from_numpy, which no mode sees
@@ -256,13 +256,14 @@ class FunctionTracer(TorchFunctionMode):
                 self.table.narrow_read(call, outputs[0])
             if call.uninitialised:
                 self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
-            elif type(watch := call.info.writer) is GradientWatch and watch.code:
-                self.recording.code_in_gradients[number] = self._keep_results(watch.code, call, outputs, written)
+            elif type(watch := call.info.writer) is GradientWatch and (code := watch.code or self._code_in_graph()):
+                self.recording.code_in_gradients[number] = _with_results(code, call, outputs, written)
 
     def _gradient(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a gradient that forward takes; autograd may run code of the model, which may change buffers."""
         start, watched = len(self.calls), copy.copy(info)
-        watched.writer = watch = GradientWatch(self._buffers, self.table.live, self.table.before_write)
+        model, lock = self.recording.model(), self.lock or _UNSHARED
+        watched.writer = watch = GradientWatch(model, self.table, lock, self.on_fault)
         try:
             return self._leaf(watched, args, kwargs)
         finally:
@@ -270,19 +271,13 @@ class FunctionTracer(TorchFunctionMode):
             for call in self.calls[start:]:
                 call.info = info if call.info is watched else call.info
 
-    def _buffers(self) -> list[Tensor]:
-        """Return the buffers that the model has now; the table knows them from now on."""
-        model = self.recording.model()
-        buffers = [] if model is None else [one for one in torch.nn.Module.buffers(model) if not is_lazy(one)]
-        for buffer in buffers:
-            self.table.read(buffer)
-        return buffers
-
-    def _keep_results(
-        self, code: str, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]
-    ) -> CodeInGradient:
-        changed = tuple(zip(call.writes, map(duplicate, written), strict=True))
-        return CodeInGradient(code, tuple(map(duplicate, outputs)), changed)
+    def _code_in_graph(self) -> str:
+        """Return the code in an earlier gradient that made a graph: a later gradient may go through that."""
+        gradients = self.recording.code_in_gradients.items()
+        made_graph = (
+            code.name for number, code in gradients if any(value.requires_grad for value in self.calls[number].outputs)
+        )
+        return next(made_graph, "")
 
     def _expand(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the Python body of a composite function, so that the calls inside it are recorded."""
@@ -368,6 +363,16 @@ def overrides(kind: type) -> bool:
     """Return whether a tensor class defines its own ``__torch_function__``."""
     own = getattr(kind, "__torch_function__", None)
     return getattr(own, "__func__", own) not in _NO_OVERRIDE
+
+
+def _tensors_written(info: FunctionInfo, expected: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the tensors that a call has overwritten, of which some are `expected` by its function."""
+    return info.writer.changed_tensors() if isinstance(info.writer, WriteDetector) else expected
+
+
+def _with_results(code: str, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> CodeInGradient:
+    changed = tuple(zip(call.writes, map(duplicate, written), strict=True))
+    return CodeInGradient(code, tuple(map(duplicate, outputs)), changed)
 
 
 def _with_shape(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

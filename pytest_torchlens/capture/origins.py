@@ -77,13 +77,13 @@ class TensorsBefore:
         constants = (
             source for source in sources if source.kind == "constant" and (source.made_inside_call or not source.maker)
         )
-        return [source for source in constants if not (self._existed(source.live) or source.has_moved)]
+        return [source for source in constants if not self._existed(source)]
 
-    def _existed(self, tensor: Tensor) -> bool:
-        for former in (self._by_id.get(id(tensor)), self._memory.get(storage_key(tensor))):
+    def _existed(self, source: Source) -> bool:
+        for former in (self._by_id.get(id(source.live)), self._memory.get(source.memory)):
             if former is not None and former() is not None:  # if it was freed, its id and memory may be reused
                 return True
-        return is_foreign(tensor)
+        return source.foreign
 
 
 def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, int]]:

@@ -161,6 +161,7 @@ class OnePass:
     def add_checks(self, *, watch: bool, thorough: bool) -> None:
         """Set whether to watch the dispatcher, and whether to take fingerprints of parameters and under modes."""
         self._watch = self.tracer.watch = DispatchWatch(self.tracer) if watch else None
+        self.tracer.table.makers = None if self._watch is None else self._watch.makers
         self.tracer.num_own_modes = int(watch)
         self.tracer.table.parameters_too = self.tracer.thorough = thorough
         if thorough:
@@ -193,13 +194,13 @@ class OnePass:
             recording.silent_writes += self._changed_before_read()
         recording.slots = self.tracer.table.slots
         recording.untraced += _unfinished_outputs(output)
-        _note_parameters(recording, model)
+        with torch._C.DisableTorchFunction():
+            _note_parameters(recording, model)
         if self._watch is not None:
             recording.num_dispatched, recording.missed_operations = (
                 self._watch.num_operations,
                 self._watch.missed_operations,
             )
-            _note_makers(recording.sources, self._watch)
         name_constants(recording, model)
         return recording
 
@@ -250,14 +251,6 @@ class ModelMembers:
         uses = Counter([key for key, _ in keys])
         uses.update(map(storage_key, inputs))
         return [entry for key, entry in keys if key and uses[key] > 1]
-
-
-def _note_makers(sources: list[Source], watch: DispatchWatch) -> None:
-    for source in sources:
-        if source.kind == "constant":  # the recorder made those that have a name already
-            source.maker, source.made_inside_call = (
-                (source.name, False) if source.name or source.has_moved else watch.makers.of(source.live)
-            )
 
 
 def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], exhaust: bool) -> Any:

@@ -34,6 +34,7 @@ from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import is_copy
 from pytest_torchlens.capture.memory import rekey
+from pytest_torchlens.capture.origins import Makers
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import address_of
@@ -110,6 +111,8 @@ class TensorTable:
         self.slots = 0
         self.parameters_too = False
         """Whether parameters get a fingerprint: they are large, and their version counters show most writes."""
+        self.makers: Makers | None = None
+        """The operations that allocated memory, if the dispatcher is watched."""
 
     def set_callbacks(
         self, record_view: Callable[[View, Tensor], None], record_write: Callable[[Tensor, Tensor], None]
@@ -181,6 +184,8 @@ class TensorTable:
         else:
             value.digest, key = fingerprint(tensor), storage_key(tensor)
         entry = self._live[id(tensor)] = (ref, value, key, number)
+        if old is not None and ref is old[0] and key != old[2]:  # ``tensor.data = other``
+            self._owners = None
         if self._owners is not None:
             self._note_owner(entry)
         if self._keep is not None:
@@ -322,15 +327,23 @@ class TensorTable:
         if kind != "parameter" or self.parameters_too:
             value.digest = fingerprint(tensor)
         since = len(self._recording.calls) - 1
-        version = version_of(tensor)
-        self._recording.sources.append(Source(kind, name, value, tensor, version, since=since, memory=key))
-        if kind == "constant" and not name and is_foreign(tensor):
-            self.expose(tensor)
+        source = Source(kind, name, value, tensor, version_of(tensor), since=since, memory=key)
+        self._recording.sources.append(source)
+        if kind == "constant":
+            self._note_origin(source)
         ref = weakref.ref(tensor)
         entry = self._live[id(tensor)] = (ref, value, key, since)
         if self._owners is not None:
             self._note_owner(entry)
         return entry
+
+    def _note_origin(self, source: Source) -> None:
+        """Note where the memory of a constant comes from; it may have other memory at the end."""
+        source.foreign = is_foreign(source.live)
+        if self.makers is not None:  # the recorder made those that have a name already
+            source.maker, source.made_inside_call = (source.name, False) if source.name else self.makers.of(source.live)
+        if source.foreign and not source.name:
+            self.expose(source.live)
 
     def _owner_of(self, key: int) -> Entry | None:
         """Return the first tensor known over this memory.  The first call builds the index: most models need none."""
@@ -338,10 +351,10 @@ class TensorTable:
             self._owners = {}
             for entry in self._live.values():
                 self._note_owner(entry)
-        found = self._owners.get(key) if key else None
-        owner = None if found is None else found[0]()
-        # ``owner.data = other`` gives a tensor other memory, and its former one may be anybody's
-        return None if owner is not None and storage_key(owner) != key else found
+        owner = self._owners.get(key) if key else None
+        tensor = None if owner is None else owner[0]()
+        # it may have other memory by now, through code that is not recorded
+        return None if tensor is not None and storage_key(tensor) != key else owner
 
     def _registered_over(self, key: int) -> Entry | None:
         """Add the parameter or buffer over this memory that no call has read yet; None if there is none."""

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pytest_torchlens.capture.storage import storage_key
-
 if TYPE_CHECKING:
     from pytest_torchlens.capture.tensor_table import Reading
 
@@ -201,7 +199,9 @@ class Source:
     made_inside_call
         Whether that operation was part of a recorded call, which did not return the tensor.
     memory
-        Its storage key at its first use.
+        Its storage key at its first use: ``tensor.data = other`` gives it other memory.
+    foreign
+        Whether another library owned that memory.
     """
 
     kind: str
@@ -214,16 +214,12 @@ class Source:
     maker: str = ""
     made_inside_call: bool = False
     memory: int = 0
+    foreign: bool = False
 
     @property
     def label(self) -> str:
         """Kind and name, if it has one: ``"buffer 'mean'"``."""
         return f"{self.kind} {self.name!r}" if self.name else self.kind
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether it has other memory now: ``tensor.data = other``."""
-        return storage_key(self.live) != self.memory
 
     @property
     def written(self) -> bool:

@@ -67,8 +67,8 @@ class Player:
         self._ambient = -1
         self._settings = contextlib.ExitStack()
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
-        self.taken: set[int] = set()
-        """Numbers of the calls that were not run, or in vain: their recorded results were taken."""
+        self.not_replayed: set[int] = set()
+        """Numbers of the calls whose recorded results were taken in place of replayed ones."""
 
     def __enter__(self) -> Self:
         return self
@@ -161,11 +161,10 @@ class Player:
                 returned = ()
             if [*map(fingerprint, returned)] == [*map(fingerprint, code.outputs)]:
                 return returned
-        self.taken.add(number)
+        self.not_replayed.add(number)
         for slot, contents in code.written:
             overwrite(self._tensors[slot], contents)
-        pairs = zip(call.outputs, code.outputs, strict=True)
-        return tuple([duplicate(kept).requires_grad_(value.requires_grad) for value, kept in pairs])
+        return tuple(map(_result_of_record, call.outputs, code.outputs)) if call.returned else ()
 
     def _fill_memory(self, number: int, outputs: tuple[torch.Tensor, ...]) -> None:
         """Fill uninitialised memory that call `number` returned with its recorded contents."""
@@ -215,6 +214,12 @@ def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:
 def _is_non_leaf(value: Value, copy: torch.Tensor) -> bool:
     """Return whether a source that requires gradients was not a leaf."""
     return value.gradfunc not in ("", "NoneType") and not copy.is_inference()
+
+
+def _result_of_record(value: Value, saved: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a saved result, without its graph."""
+    copy = duplicate(saved)
+    return _as_non_leaf(copy) if _is_non_leaf(value, copy) else copy.requires_grad_(value.requires_grad)
 
 
 def _as_non_leaf(copy: torch.Tensor) -> torch.Tensor:

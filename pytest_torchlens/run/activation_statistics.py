@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -16,7 +18,8 @@ from pytest_torchlens.audit import Subject
 from pytest_torchlens.audit import audit
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.leaves import walk
-from pytest_torchlens.capture.values import PLAIN
+from pytest_torchlens.capture.storage import is_fake
+from pytest_torchlens.capture.storage import is_freed
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
@@ -39,40 +42,55 @@ def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) ->
 
 
 def severe_findings(history: ModelHistory, can_replay: bool) -> tuple[AuditFinding, ...]:
-    """Return the audit findings of high severity if an output of a call holds NaN or infinity.
+    """Return the audit findings of high severity that values show, if an output of a call holds NaN or infinity.
 
-    A replay tells where they begin; if the call cannot be replayed, the operations that made the outputs are named.
+    A replay shows where they begin; if the call cannot be replayed, the operations that made the outputs are named.
     """
     outputs = [tensor for _, tensor in walk(history.recording.output)]
-    if not any(is_odd(tensor) for tensor in outputs if type(tensor) in PLAIN):  # others run code of their own
+    if not any(map(is_odd, outputs)):
         return ()
-    tensors = _replayed(history) if can_replay else _returned(history, outputs)
-    with torch._C._EnableTorchFunction():
-        numbers = _statistics((label, _numbers(tensor)) for label, tensor in tensors)
-    found = audit(Subject(history.record(), numbers))
-    return tuple(one for one in found if one.severity is Severity.HIGH)
+    results = _replayed(history) if can_replay else _returned(history, outputs)
+    numbers = ((label, _numbers(tensor)) for label, tensor in itertools.chain(_sources(history), results))
+    # a replay needs the dispatch of PyTorch's own classes; a call with classes of the test is not replayed
+    with torch._C._EnableTorchFunction() if can_replay else contextlib.nullcontext():
+        statistics = _statistics(numbers)
+    record = history.record()
+    without_values = {one.rule for one in audit(Subject(record))}
+    found = audit(Subject(record, statistics))
+    return tuple(one for one in found if one.severity is Severity.HIGH and one.rule not in without_values)
 
 
 def is_odd(tensor: torch.Tensor) -> bool:
     """Return whether a tensor holds NaN or infinity."""
-    return tensor.is_floating_point() and _is_plain(tensor) and not bool(tensor.detach().isfinite().all())
+    if not (tensor.is_floating_point() and _is_plain(tensor)):
+        return False
+    try:
+        values = tensor.detach().float() if tensor.itemsize == 1 else tensor.detach()
+    except NotImplementedError:  # a dtype that can only be stored
+        return False
+    return not bool(values.isfinite().all())
+
+
+def _sources(history: ModelHistory) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the label and the tensor of each input, buffer and constant: what they hold does not begin in the call."""
+    for node in history.nodes:
+        if node.source is not None and node.value.tensor is not None:
+            yield node.label, node.value.tensor
 
 
 def _replayed(history: ModelHistory) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the label and the tensor of each input and each operation of a replay."""
+    """Yield the label and the tensor of each operation of a replay."""
     labels: dict[int, list[str]] = defaultdict(list)
     for op in history:
         labels[op.call_id].append(op.label)
-    inputs = (source.value.tensor for source in history.recording.sources if source.kind == "input")
-    named = (op.label for op in history if op.is_input_layer)
-    yield from ((label, tensor) for label, tensor in zip(named, inputs, strict=False) if tensor is not None)
     for replayed in replay_calls(history.recording):
         yield from zip(labels[replayed.number], replayed.outputs, strict=False)
 
 
 def _returned(history: ModelHistory, outputs: list[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the label of the operation that made each output, and the output."""
     for (_, read), tensor in zip(history.recording.outputs, outputs, strict=True):
-        if (number := value_of(read).call) >= 0 and type(tensor) in PLAIN:
+        if (number := value_of(read).call) >= 0:
             yield history.label(number), tensor
 
 
@@ -90,7 +108,10 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty(0)
     values = tensor.detach()
     if values.dtype not in (torch.float32, torch.float64):
-        values = values.double()
+        try:
+            values = values.double()
+        except NotImplementedError:  # a dtype that can only be stored
+            return torch.empty(0)
     from pytest_torchlens.recorder.statistics import exact_statistics  # loads the recorder, which few runs need
 
     mean, std, _, low, high, zeros, lost, nan = exact_statistics(values, correction=0).cpu()
@@ -98,5 +119,7 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    kind_is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested or tensor.is_meta)
-    return kind_is_plain and not tensor.is_complex() and tensor.numel() > 0
+    """Return whether a tensor has real numbers that can be read: to read freed memory would end the process."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
+        return False
+    return not (tensor.is_complex() or is_fake(tensor) or is_freed(tensor)) and tensor.numel() > 0

@@ -67,7 +67,8 @@ class Perturbation:
 
     def leave_out(self, reason: str) -> None:
         """Leave out the open edges of a call, for a reason."""
-        self._exempt[reason] += len(self.open_edges)
+        if self.open_edges:
+            self._exempt[reason] += len(self.open_edges)
         self.open_edges = []
 
     def _reacts(self, trial: Trial, places: list[int]) -> bool:

@@ -100,7 +100,7 @@ class Replay:
             if complete:
                 self._check.outputs(player, returned)
                 self._check.final_states(player)
-        verdict = self._with_taken(self._with_unsettled(self._check.verdict()), player.taken)
+        verdict = self._without_replay(self._with_unsettled(self._check.verdict()), player.not_replayed)
         verdicts = [verdict] if "replay" in self._parts else []
         return verdicts if self._perturbation is None else [*verdicts, self._perturbation.verdict(complete)]
 
@@ -115,11 +115,11 @@ class Replay:
         reason = f"{names} gave other values than recorded in one replay, and the recorded ones in another"
         return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=reason)
 
-    def _with_taken(self, verdict: PartVerdict, taken: set[int]) -> PartVerdict:
-        """Return the verdict as unproven if recorded results of gradients stood in for replayed ones."""
-        if not taken or not verdict.status.ok:
+    def _without_replay(self, verdict: PartVerdict, not_replayed: set[int]) -> PartVerdict:
+        """Return the verdict as unproven if recorded results of gradients were taken in place of replayed ones."""
+        if not not_replayed or not verdict.status.ok:
             return verdict
-        number = min(taken)
+        number = min(not_replayed)
         code = self._recording.code_in_gradients[number].name
         reason = (
             f"{self._where.label(number)} ran {code} inside autograd, which no replay can run: its results were taken"
@@ -147,7 +147,7 @@ class Replay:
             self._check.report_error(number, error)
             return False
         self._check.base(number, call, player, outputs)
-        if number in player.taken and self._perturbation is not None:
+        if number in player.not_replayed and self._perturbation is not None:
             self._perturbation.leave_out("code inside a gradient")
         if not self._compare_and_perturb(player, number, outputs, originals if doubtful or in_doubt else None):
             return False

@@ -190,6 +190,22 @@ def test_memory_that_a_tensor_left_belongs_to_it_no_longer():
     assert failures(validate(Function(forward), (torch.ones(3),)).verdict) == []
 
 
+def test_memory_that_a_tensor_left_belongs_to_its_views():
+    def forward(x):
+        y = x * 2
+        view = y[:2]
+        with torch._C.DisableTorchFunction():
+            unseen = y.detach()
+        z = unseen + 1
+        y.data = torch.zeros_like(x)
+        with torch._C.DisableTorchFunction():
+            unseen = view.detach()
+        view.add_(1)
+        return unseen * y[:2] + z[:2]
+
+    assert failures(validate(Function(forward), (torch.ones(3),)).verdict) == []
+
+
 def makes_a_constant(x):
     return torch.Tensor([1.0, 2.0, 3.0])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from typing import ClassVar
 
 import pytest
 import torch
@@ -138,13 +140,34 @@ class RecomputedWithoutState(TakesGradient):
         return checkpoint(self.linear, x, use_reentrant=False)
 
 
-TAKEN = [
-    *(Straight, StraightTwice, ThroughFunction, ScaledByHook, ScaledByNode),
-    *(CountsInHook, CountsInFunction, CountsWhenUnpacked),
+class ThroughGraphOfGradient(TakesGradient):
+    """Its second gradient runs no code, but goes through the graph of the first, to which a hook belongs."""
+
+    def forward(self, x):
+        x = x.detach().clone().requires_grad_()
+        weight = self.linear.weight.detach().clone().requires_grad_()
+        weight.register_hook(lambda gradient: gradient * 2)
+        (gradient,) = torch.autograd.grad((x @ weight).pow(3).sum(), weight, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), x)[0]
+
+
+class OverwritesGradient(ScaledByHook):
+    create_graph = True
+
+    def forward(self, x):
+        hidden = self.hidden(x)
+        (gradient,) = torch.autograd.grad(hidden.square().sum(), self.linear.weight, create_graph=True)
+        gradient[0].mul_(0.1)
+        return hidden + gradient.mul_(0.1).sum()
+
+
+NOT_REPLAYED = [
+    *(Straight, StraightTwice, ThroughFunction, ThroughGraphOfGradient, OverwritesGradient),
+    *(ScaledByHook, ScaledByNode, CountsInHook, CountsInFunction, CountsWhenUnpacked),
 ]
 
 
-@pytest.mark.parametrize("kind", [*TAKEN, Recomputed])
+@pytest.mark.parametrize("kind", [*NOT_REPLAYED, Recomputed])
 def test_a_gradient_by_code_of_the_model_is_unproven_and_names_the_code(kind):
     torch.manual_seed(0)
     verdict = validate(kind().train(), (torch.randn(3, 4),)).verdict
@@ -201,6 +224,46 @@ def test_a_buffer_that_a_hook_changes_is_read_by_later_operations_as_written_by_
     assert gradient.label in history.operations[-2].parent_layers
 
 
+class RaisesInHook(CountsInHook):
+    def note(self, gradient):
+        super().note(gradient)
+        raise ValueError("no gradient")
+
+    def forward(self, x):
+        with contextlib.suppress(ValueError):
+            super().forward(x)
+        return self.linear(x) + self.count
+
+
+def test_what_code_changes_before_it_raises_is_recorded():
+    verdict = validate(RaisesInHook(), (torch.randn(3, 4),)).verdict
+    assert verdict.status is Status.PASSED, verdict.words
+
+
+class Noted(torch.Tensor):
+    names: ClassVar = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.names.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class TakesNoted(ScaledByHook):
+    def forward(self, x):
+        return super().forward(x.neg().as_subclass(torch.Tensor))
+
+
+def test_a_tensor_class_of_the_user_sees_nothing_of_the_watch():
+    model, x = TakesNoted(), torch.randn(3, 4).as_subclass(Noted)
+    Noted.names.clear()
+    model(x)
+    without_recording = [*Noted.names]
+    Noted.names.clear()
+    record(model, (x,))
+    assert Noted.names == without_recording != []
+
+
 def test_results_that_were_taken_are_compared_with_the_record():
     recording = record(ScaledByHook(), (torch.randn(3, 4),))
     (code,) = recording.code_in_gradients.values()
@@ -232,3 +295,20 @@ def test_a_profiler_of_the_user_stays():
         sys.setprofile(None)
     assert after is profiler
     assert "call" in seen
+
+
+def test_a_profiler_that_a_hook_sets_stays():
+    def profiler(frame, event, argument):
+        pass
+
+    class Profiled(CountsInHook):
+        def note(self, gradient):
+            sys.setprofile(profiler)
+
+    model, x = Profiled(), torch.randn(3, 4)
+    try:
+        record(model, (x,))
+        after = sys.getprofile()
+    finally:
+        sys.setprofile(None)
+    assert after is profiler

@@ -245,6 +245,21 @@ def test_a_tensor_of_an_older_thread_stays_unknown_where_an_operation_that_is_no
     assert failure.message == "a tensor of shape (2,) that it reads was made during the pass by no recorded operation"
 
 
+def test_a_tensor_of_an_older_thread_stays_unknown_where_it_has_other_memory_at_the_end():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.ones, 1).result()
+
+        def forward(x):
+            made = pool.submit(torch.relu, x).result()
+            y = made + x
+            made.data = y * 3
+            return y + made
+
+        (failure,) = validate(Function(forward), (torch.ones(2),)).verdict.part("completeness").failures
+    assert failure.operation == "add_1_1"
+    assert failure.message == "a tensor of shape (2,) that it reads was made during the pass by no recorded operation"
+
+
 def gradient_read_back(x):
     weight = x.detach().clone().requires_grad_()
     with torch.enable_grad():

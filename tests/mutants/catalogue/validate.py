@@ -71,13 +71,14 @@ MUTANTS = (
     ),
     Mutant(
         "validate/validation.py",
-        "return max(verdict, former, key=lambda one: _UNSETTLED.index(one.status) if one.status in _UNSETTLED else -1)",
-        "return verdict",
+        "return max(one, other, key=lambda verdict: _UNSETTLED.index(verdict.status) "
+        "if not _all_settled([verdict]) else -1)",
+        "return one",
     ),
     Mutant(
         "validate/validation.py",
-        "if _all_settled(third[1][:-1]):",
-        "if not _all_settled(third[1][:-1]):",
+        "if not _is_worse(again, plain):",
+        "if _is_worse(again, plain):",
     ),
     Mutant("validate/causes.py", "_NEIGHBOURS = 1", "_NEIGHBOURS = 2"),
     Mutant("validate/exemptions.py", '"multiplied by zero" if number == 0', '"multiplied by zero" if number != 0'),
