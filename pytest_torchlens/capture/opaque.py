@@ -27,6 +27,8 @@ from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.origins import tensors_used
@@ -38,10 +40,10 @@ Tensors = tuple[torch.Tensor, ...]
 
 def is_opaque(module: torch.nn.Module) -> bool:
     """Return whether a module's forward is opaque: scripted or compiled."""
-    if isinstance(module, torch.jit.ScriptModule):
+    if is_a(module, torch.jit.ScriptModule):
         return True
     compiled = sys.modules.get("torch._dynamo.eval_frame")  # we do not import it: that is slow
-    return compiled is not None and isinstance(module, compiled.OptimizedModule)
+    return compiled is not None and is_a(module, compiled.OptimizedModule)
 
 
 def custom_info(func: Callable[..., Any], name: str, writer: WriteDetector | None = None) -> FunctionInfo:
@@ -110,7 +112,7 @@ class OpaqueModule:
         """Return the facts about a call of the module."""
         module: Any = self.module()
         inner = getattr(module, "_orig_mod", module)
-        training = any(getattr(part, "training", False) for part in inner.modules())
+        training = any(getattr(part, "training", False) for _, part in named_modules(inner))
         writer = WriteDetector() if may_write(module, training) else None
         return custom_info(self, getattr(inner, "original_name", type(inner).__name__), writer)
 

@@ -20,6 +20,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import home_of
+from pytest_torchlens.capture.looks import instance_dict
+from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.looks import looked_at
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Source
 
@@ -123,16 +130,19 @@ def is_foreign(tensor: torch.Tensor) -> bool:
 
 def tensors_used(module: torch.nn.Module) -> list[torch.Tensor]:
     """Return the tensors that a module holds, registered or not, and the global tensors that its forwards use."""
-    used = [*module.buffers(), *module.parameters()]
-    for part in module.modules():
-        if isinstance(part, torch.jit.ScriptModule):
+    used = [tensor for _, tensor in (*named_buffers(module), *named_parameters(module))]
+    for _, part in named_modules(module):
+        if is_a(part, torch.jit.ScriptModule):
             used += [value for _, value in script_attributes(part) if isinstance(value, torch.Tensor)]
         else:
-            used += [tensor for _, tensor in _tensors_in({**_attributes(part), **_named_by(part)}, "")]
+            used += [
+                tensor
+                for _, tensor in _tensors_in({**_attributes(part), **looked_at(_named_by, part, otherwise={})}, "")
+            ]
     return list({id(tensor): tensor for tensor in used}.values())
 
 
-def script_attributes(module: torch.jit.ScriptModule) -> list[tuple[str, Any]]:
+def script_attributes(module: Any) -> list[tuple[str, Any]]:
     """Return name and value of each attribute that a method of a scripted module assigns."""
     methods = [module._c._get_method(name) for name in module._c._method_names()]
     nodes = [node for method in methods for node in method.graph.findAllNodes("prim::SetAttr", recurse=True)]
@@ -140,7 +150,7 @@ def script_attributes(module: torch.jit.ScriptModule) -> list[tuple[str, Any]]:
 
 
 def _attributes(module: torch.nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if name not in _OF_TORCH}
+    return {name: value for name, value in (instance_dict(module) or {}).items() if name not in _OF_TORCH}
 
 
 def _named_by(module: torch.nn.Module) -> dict[str, Any]:
@@ -154,20 +164,20 @@ def _named_by(module: torch.nn.Module) -> dict[str, Any]:
 
 def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor.  The last of several names is used, so attributes of modules come after globals."""
-    for module_name in sorted({type(module).__module__ for module in model.modules()}):
-        scope = vars(sys.modules[module_name]) if module_name in sys.modules else {}
+    for module_name in sorted({home_of(type(module)) for _, module in named_modules(model)}):
+        scope = instance_dict(sys.modules.get(module_name)) or {}
         yield from _tensors_in(dict(scope), module_name)
-    for address, module in model.named_modules():
+    for address, module in named_modules(model):
         yield from _tensors_in(_attributes(module), address)
 
 
 def _tensors_in(scope: dict[str, Any], owner: str) -> Iterator[tuple[str, torch.Tensor]]:
     for attribute, value in scope.items():
         name = f"{owner}.{attribute}" if owner else attribute
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             yield name, value
         elif type(value) in (list, tuple):
-            yield from ((f"{name}[{i}]", item) for i, item in enumerate(value) if isinstance(item, torch.Tensor))
+            yield from ((f"{name}[{i}]", item) for i, item in enumerate(value) if is_a(item, torch.Tensor))
         elif type(value) is dict:
-            items = list(value.items())
-            yield from ((f"{name}[{key!r}]", item) for key, item in items if isinstance(item, torch.Tensor))
+            items = [(key, item) for key, item in value.items() if is_a(item, torch.Tensor)]
+            yield from ((f"{name}[{looked_at(repr, key, otherwise='?')}]", item) for key, item in items)

@@ -29,6 +29,7 @@ from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.leaves import unpacked
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import Arrays
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
@@ -129,11 +130,11 @@ class TensorTable:
         return substitute(arg, self._swap)
 
     def _swap(self, leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
+        if is_a(leaf, Tensor):
             return leaf if is_lazy(leaf) else self.read(leaf)
         if type(leaf) in ATOMS:
             return leaf
-        if isinstance(leaf, np.ndarray):
+        if is_a(leaf, np.ndarray):
             return leaf.copy()
         outermost = not self._unpacked
         try:

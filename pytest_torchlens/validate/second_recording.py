@@ -21,6 +21,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.leaves import children
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.unobtrusive import modes_disabled
@@ -95,11 +96,11 @@ def _changed_numbers(call: Call, again: Call) -> Iterator[tuple[Any, Any]]:
 
 def _fractions(template: Any) -> Iterator[Any]:
     """Yield the numbers in recorded arguments that have a fraction; the bytes of an array."""
-    if isinstance(template, float | complex | np.floating):
+    if is_a(template, (float, complex, np.floating)):
         yield template
-    elif isinstance(template, np.ndarray):
+    elif is_a(template, np.ndarray):
         yield template.tobytes()
-    elif isinstance(template, list | tuple | dict | slice):
+    elif is_a(template, (list, tuple, dict, slice)):
         for _, item in children(template):
             yield from _fractions(item)
 
