@@ -28,6 +28,7 @@ from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import Source
 
 _FROM_PYTHON = "aten::lift_fresh"  # passes on a tensor that a constructor made of Python numbers
@@ -76,8 +77,10 @@ class TensorsBefore:
 
     def __init__(self) -> None:
         tensors_alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-        self._by_id = {id(tensor): weakref.ref(tensor) for tensor in tensors_alive}
-        self._memory = {key: weakref.ref(tensor) for tensor, key in _memory_of(tensors_alive) if key}
+        self._frozen = gc.get_freeze_count()
+        self._memory = {key: StorageWeakRef(storage) for key, storage in _memory_of(tensors_alive)}  # type: ignore[no-untyped-call]
+        without = [tensor for tensor in tensors_alive if not _has_memory(tensor)]
+        self._by_id = {id(tensor): weakref.ref(tensor) for tensor in without}
 
     def unknown_sources(self, sources: Iterable[Source]) -> list[Source]:
         """Return the constants among `sources` that did not exist then and whose origin is unknown."""
@@ -87,19 +90,32 @@ class TensorsBefore:
         return [source for source in constants if not self._existed(source.live)]
 
     def _existed(self, tensor: Tensor) -> bool:
-        for former in (self._by_id.get(id(tensor)), self._memory.get(storage_key(tensor))):
-            if former is not None and former() is not None:  # if it was freed, its id and memory may be reused
-                return True
-        return is_foreign(tensor)
+        former, memory = self._by_id.get(id(tensor)), self._memory.get(storage_key(tensor))
+        # if it was freed, its id and memory may be reused
+        if (former is not None and former() is not None) or (memory is not None and not _is_dead((memory, "", False))):
+            return True
+        return is_foreign(tensor) or self._was_frozen(tensor)
+
+    def _was_frozen(self, tensor: Tensor) -> bool:
+        """Return whether `gc.freeze` hides a tensor from the list of objects, and ran before that moment."""
+        frozen_since = gc.get_freeze_count() > self._frozen
+        return self._frozen > 0 and not frozen_since and all(thing is not tensor for thing in gc.get_objects())
 
 
-def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, int]]:
-    """Yield each plain tensor with its memory, and its gradient, which may have no Python object yet."""
-    for tensor in tensors:
-        if type(tensor) in (Tensor, torch.nn.Parameter):
-            yield tensor, storage_key(tensor)
-            if (gradient := gradient_of(tensor)) is not None:
-                yield tensor, storage_key(gradient)
+def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[int, torch.UntypedStorage]]:
+    """Yield the memory of plain tensors, and of their gradients, which may have no Python object yet.
+
+    No weak reference to a tensor is needed for it: `torch.utils.swap_tensors` refuses those.
+    """
+    for tensor in filter(_has_memory, tensors):
+        for one in (tensor, gradient_of(tensor)):
+            storage = None if one is None else storage_of(one)
+            if one is not None and storage is not None:
+                yield storage_key(one), storage
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter) and storage_key(tensor) != 0
 
 
 def gradient_of(tensor: Tensor) -> Tensor | None:

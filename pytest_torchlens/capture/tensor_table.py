@@ -32,6 +32,7 @@ from pytest_torchlens.capture.leaves import unpacked
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import Arrays
 from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.memory import copy_of_array
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import is_copy
 from pytest_torchlens.capture.memory import rekey
@@ -98,7 +99,9 @@ class TensorTable:
     ) -> None:
         self._recording = recording
         self._keep = retention.keep_output if keep else None
-        self._named = named
+        self._named = dict(named)
+        self._set: dict[int, weakref.ref[Tensor]] = {}
+        self._let_go: dict[int, tuple[Value, int, int]] = {}
         self.set_callbacks(record_view, record_write)
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
@@ -135,7 +138,7 @@ class TensorTable:
         if type(leaf) in ATOMS:
             return leaf
         if is_a(leaf, np.ndarray):
-            return leaf.copy()
+            return copy_of_array(leaf)
         outermost = not self._unpacked
         try:
             return unpacked(leaf, self.template, self._unpacked)
@@ -254,6 +257,28 @@ class TensorTable:
         if log is not None and call.may_be_view and type(call.args[0]) is Aliased:
             call.args = (log.read_of_part(call.args[0], Extent.of(output)), *call.args[1:])
 
+    def forget(self, tensor: Tensor) -> None:
+        """Forget a tensor that ``set_`` has put over other memory, which it may share with another tensor."""
+        self._live.pop(id(tensor), None)
+        self._named.pop(id(tensor), None)
+        self._owners = None
+        self._set[id(tensor)] = weakref.ref(tensor)
+
+    def let_go(self, pair: tuple[Tensor, ...]) -> tuple[Value | Aliased, ...]:
+        """Return the reads of tensors, and drop the weak references to them until `take_back`."""
+        reads = tuple(map(self.read, pair))
+        for tensor in pair:
+            _, value, key, since = self._live.pop(id(tensor))
+            self._retention.before_write(key)
+            self._let_go[id(tensor)] = value, key, since
+        self._owners = None
+        return reads
+
+    def take_back(self, pair: tuple[Tensor, ...]) -> None:
+        """Know tensors again that `let_go` dropped."""
+        for tensor in pair:
+            self._live[id(tensor)] = (weakref.ref(tensor), *self._let_go.pop(id(tensor)))
+
     def log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:
         """Note that call `number` overwrote these tensors: later reads of the same memory depend on it."""
         by_slot = {value.slot: value for value in call.outputs}
@@ -290,7 +315,7 @@ class TensorTable:
         key = storage_key(tensor)
         owner = self._owner_of(key) or self._registered_over(key)
         if owner is None:
-            return self.add_source(tensor, "constant", "")
+            return self.add_source(tensor, "constant", self._origin_of(tensor))
         whole = owner[0]()
         detaches = type(tensor) is not Parameter  # which is made without following gradients
         if detaches and whole is not None and whole.requires_grad and not tensor.requires_grad:
@@ -298,6 +323,10 @@ class TensorTable:
             owner = self._view_entry((_DETACH, (self.read(whole),)), detached)
         view = self._as_view(tensor, owner[0], owner[1])
         return self.add_source(tensor, "constant", "") if view is None else self._view_entry(view, tensor)
+
+    def _origin_of(self, tensor: Tensor) -> str:
+        ref = self._set.get(id(tensor))
+        return "memory from Tensor.set_" if ref is not None and ref() is tensor else ""
 
     def _view_entry(self, view: View, tensor: Tensor) -> Entry:
         record_view = self._record_view()

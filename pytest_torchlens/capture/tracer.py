@@ -20,6 +20,7 @@ from pytest_torchlens.capture.function_tracer import FunctionTracer
 from pytest_torchlens.capture.function_tracer import dispatch_enabled
 from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import tensors
@@ -39,6 +40,13 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 _UNSHARED = contextlib.nullcontext()
 
 
+def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two tensors in the other order: what `torch.utils.swap_tensors` does, for a replay."""
+    return other, one
+
+
+_SWAP = FunctionInfo(swap_tensors)
+_SWAP.kind = Kind.LEAF
 _RUNS_THE_MODEL = torch.utils.checkpoint.CheckpointFunction.__name__
 
 
@@ -224,6 +232,37 @@ class Tracer(FunctionTracer):
                 return self._leaf(info, args, kwargs)
         finally:
             self.busy, info.func = False, func
+
+    def call_unseen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a builtin that no mode sees, and record it like one that modes see."""
+        with mode_disabled(self):
+            return self.__torch_function__(func, (), args, kwargs)
+
+    def call_set(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``Tensor.set_``: where the tensor comes from is found when it is read next."""
+        self.busy = True
+        try:
+            result = func(*args, **kwargs)
+            with self.lock or _UNSHARED:
+                self.table.forget(args[0])
+        finally:
+            self.busy = False
+        return result
+
+    def call_swap(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``torch.utils.swap_tensors``: each tensor then holds the value of the other one."""
+        with self.lock or _UNSHARED:
+            reads = self._unrecorded(self.table.let_go, args)
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._unrecorded(self.table.take_back, args)
+        with self.lock or _UNSHARED:
+            self._unrecorded(self._finish_swap, reads, args)
+        return result
+
+    def _finish_swap(self, reads: tuple[Any, ...], pair: tuple[torch.Tensor, ...]) -> None:
+        self._finish(self._new_call(_SWAP, reads, {}), pair, ())
 
     def close(self) -> None:
         """Stop recording: the pass is over."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -55,6 +56,7 @@ class Noise:
             yield tensor.view(torch.uint8).bitwise_not().view(tensor.dtype)
         elif tensor.dtype is torch.bool:
             yield from (tensor.logical_not(), torch.zeros_like(tensor), torch.ones_like(tensor))
+            yield from _boards(tensor, False, True)
         elif tensor.is_floating_point() or tensor.is_complex():
             yield from self._floats(tensor, gentle)
         else:
@@ -190,10 +192,20 @@ def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
     if low != high:
         yield _laid_out_like(tensor, torch.where(tensor == high, low, high))
         yield from (torch.full_like(tensor, bound.item()) for bound in (high, low))
-    elif low != 0:
-        yield _laid_out_like(tensor, torch.zeros_like(tensor))
-    else:
-        yield _laid_out_like(tensor, torch.ones_like(tensor))
+        return
+    other = 0 if low != 0 else 1
+    yield _laid_out_like(tensor, torch.full_like(tensor, other))
+    yield from _boards(tensor, low.item(), other)
+
+
+def _boards(tensor: torch.Tensor, one: float, other: float) -> Iterator[torch.Tensor]:
+    """Yield two numbers like the fields of a chess board, both ways round: another order along every dimension."""
+    if tensor.numel() > 1:
+        field = torch.zeros(tensor.shape, dtype=torch.long, device=tensor.device)
+        for dim, size in enumerate(tensor.shape):
+            field += torch.arange(size, device=tensor.device).view(-1, *[1] * (tensor.dim() - dim - 1))
+        for white, black in ((one, other), (other, one)):
+            yield _laid_out_like(tensor, torch.full_like(tensor, white).masked_fill_(field % 2 == 1, black))
 
 
 def _laid_out_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -204,19 +216,29 @@ def _laid_out_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return laid_out.copy_(values)
 
 
-def other_numbers(call: Call) -> Iterator[tuple[str, int | float, Call]]:
-    """Yield argument and value of each number in a call of a PyTorch function, and the call with another number."""
+def other_numbers(call: Call, truth_values: bool = False) -> Iterator[tuple[str, Any, Call]]:
+    """Yield argument and value of each number in a call of a PyTorch function, and the call with another number.
+
+    A list of ones, as the number of bins in each dimension, counts as a number.
+
+    With `truth_values`, True and False are numbers too, and not flags that say what to do.
+    """
     if not is_of_torch(call.info.func):
         return
     for at, number in enumerate(call.args):
-        for instead in _instead_of(number):
+        for instead in _instead_of(number, truth_values):
             yield str(at), number, _with(call, (*call.args[:at], instead, *call.args[at + 1 :]), call.kwargs)
     for name, number in call.kwargs.items():
-        for instead in _instead_of(number):
+        for instead in _instead_of(number, truth_values):
             yield name, number, _with(call, call.args, {**call.kwargs, name: instead})
 
 
-def _instead_of(number: object) -> list[int | float]:
+def _instead_of(number: Any, truth_values: bool) -> list[Any]:
+    if type(number) is bool:
+        return [not number] if truth_values else []
+    if type(number) in (tuple, list):
+        ones = number and all(type(one) is int and one == 1 for one in number)
+        return [type(number)([2] * len(number))] if ones else []
     if type(number) is int:
         return [other for other in _INSTEAD if type(other) is int and other != number]
     return [float(other) for other in _INSTEAD if other != number] if type(number) is float else []

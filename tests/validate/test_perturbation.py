@@ -39,6 +39,10 @@ WITHOUT_EFFECT = {
         lambda x: torch.where(torch.ones(3, dtype=torch.bool), x, x * 2),
         lambda x: x.masked_fill(torch.ones(3, dtype=torch.bool), 1.0),
         lambda x: x + torch.full((3,), float("-inf")),
+        lambda x: ((x > 0) & False) * x,
+        lambda x: ((x > 0) | True) * x,
+        lambda x: torch.bitwise_and(x > 0, False) * x,
+        lambda x: (x > 0) * False + x,
     ],
     "not a number": [lambda x: x + torch.full((3,), float("nan"))],
     "single element": [
@@ -71,6 +75,36 @@ WITHOUT_EFFECT = {
     ],
     "dropped by dropout": [lambda x: F.scaled_dot_product_attention(*[x[:, None]] * 3, dropout_p=1.0)],
 }
+# constant integers, whose order nothing but another order changes
+IN_ORDER = {
+    "argmax": lambda i: i.argmax(-1),
+    "argmin": lambda i: i.argmin(-1),
+    "argmin of columns": lambda i: i.argmin(0),
+    "argsort": lambda i: i.argsort(dim=-1, stable=True),
+    "sort": lambda i: i.sort(0).indices,
+    "diff": lambda i: i.diff(),
+    "diff of columns": lambda i: i.diff(dim=0),
+    "unique": lambda i: i.unique_consecutive(),
+    "min of two": lambda i: torch.min(i - 9, torch.full_like(i, 31)),
+    "max of two": lambda i: torch.max(i + 31, torch.full_like(i, -9)),
+    "fmin": lambda i: torch.fmin(i - 9, torch.full_like(i, 31)),
+}
+
+
+@pytest.mark.parametrize("number", [0, 1, -3])
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_constant_integers_are_given_another_order(name, number):
+    assert perturbed(IN_ORDER[name], torch.full((2, 4), number)).failures == ()
+
+
+def test_truth_values_are_given_another_order():
+    for number in (True, False):
+        assert (
+            perturbed(lambda b: b.to(torch.bool).argsort(dim=-1, stable=True), torch.full((2, 4), number)).failures
+            == ()
+        )
+
+
 EXCUSED = [(named, forward) for named, forwards in WITHOUT_EFFECT.items() for forward in forwards]
 
 
@@ -110,6 +144,8 @@ WRONG_EDGES = {
     "all equal": lambda x: ignoring("index_select", lambda x: x * 1)(torch.ones(3), (x > 1).long()),
     "integer quantised": lambda x: ignoring("floordiv", lambda x: x.long() * 0)(x, x + 1) + x,
     "dropped by dropout": lambda x: ignoring("dropout", torch.zeros_like)(x, x + 1),
+    "min of two": lambda x: ignoring("min", lambda x: x.clone())(x.long() - 9, x.long()) + x,
+    "mask": lambda x: ignoring("bitwise_and", lambda x: x & False)(x > 0, x > 1) * x,
 }
 
 
