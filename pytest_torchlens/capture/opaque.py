@@ -23,7 +23,9 @@ from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
+from pytest_torchlens.capture.functions import function_name
 from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.functions import layer_type
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
@@ -176,6 +178,23 @@ class Transform:
             id(own): other for own, other in zip(self.outer_tensors, outer_tensors, strict=True) if own is not other
         }
         return self._transform(_under(_Substitution(others), self._func), *args, **kwargs)
+
+
+_CONTROL_FLOW = frozenset(["cond", "while_loop", "scan", "map_impl", "associative_scan"])
+
+
+def is_control_flow(operator: Any) -> bool:
+    """Return whether an operator is one of control flow: it takes functions that the compiler has made graphs of."""
+    return operator.name() in _CONTROL_FLOW
+
+
+def steps_of_operator(name: str, args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the layer types of the functions in the graphs among an operator's arguments; of `cond`, in its branch."""
+    graphs = [arg for arg in args if is_a(arg, torch.fx.GraphModule)]
+    if name == "cond" and len(graphs) == len(("true", "false")):
+        graphs = graphs[:1] if args[0] else graphs[1:]
+    nodes = [node for graph in graphs for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
+    return tuple(layer_type(node.target if node.op == "call_method" else function_name(node.target)) for node in nodes)
 
 
 class Pullback:

@@ -21,7 +21,9 @@ import torch._functorch.eager_transforms
 import torch.overrides
 
 from pytest_torchlens.capture.function_tracer import mode_disabled
+from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.opaque import Pullback
+from pytest_torchlens.capture.opaque import is_control_flow
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
@@ -237,6 +239,15 @@ def _nested_tensor(*args: Any, **kwargs: Any) -> Any:
     return call(*args, **kwargs) if tracer is None else tracer.call_unseen(call, args, kwargs)
 
 
+def _operator_call(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Replace the call of operators with functions inside: under autograd they trace these with fake tensors."""
+    call = _originals["HigherOrderOperator.__call__"].__get__(operator)
+    tracer = _idle_tracer() if torch.is_grad_enabled() and is_control_flow(operator) else None
+    if tracer is None or not any(tensor.requires_grad for tensor in tensors((args, kwargs))):
+        return call(*args, **kwargs)
+    return tracer.call_operator(call, args, kwargs, operator.name())
+
+
 def _set(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Replace ``Tensor.set_``, which no mode sees: `torch.load` and `pickle` make tensors with it."""
     tracer, call = _idle_tracer(), _originals["Tensor.set_"]
@@ -286,6 +297,7 @@ _PATCHES: list[Patch] = [
     (torch._functorch.eager_transforms, "_jvp_with_argnums", _jvp),
     (torch._functorch.eager_transforms, "_vjp_with_argnums", _vjp),
     (torch, "compile", _compile),
+    (torch._ops.HigherOrderOperator, "__call__", _operator_call),
     (_NESTED, "nested_tensor", _nested_tensor),
     (torch.Tensor, "set_", _set),
     (torch.utils, "swap_tensors", _swap_tensors),

@@ -32,6 +32,7 @@ from pytest_torchlens.capture.opaque import WriteDetector
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
+from pytest_torchlens.capture.opaque import steps_of_operator
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import UntracedTensorError
 
@@ -180,6 +181,12 @@ class Tracer(FunctionTracer):
         """Call a function that runs no Python, and record it as one operation."""
         writer = WriteDetector() if may_write(func, training=True) else None
         return self._opaque(custom_info(func, name, writer), args, kwargs)
+
+    def call_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+        """Call an operator with functions inside (`torch.cond`), and record it as one operation that names its steps."""
+        info = custom_info(func, name)
+        info.steps = self._unrecorded(steps_of_operator, name, args)
+        return self._opaque(info, args, kwargs)
 
     def call_transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call `vmap`, `grad` or another transform of the function ``args[0]``, and record it as one operation."""

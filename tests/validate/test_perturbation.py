@@ -19,6 +19,7 @@ def perturbed(forward, x=X):
 
 WITHOUT_EFFECT = {
     "empty output": [lambda x: x[:0] * x.sum()],
+    "empty input": [lambda x: torch.dist(x[:, None][:, :0], x[:, None])],
     "shape only": [
         lambda x: x + torch.zeros_like(x),
         lambda x: x.sum().expand_as(x),
