@@ -255,6 +255,12 @@ def _set(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return call(*args, **kwargs) if tracer is None else tracer.call_set(call, args, kwargs)
 
 
+def _resize_storage(storage: torch.UntypedStorage, size: int) -> Any:
+    """Replace ``UntypedStorage.resize_``: it gives memory to tensors, or frees it, as sharded weights do."""
+    tracer, call = _idle_tracer(), _originals["UntypedStorage.resize_"]
+    return call(storage, size) if tracer is None else tracer.call_resize(call, (storage, size), {})
+
+
 def _swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> Any:
     """Replace ``torch.utils.swap_tensors``, which refuses tensors with weak references: ours are taken off first."""
     tracer, call = _idle_tracer(), _originals["torch.utils.swap_tensors"]
@@ -300,6 +306,7 @@ _PATCHES: list[Patch] = [
     (torch._ops.HigherOrderOperator, "__call__", _operator_call),
     (_NESTED, "nested_tensor", _nested_tensor),
     (torch.Tensor, "set_", _set),
+    (torch.UntypedStorage, "resize_", _resize_storage),
     (torch.utils, "swap_tensors", _swap_tensors),
 ]
 
@@ -312,8 +319,8 @@ def _patches() -> list[Patch]:
     return [*_PATCHES, (compiler, "_callback_from_stance", _callback_from_stance)]
 
 
-_INHERITED = frozenset(["set_"])
-"""Attributes that a class inherits: to undo the patch is to delete it."""
+_INHERITED = frozenset(["set_", "resize_"])
+"""Attributes that their classes inherit: to undo the patch is to delete it."""
 _NAMED_BY_MODULE = (_thread, _NESTED, torch.utils)
 # the attributes as recording found them: PyTorch's own, or another tool's replacement
 _originals: dict[str, Any] = {}

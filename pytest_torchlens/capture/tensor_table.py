@@ -264,6 +264,17 @@ class TensorTable:
         self._owners = None
         self._set[id(tensor)] = weakref.ref(tensor)
 
+    def before_resize(self, storage: torch.UntypedStorage) -> tuple[Tensor | None, Value | Aliased | None]:
+        """Return a known tensor over a storage, and its read, after copying the saved tensors over it; else None."""
+        key = storage.data_ptr() or -storage._cdata
+        entry = self._owner_of(key) or self._registered_over(key)
+        tensor = None if entry is None else entry[0]()
+        if tensor is None:
+            return None, None
+        read = self.read(tensor)
+        self._retention.before_write(key)
+        return tensor, read
+
     def let_go(self, pair: tuple[Tensor, ...]) -> tuple[Value | Aliased, ...]:
         """Return the reads of tensors, and drop the weak references to them until `take_back`."""
         reads = tuple(map(self.read, pair))

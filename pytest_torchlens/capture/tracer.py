@@ -46,6 +46,15 @@ def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, 
     return other, one
 
 
+def resize_storage_(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """Give the memory of a tensor a number of bytes, and return the tensor."""
+    tensor.untyped_storage().resize_(size)
+    return tensor
+
+
+_RESIZE = FunctionInfo(resize_storage_)
+_RESIZE.kind = Kind.LEAF
+_RESIZE.moves = _RESIZE.uninitialised = _RESIZE.bookkeeping = True
 _SWAP = FunctionInfo(swap_tensors)
 _SWAP.kind = Kind.LEAF
 _RUNS_THE_MODEL = torch.utils.checkpoint.CheckpointFunction.__name__
@@ -255,6 +264,20 @@ class Tracer(FunctionTracer):
         finally:
             self.busy = False
         return result
+
+    def call_resize(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``UntypedStorage.resize_``, and record it as a write to a tensor over the storage, if one is known."""
+        storage, size = args
+        with self.lock or _UNSHARED:
+            tensor, read = self._unrecorded(self.table.before_resize, storage)
+        result = func(*args, **kwargs)
+        if tensor is not None:
+            with self.lock or _UNSHARED:
+                self._unrecorded(self._finish_resize, tensor, read, size)
+        return result
+
+    def _finish_resize(self, tensor: torch.Tensor, read: Any, size: int) -> None:
+        self._finish(self._new_call(_RESIZE, (read, size), {}), (tensor,), (tensor,))
 
     def call_swap(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``torch.utils.swap_tensors``: each tensor then holds the value of the other one."""

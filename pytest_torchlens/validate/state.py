@@ -25,6 +25,7 @@ from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.origins import gradient_of
 from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.validate.containers import ObjectGraph
 
 Tensor = torch.Tensor
@@ -56,6 +57,8 @@ class ModelState:
         self._lazy = [(tensor, type(tensor)) for _, tensor in tensors.values() if is_lazy(tensor)]
         real = [(name, tensor) for name, tensor in tensors.values() if not is_lazy(tensor)]
         self._memory = [(tensor, tensor.detach()) for _, tensor in real]
+        storages = [storage for _, tensor in real if (storage := storage_of(tensor)) is not None]
+        self._sizes = [(storage, storage.nbytes()) for storage in storages if storage.device.type != "meta"]
         copied = {id(tensor) for tensor in opaque}
         copied |= {id(tensor) for _, tensor in real if not is_a(tensor, torch.nn.Parameter)}
         self._tensors = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
@@ -84,6 +87,9 @@ class ModelState:
         for tensor, kind in self._lazy:
             tensor.data = torch.empty(0, device=tensor.device)
             tensor.__class__ = kind
+        for storage, size in self._sizes:
+            if storage.nbytes() != size and storage.resizable():
+                storage.resize_(size)
         for tensor, former in self._memory:
             if not _same_memory(tensor, former):
                 tensor.data = former

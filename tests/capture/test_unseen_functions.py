@@ -223,3 +223,76 @@ def test_a_tensor_frozen_since_may_be_new():
     recording = record(Function(lambda x: x + new), (X,))
     gc.freeze()
     assert [source.live is new for source in before.unknown_sources(recording.sources)] == [True]
+
+
+class HasMemoryInTheCallOnly(nn.Module):
+    """What FSDP does: a flat parameter gets its memory before it is used, and gives it back."""
+
+    def __init__(self, frees=True):
+        super().__init__()
+        self.flat = nn.Parameter(torch.zeros(6))
+        self.frees = frees
+        self.flat.data.untyped_storage().resize_(0)
+        self.register_buffer("shard", torch.arange(6.0))
+
+    @torch.no_grad()
+    def forward(self, x):
+        self.flat.data.untyped_storage().resize_(24)
+        self.flat.data.copy_(self.shard)
+        y = x @ self.flat[:4].view(2, 2) + self.flat[4:]
+        if self.frees:
+            self.flat.data.untyped_storage().resize_(0)
+        return y
+
+
+@pytest.mark.parametrize("frees", [True, False])
+def test_weights_that_have_memory_in_the_call_only(frees):
+    model = HasMemoryInTheCallOnly(frees)
+    assert validate(model, (X,)).verdict.status is Status.PASSED
+    assert model.flat.untyped_storage().size() == 0
+    output = record(model, (X,)).output
+    assert torch.equal(output, HasMemoryInTheCallOnly()(X))
+
+
+class FreesItsWeight(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([2.0, 3.0]))
+
+    @torch.no_grad()
+    def forward(self, x):
+        y = x * self.w
+        self.w.untyped_storage().resize_(0)
+        return y
+
+
+def test_a_weight_that_forward_frees_is_put_back():
+    model = FreesItsWeight()
+    assert validate(model, (X,)).verdict.status is Status.PASSED
+    assert model.w.tolist() == [2, 3]
+
+
+def grown(x):
+    y = x * 2
+    first = y[0]
+    y.untyped_storage().resize_(64)
+    first.add_(1)
+    return y + first
+
+
+def freed(x):
+    y = x * 2
+    z = y + 1
+    y.untyped_storage().resize_(0)
+    return z * 3
+
+
+@pytest.mark.parametrize("forward", [grown, freed])
+@pytest.mark.parametrize("layers", ["all", "none"])
+def test_a_storage_that_is_resized(forward, layers):
+    with torch.no_grad():
+        assert validate(Function(forward), (X,)).verdict.status is Status.PASSED
+        history = tl.log_forward_pass(Function(forward), X, layers_to_save=layers)
+        assert torch.equal(history.recording.output, forward(X))
+        if layers == "all":
+            assert torch.equal(history["mul_1"].tensor_contents, X * 2)
