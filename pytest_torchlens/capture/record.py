@@ -170,6 +170,8 @@ class OnePass:
         if thorough:
             with torch._C.DisableTorchFunction():
                 self._digests = self._members.digests()
+            for source in self.recording.sources:  # parameters that share memory are known already
+                source.value.digest = source.value.digest or self._digests.get(id(source.live), "")
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

@@ -192,7 +192,7 @@ class Tracer(FunctionTracer):
         return self._opaque(custom_info(func, name, writer), args, kwargs)
 
     def call_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
-        """Call an operator with functions inside (`torch.cond`), and record it as one operation that names its steps."""
+        """Call an operator with functions inside (`torch.cond`), as one operation that names its steps."""
         info = custom_info(func, name)
         info.steps = self._unrecorded(steps_of_operator, name, args)
         return self._opaque(info, args, kwargs)

@@ -104,7 +104,7 @@ class Explainer:
 
     def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
         yield from self._noise.variants(trial.tensors[place].detach())
-        if is_elementwise(trial.call) or trial.call.info.layer_type == "histogramdd":
+        if is_elementwise(trial.call) or trial.call.info.layer_type in _OF_FEW_NUMBERS:
             yield from self._noise.extremes(trial.tensors[place].detach())
 
     def _by_number(self, trial: Trial, place: int) -> str | None:
@@ -208,6 +208,8 @@ def _uses_numbers(call: Call) -> bool:
     return is_elementwise(call) or call.info.layer_type in _OF_NUMBERS
 
 
+_OF_FEW_NUMBERS = frozenset(["hinge_embedding_loss", "histogramdd"])
+"""Functions that do nothing with most numbers: those that are no class, or in no bin."""
 _OF_TRUTH_VALUES = frozenset("and or xor bitwise_and bitwise_or mul".split())
 """Functions for which True and False are operands: `mask & False`."""
 

@@ -6,6 +6,8 @@ The values are cheap to make and stay in the range that the called functions acc
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,12 +34,37 @@ _PLANE = 2  # dimensions of a compressed tensor without batch dimensions
 _BLOCK = 1 << 20  # number of random numbers; larger tables repeat them
 
 
+_STAND_INS = dict.fromkeys([torch.uint16, torch.uint32, torch.uint64], torch.int64) | {torch.complex32: torch.complex64}
+_STAND_INS |= {
+    dtype: torch.float32
+    for name, dtype in vars(torch).items()
+    if isinstance(dtype, torch.dtype) and name.startswith("float8_")
+}
+"""Dtypes that lack `min`, `where` and others, and the dtypes to compute their values in."""
+
+
+def _by_stand_in(method: Callable[..., Iterator[torch.Tensor]]) -> Callable[..., Iterator[torch.Tensor]]:
+    """Wrap a method so that it makes values of dtypes that lack functions in another dtype."""
+
+    @functools.wraps(method)
+    def values(self: Noise, tensor: torch.Tensor, *options: bool) -> Iterator[torch.Tensor]:
+        stand_in = _STAND_INS.get(tensor.dtype) if is_dense(tensor) else None
+        if stand_in is None:
+            yield from method(self, tensor, *options)
+        else:
+            others = (other.to(tensor.dtype) for other in method(self, tensor.to(stand_in), *options))
+            yield from (_laid_out_like(tensor, other) for other in others)
+
+    return values
+
+
 class Noise:
     """Makes perturbed copies of tensors from tables of numbers between 0.5 and 1, drawn once from its own generator."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
+    @_by_stand_in
     @torch.no_grad()
     def variants(self, tensor: torch.Tensor, gentle: bool = False) -> Iterator[torch.Tensor]:
         """Yield tensors of the same shape, dtype and strides with other values, the mildest first.
@@ -62,9 +89,10 @@ class Noise:
         else:
             yield from _integers(tensor, gentle)
 
+    @_by_stand_in
     @torch.no_grad()
     def extremes(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield extreme values: the largest numbers of the dtype, and zero."""
+        """Yield extreme values: the largest numbers of the dtype, zero, and plus and minus one, which label classes."""
         if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _WITHOUT_ORDER:
             return
         if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -74,7 +102,9 @@ class Noise:
         largest = torch.finfo(tensor.dtype).max
         for number in (largest, -largest, 0.0):
             yield _laid_out_like(tensor, self._table(tensor) * number)
+        yield from (torch.full_like(tensor, number) for number in (1, -1))
 
+    @_by_stand_in
     @torch.no_grad()
     def not_finite(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield NaN and infinities, for floats."""
@@ -84,6 +114,7 @@ class Noise:
             for number in (float("nan"), float("inf"), float("-inf")):
                 yield torch.full_like(tensor, number)
 
+    @_by_stand_in
     @torch.no_grad()
     def instead(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield values that do not hide another argument: different and not zero; positive; zero; three."""
@@ -98,6 +129,7 @@ class Noise:
             yield _laid_out_like(
                 tensor, torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % _SMALLEST
             )
+            yield torch.ones_like(tensor)
         yield from self.variants(tensor)
 
     def _floats(self, tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:

@@ -41,7 +41,7 @@ BODIES = {
     ),
     "cond in a cond": lambda model, x: torch.cond(
         x.sum() > 0,
-        lambda x: torch.cond(x[0, 0] > 0, lambda x: model.fc(x), lambda x: x * 3, (x,)),
+        lambda x: torch.cond(x[0, 0] > 0, lambda x: model.fc(x) + 1, lambda x: x * 3, (x,)),
         lambda x: x * 2,
         (x,),
     ),

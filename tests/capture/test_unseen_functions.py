@@ -296,3 +296,21 @@ def test_a_storage_that_is_resized(forward, layers):
         assert torch.equal(history.recording.output, forward(X))
         if layers == "all":
             assert torch.equal(history["mul_1"].tensor_contents, X * 2)
+
+
+class SharesMemory(nn.Module):
+    """Two parameters over one memory, read by transforms, which may write."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(4))
+        self.b = nn.Parameter(self.a.data[:2])
+
+    def forward(self, x):
+        whole = torch.func.vmap(lambda row, w: row * w.sum(), in_dims=(0, None))(x, self.a)
+        part = torch.func.vmap(lambda row, w: (row * w).sum(), in_dims=(0, None))(x, self.b)
+        return whole + part[:, None]
+
+
+def test_parameters_over_one_memory_are_not_said_to_be_overwritten():
+    assert validate(SharesMemory(), (X,)).verdict.status is Status.PASSED

@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.validate import validate
+from pytest_torchlens.validate.noise import Noise
 from tests.models import Function
 from tests.models import failures
 
@@ -104,6 +106,34 @@ def test_truth_values_are_given_another_order():
             perturbed(lambda b: b.to(torch.bool).argsort(dim=-1, stable=True), torch.full((2, 4), number)).failures
             == ()
         )
+
+
+COMPUTED = [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int64, torch.bool, torch.float16]
+COMPUTED += [torch.bfloat16, torch.float64, torch.complex32, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", COMPUTED, ids=str)
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_other_values_are_made_for_every_dtype(dtype, number):
+    noise = Noise()
+    for tensor in (torch.full((2, 3), number).to(dtype), torch.arange(6).view(3, 2).t().to(dtype)):
+        others = [*noise.variants(tensor), *noise.variants(tensor, True), *noise.instead(tensor)]
+        others += [*noise.extremes(tensor), *noise.not_finite(tensor)]
+        assert {(other.dtype, other.shape, other.stride()) for other in others} == {
+            (tensor.dtype, tensor.shape, tensor.stride())
+        }
+        assert len({fingerprint(other) for other in others}) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn], ids=str)
+def test_dtypes_that_lack_functions_are_perturbed(dtype):
+    assert perturbed(lambda x: x.to(dtype).to(torch.float64) * 2 + x).failures == ()
+    assert perturbed(lambda x: (x.to(dtype).view(torch.uint8) > 300) + x[0]).failures == ()
+
+
+def test_a_target_that_is_no_class_has_no_effect():
+    part = perturbed(lambda x: F.hinge_embedding_loss(x, torch.full((3,), 2.0)))
+    assert part.failures == ()
 
 
 EXCUSED = [(named, forward) for named, forwards in WITHOUT_EFFECT.items() for forward in forwards]
