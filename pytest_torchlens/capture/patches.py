@@ -264,7 +264,14 @@ def _resize_storage(storage: torch.UntypedStorage, size: int) -> Any:
 def _swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> Any:
     """Replace ``torch.utils.swap_tensors``, which refuses tensors with weak references: ours are taken off first."""
     tracer, call = _idle_tracer(), _originals["torch.utils.swap_tensors"]
-    return call(t1, t2) if tracer is None else tracer.call_swap(call, (t1, t2), {})
+    if tracer is None:
+        return call(t1, t2)
+
+    def swap(t1: torch.Tensor, t2: torch.Tensor) -> Any:
+        tracer.table.drop((t1, t2))  # also after an error of ours
+        return call(t1, t2)
+
+    return tracer.call_swap(swap, (t1, t2), {})
 
 
 def _compile(*args: Any, **kwargs: Any) -> Any:

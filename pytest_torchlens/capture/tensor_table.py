@@ -279,11 +279,17 @@ class TensorTable:
         """Return the reads of tensors, and drop the weak references to them until `take_back`."""
         reads = tuple(map(self.read, pair))
         for tensor in pair:
-            _, value, key, since = self._live.pop(id(tensor))
+            _, value, key, since = self._live[id(tensor)]
             self._retention.before_write(key)
             self._let_go[id(tensor)] = value, key, since
-        self._owners = None
+        self.drop(pair)
         return reads
+
+    def drop(self, objects: tuple[Any, ...]) -> None:
+        """Drop the weak references to tensors."""
+        for tensor in objects:
+            self._live.pop(id(tensor), None)
+        self._owners = None
 
     def take_back(self, pair: tuple[Tensor, ...]) -> None:
         """Know tensors again that `let_go` dropped."""

@@ -281,14 +281,15 @@ class Tracer(FunctionTracer):
 
     def call_swap(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``torch.utils.swap_tensors``: each tensor then holds the value of the other one."""
+        pair = tensors(args)
         with self.lock or _UNSHARED:
-            reads = self._unrecorded(self.table.let_go, args)
+            reads = self._unrecorded(self.table.let_go, pair)
         try:
             result = func(*args, **kwargs)
         finally:
-            self._unrecorded(self.table.take_back, args)
+            self._unrecorded(self.table.take_back, pair)
         with self.lock or _UNSHARED:
-            self._unrecorded(self._finish_swap, reads, args)
+            self._unrecorded(self._finish_swap, reads, pair)
         return result
 
     def _finish_swap(self, reads: tuple[Any, ...], pair: tuple[torch.Tensor, ...]) -> None:

@@ -127,6 +127,8 @@ class Explainer:
 
     def _beside_empty(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect once arguments without elements have some."""
+        if not all(map(is_dense, trial.tensors)):
+            return None
         shape = trial.tensors[place].shape
         filled = [
             tensor if tensor.numel() else torch.ones(shape, dtype=tensor.dtype, device=tensor.device)

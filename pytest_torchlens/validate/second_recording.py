@@ -118,8 +118,9 @@ def _sources(first: Recording, other: Recording, used: set[int]) -> Iterator[tup
 
 def _is_overwritten_first(source: Source, recording: Recording) -> bool:
     """Return whether the first call that reads a source writes over it, as over uninitialised memory."""
-    first = source.since + 1
-    return first < len(recording.calls) and source.value.slot in recording.calls[first].writes
+    later = (call for call in recording.calls[source.since + 1 :] if not call.info.bookkeeping)
+    first = next(later, None)  # setting `requires_grad` writes no values
+    return first is not None and source.value.slot in first.writes
 
 
 def kept_results(first: Recording, other: Recording) -> Iterator[tuple[int, str]]:
