@@ -11,6 +11,8 @@ from math import prod
 from typing import TYPE_CHECKING
 from typing import NamedTuple
 
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import AuditPlace
 from pytest_torchlens.records import HistoryRecord
@@ -42,8 +44,8 @@ class ModelFacts:
     @classmethod
     def of(cls, model: torch.nn.Module) -> ModelFacts:
         """Return the facts about a model; nothing is run."""
-        parameters = dict(model.named_parameters())
-        modules = dict(model.named_modules())
+        parameters = dict(named_parameters(model))
+        modules = dict(named_modules(model))
         return cls(
             is_training=model.training,
             parameters={name: parameter.numel() for name, parameter in parameters.items() if not _is_lazy(parameter)},

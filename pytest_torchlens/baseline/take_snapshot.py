@@ -26,6 +26,8 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import value_of
@@ -189,7 +191,7 @@ class _SnapshotMaker:
 
     def _parameters(self) -> list[nn.Parameter]:
         model = self._history.recording.model()
-        return [p for p in model.parameters() if not is_lazy(p)] if model is not None else []
+        return [p for _, p in named_parameters(model) if not is_lazy(p)] if model is not None else []
 
     def _step(self, node: Node, operation: Operation, alias: str) -> Step:
         contiguous = node.value.contiguous
@@ -267,7 +269,7 @@ def _without_memory_addresses(text: str) -> str:
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Weight]]:
-    for address, tensor in [*model.named_parameters(), *model.named_buffers()]:
+    for address, tensor in [*named_parameters(model), *named_buffers(model)]:
         if not is_lazy(tensor):
             dtype = str(tensor.dtype).removeprefix("torch.")
             yield readable(address), Weight(dtype=dtype, shape=tuple(tensor.shape), digest=fingerprint(tensor))

@@ -17,6 +17,12 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils import _pytree as pytree
 
+from pytest_torchlens.capture.looks import class_attribute
+from pytest_torchlens.capture.looks import home_of
+from pytest_torchlens.capture.looks import instance_dict
+from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.looks import looked_at
+
 ATOMS = frozenset(
     [
         *(int, float, bool, complex, str, bytes, type(None), type(...), type, types.FunctionType),
@@ -32,7 +38,7 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     path is dotted: ``"0.keys.1"``.  Each container is entered once, by the first path to it: objects may reference each
     other, and themselves.
     """
-    return ((path, item) for path, item in walk_all(value, path) if isinstance(item, torch.Tensor))
+    return ((path, item) for path, item in walk_all(value, path) if is_a(item, torch.Tensor))
 
 
 def walk_all(value: Any, path: str = "", containers: dict[str, str] | None = None) -> Iterator[tuple[str, Any]]:
@@ -45,12 +51,17 @@ def walk_all(value: Any, path: str = "", containers: dict[str, str] | None = Non
     while waiting:
         path, value = waiting.pop()
         yield path, value
-        if not isinstance(value, torch.Tensor) and type(value) not in ATOMS and id(value) not in entered:
+        if not is_a(value, torch.Tensor) and type(value) not in ATOMS and id(value) not in entered:
             entered[id(value)] = value  # keeps the object alive, because Python reuses ids
-            inside = [(f"{path}.{key}" if path else str(key), item) for key, item in children(value)]
+            inside = [(_inner_path(path, key), item) for key, item in children(value)]
             waiting += reversed(inside)
             if containers is not None:
                 containers.update((inner, path) for inner, _ in inside)
+
+
+def _inner_path(path: str, key: Any) -> str:
+    name = str(key) if type(key) in ATOMS else looked_at(str, key, otherwise=type(key).__name__)
+    return f"{path}.{name}" if path else name
 
 
 def kinds(value: Any) -> dict[str, str]:
@@ -58,7 +69,7 @@ def kinds(value: Any) -> dict[str, str]:
     containers: dict[str, str] = {}
     items = list(walk_all(value, containers=containers))
     with_tensors = {""}
-    for inner in [path for path, item in items if isinstance(item, torch.Tensor)]:
+    for inner in [path for path, item in items if is_a(item, torch.Tensor)]:
         path = inner
         while path not in with_tensors:
             with_tensors.add(path)
@@ -67,26 +78,30 @@ def kinds(value: Any) -> dict[str, str]:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         return "tensor"
-    length = f" of {len(value)}" if isinstance(value, dict | list | tuple) else ""
+    length = f" of {len(value)}" if is_a(value, (dict, list, tuple)) else ""
     return f"{type(value).__name__}{length}"
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """Return the named parts of a container; nothing for any other object."""
+    """Return the named parts of a container; nothing for any other object, or one that cannot be looked at."""
+    return looked_at(_children, value, otherwise=[])
+
+
+def _children(value: Any) -> list[tuple[Any, Any]]:
     if (items_of := _ITEMS_BY_TYPE.get(type(value))) is not None:
         return items_of(value)
     for kind, items in _ITEMS:
-        if isinstance(value, kind):
+        if is_a(value, kind):
             return items(value)
-    if isinstance(value, slice):
+    if is_a(value, slice):
         return [("start", value.start), ("stop", value.stop), ("step", value.step)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, _attribute(value, field.name)) for field in dataclasses.fields(value)]
+    if class_attribute(type(value), "__dataclass_fields__") is not None:
+        return [(field.name, _attribute(value, field.name)) for field in dataclasses.fields(type(value))]
     if type(value) in pytree.SUPPORTED_NODES:
         return list(enumerate(pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]))
-    if isinstance(value, set | frozenset) or type(value).__module__ == "collections":
+    if home_of(type(value)) == "collections":
         return list(enumerate(value))
     return _attributes(value)
 
@@ -98,6 +113,8 @@ _ITEMS: tuple[tuple[type, Callable[[Any], list[tuple[Any, Any]]]], ...] = (
     (types.MappingProxyType, lambda value: list(value.items())),
     (list, lambda value: list(enumerate(list.__iter__(value)))),
     (tuple, lambda value: list(enumerate(tuple.__iter__(value)))),
+    (set, lambda value: list(enumerate(set.__iter__(value)))),
+    (frozenset, lambda value: list(enumerate(frozenset.__iter__(value)))),
 )
 
 
@@ -110,10 +127,10 @@ def _attribute(value: Any, name: str) -> Any:
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
     """Return the slots and the ``__dict__`` entries of a plain object; nothing for modules and code."""
-    if isinstance(value, torch.nn.Module | types.ModuleType | type) or callable(value):
+    if is_a(value, (torch.nn.Module, types.ModuleType, type)) or callable(value):
         return []
     slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
-    return [(name, _attribute(value, name)) for name in slots] + list((_attribute(value, "__dict__") or {}).items())
+    return [(name, _attribute(value, name)) for name in slots] + list((instance_dict(value) or {}).items())
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -220,7 +237,7 @@ def substitute(value: Any, swap: Callable[[Any], Any]) -> Any:
         return {key: substitute(item, swap) for key, item in value.items()}
     if kind is slice:
         return slice(*(substitute(part, swap) for part in (value.start, value.stop, value.step)))
-    if isinstance(value, list | tuple | dict) and kind is not torch.Size:
+    if is_a(value, (list, tuple, dict)) and kind is not torch.Size:
         return _of_same_class(value, [substitute(item, swap) for _, item in children(value)])
     return swap(value)
 

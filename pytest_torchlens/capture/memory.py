@@ -246,3 +246,15 @@ def rekey(by_memory: dict[int, Any], old: int, new: int) -> None:
 def is_copy(array: object) -> bool:
     """Return whether an array has its own memory, because it was converted to another type."""
     return isinstance(array, np.ndarray) and array.flags.owndata
+
+
+def copy_of_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a copy of an array with the same strides, which a tensor made from it may inherit."""
+    if type(array) is not np.ndarray or array.dtype.hasobject:
+        return np.ndarray.copy(array, order="K")
+    ends = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
+    first, last = sum(end for end in ends if end < 0), sum(end for end in ends if end > 0)
+    memory = np.zeros(last - first + array.itemsize, dtype=np.uint8)  # gaps in it cost no memory
+    copied: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, memory, -first, array.strides)
+    copied[...] = array
+    return copied

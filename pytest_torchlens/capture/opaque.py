@@ -23,10 +23,14 @@ from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
+from pytest_torchlens.capture.functions import function_name
 from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.functions import layer_type
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.origins import tensors_used
@@ -38,10 +42,10 @@ Tensors = tuple[torch.Tensor, ...]
 
 def is_opaque(module: torch.nn.Module) -> bool:
     """Return whether a module's forward is opaque: scripted or compiled."""
-    if isinstance(module, torch.jit.ScriptModule):
+    if is_a(module, torch.jit.ScriptModule):
         return True
     compiled = sys.modules.get("torch._dynamo.eval_frame")  # we do not import it: that is slow
-    return compiled is not None and isinstance(module, compiled.OptimizedModule)
+    return compiled is not None and is_a(module, compiled.OptimizedModule)
 
 
 def custom_info(func: Callable[..., Any], name: str, writer: WriteDetector | None = None) -> FunctionInfo:
@@ -110,7 +114,7 @@ class OpaqueModule:
         """Return the facts about a call of the module."""
         module: Any = self.module()
         inner = getattr(module, "_orig_mod", module)
-        training = any(getattr(part, "training", False) for part in inner.modules())
+        training = any(getattr(part, "training", False) for _, part in named_modules(inner))
         writer = WriteDetector() if may_write(module, training) else None
         return custom_info(self, getattr(inner, "original_name", type(inner).__name__), writer)
 
@@ -174,6 +178,23 @@ class Transform:
             id(own): other for own, other in zip(self.outer_tensors, outer_tensors, strict=True) if own is not other
         }
         return self._transform(_under(_Substitution(others), self._func), *args, **kwargs)
+
+
+_CONTROL_FLOW = frozenset(["cond", "while_loop", "scan", "map_impl", "associative_scan"])
+
+
+def is_control_flow(operator: Any) -> bool:
+    """Return whether an operator is one of control flow: it takes functions that the compiler has made graphs of."""
+    return operator.name() in _CONTROL_FLOW
+
+
+def steps_of_operator(name: str, args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the layer types of the functions in the graphs among an operator's arguments; of `cond`, in its branch."""
+    graphs = [arg for arg in args if is_a(arg, torch.fx.GraphModule)]
+    if name == "cond" and len(graphs) == len(("true", "false")):
+        graphs = graphs[:1] if args[0] else graphs[1:]
+    nodes = [node for graph in graphs for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
+    return tuple(layer_type(node.target if node.op == "call_method" else function_name(node.target)) for node in nodes)
 
 
 class Pullback:

@@ -20,7 +20,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import home_of
+from pytest_torchlens.capture.looks import instance_dict
+from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.looks import looked_at
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import Source
 
 _FROM_PYTHON = "aten::lift_fresh"  # passes on a tensor that a constructor made of Python numbers
@@ -69,8 +77,10 @@ class TensorsBefore:
 
     def __init__(self) -> None:
         tensors_alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-        self._by_id = {id(tensor): weakref.ref(tensor) for tensor in tensors_alive}
-        self._memory = {key: weakref.ref(tensor) for tensor, key in _memory_of(tensors_alive) if key}
+        self._frozen = gc.get_freeze_count()
+        self._memory = {key: StorageWeakRef(storage) for key, storage in _memory_of(tensors_alive)}  # type: ignore[no-untyped-call]
+        without = [tensor for tensor in tensors_alive if not _has_memory(tensor)]
+        self._by_id = {id(tensor): weakref.ref(tensor) for tensor in without}
 
     def unknown_sources(self, sources: Iterable[Source]) -> list[Source]:
         """Return the constants among `sources` that did not exist then and whose origin is unknown."""
@@ -80,19 +90,32 @@ class TensorsBefore:
         return [source for source in constants if not self._existed(source)]
 
     def _existed(self, source: Source) -> bool:
-        for former in (self._by_id.get(id(source.live)), self._memory.get(source.memory)):
-            if former is not None and former() is not None:  # if it was freed, its id and memory may be reused
-                return True
-        return source.foreign
+        former, memory = self._by_id.get(id(source.live)), self._memory.get(source.memory)
+        # if it was freed, its id and memory may be reused
+        if (former is not None and former() is not None) or (memory is not None and not _is_dead((memory, "", False))):
+            return True
+        return source.foreign or self._was_frozen(source.live)
+
+    def _was_frozen(self, tensor: Tensor) -> bool:
+        """Return whether `gc.freeze` hides a tensor from the list of objects, and ran before that moment."""
+        frozen_since = gc.get_freeze_count() > self._frozen
+        return self._frozen > 0 and not frozen_since and all(thing is not tensor for thing in gc.get_objects())
 
 
-def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, int]]:
-    """Yield each plain tensor with its memory, and its gradient, which may have no Python object yet."""
-    for tensor in tensors:
-        if type(tensor) in (Tensor, torch.nn.Parameter):
-            yield tensor, storage_key(tensor)
-            if (gradient := gradient_of(tensor)) is not None:
-                yield tensor, storage_key(gradient)
+def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[int, torch.UntypedStorage]]:
+    """Yield the memory of plain tensors, and of their gradients, which may have no Python object yet.
+
+    No weak reference to a tensor is needed for it: `torch.utils.swap_tensors` refuses those.
+    """
+    for tensor in filter(_has_memory, tensors):
+        for one in (tensor, gradient_of(tensor)):
+            storage = None if one is None else storage_of(one)
+            if one is not None and storage is not None:
+                yield storage_key(one), storage
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter) and storage_key(tensor) != 0
 
 
 def gradient_of(tensor: Tensor) -> Tensor | None:
@@ -123,16 +146,19 @@ def is_foreign(tensor: torch.Tensor) -> bool:
 
 def tensors_used(module: torch.nn.Module) -> list[torch.Tensor]:
     """Return the tensors that a module holds, registered or not, and the global tensors that its forwards use."""
-    used = [*module.buffers(), *module.parameters()]
-    for part in module.modules():
-        if isinstance(part, torch.jit.ScriptModule):
+    used = [tensor for _, tensor in (*named_buffers(module), *named_parameters(module))]
+    for _, part in named_modules(module):
+        if is_a(part, torch.jit.ScriptModule):
             used += [value for _, value in script_attributes(part) if isinstance(value, torch.Tensor)]
         else:
-            used += [tensor for _, tensor in _tensors_in({**_attributes(part), **_named_by(part)}, "")]
+            used += [
+                tensor
+                for _, tensor in _tensors_in({**_attributes(part), **looked_at(_named_by, part, otherwise={})}, "")
+            ]
     return list({id(tensor): tensor for tensor in used}.values())
 
 
-def script_attributes(module: torch.jit.ScriptModule) -> list[tuple[str, Any]]:
+def script_attributes(module: Any) -> list[tuple[str, Any]]:
     """Return name and value of each attribute that a method of a scripted module assigns."""
     methods = [module._c._get_method(name) for name in module._c._method_names()]
     nodes = [node for method in methods for node in method.graph.findAllNodes("prim::SetAttr", recurse=True)]
@@ -140,7 +166,7 @@ def script_attributes(module: torch.jit.ScriptModule) -> list[tuple[str, Any]]:
 
 
 def _attributes(module: torch.nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if name not in _OF_TORCH}
+    return {name: value for name, value in (instance_dict(module) or {}).items() if name not in _OF_TORCH}
 
 
 def _named_by(module: torch.nn.Module) -> dict[str, Any]:
@@ -154,20 +180,20 @@ def _named_by(module: torch.nn.Module) -> dict[str, Any]:
 
 def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor.  The last of several names is used, so attributes of modules come after globals."""
-    for module_name in sorted({type(module).__module__ for module in model.modules()}):
-        scope = vars(sys.modules[module_name]) if module_name in sys.modules else {}
+    for module_name in sorted({home_of(type(module)) for _, module in named_modules(model)}):
+        scope = instance_dict(sys.modules.get(module_name)) or {}
         yield from _tensors_in(dict(scope), module_name)
-    for address, module in model.named_modules():
+    for address, module in named_modules(model):
         yield from _tensors_in(_attributes(module), address)
 
 
 def _tensors_in(scope: dict[str, Any], owner: str) -> Iterator[tuple[str, torch.Tensor]]:
     for attribute, value in scope.items():
         name = f"{owner}.{attribute}" if owner else attribute
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             yield name, value
         elif type(value) in (list, tuple):
-            yield from ((f"{name}[{i}]", item) for i, item in enumerate(value) if isinstance(item, torch.Tensor))
+            yield from ((f"{name}[{i}]", item) for i, item in enumerate(value) if is_a(item, torch.Tensor))
         elif type(value) is dict:
-            items = list(value.items())
-            yield from ((f"{name}[{key!r}]", item) for key, item in items if isinstance(item, torch.Tensor))
+            items = [(key, item) for key, item in value.items() if is_a(item, torch.Tensor)]
+            yield from ((f"{name}[{looked_at(repr, key, otherwise='?')}]", item) for key, item in items)

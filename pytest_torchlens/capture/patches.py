@@ -21,7 +21,9 @@ import torch._functorch.eager_transforms
 import torch.overrides
 
 from pytest_torchlens.capture.function_tracer import mode_disabled
+from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.opaque import Pullback
+from pytest_torchlens.capture.opaque import is_control_flow
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
@@ -231,6 +233,47 @@ def _outermost_tracer() -> Tracer | None:
     return None if torch._C._functorch.peek_interpreter_stack() is not None else _idle_tracer()
 
 
+def _nested_tensor(*args: Any, **kwargs: Any) -> Any:
+    """Replace the builtin behind `torch.nested.nested_tensor`, which no mode sees."""
+    tracer, call = _idle_tracer(), _originals["torch._C._nested.nested_tensor"]
+    return call(*args, **kwargs) if tracer is None else tracer.call_unseen(call, args, kwargs)
+
+
+def _operator_call(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Replace the call of operators with functions inside: under autograd they trace these with fake tensors."""
+    call = _originals["HigherOrderOperator.__call__"].__get__(operator)
+    tracer = _idle_tracer() if torch.is_grad_enabled() and is_control_flow(operator) else None
+    if tracer is None or not any(tensor.requires_grad for tensor in tensors((args, kwargs))):
+        return call(*args, **kwargs)
+    return tracer.call_operator(call, args, kwargs, operator.name())
+
+
+def _set(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Replace ``Tensor.set_``, which no mode sees: `torch.load` and `pickle` make tensors with it."""
+    tracer, call = _idle_tracer(), _originals["Tensor.set_"]
+    args = (tensor, *args)
+    return call(*args, **kwargs) if tracer is None else tracer.call_set(call, args, kwargs)
+
+
+def _resize_storage(storage: torch.UntypedStorage, size: int) -> Any:
+    """Replace ``UntypedStorage.resize_``: it gives memory to tensors, or frees it, as sharded weights do."""
+    tracer, call = _idle_tracer(), _originals["UntypedStorage.resize_"]
+    return call(storage, size) if tracer is None else tracer.call_resize(call, (storage, size), {})
+
+
+def _swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> Any:
+    """Replace ``torch.utils.swap_tensors``, which refuses tensors with weak references: ours are taken off first."""
+    tracer, call = _idle_tracer(), _originals["torch.utils.swap_tensors"]
+    if tracer is None:
+        return call(t1, t2)
+
+    def swap(t1: torch.Tensor, t2: torch.Tensor) -> Any:
+        tracer.table.drop((t1, t2))  # also after an error of ours
+        return call(t1, t2)
+
+    return tracer.call_swap(swap, (t1, t2), {})
+
+
 def _compile(*args: Any, **kwargs: Any) -> Any:
     """Replace ``torch.compile``: it may be the first to load the compiler."""
     stop_recording_in_test(COMPILES)
@@ -251,6 +294,7 @@ def stop_recording_in_test(reason: str) -> None:
         tracer.stop_and_exit_modes(reason)
 
 
+_NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
 Patch = tuple[Any, str, Any]
 """Owner, attribute, replacement."""
 _PATCHES: list[Patch] = [
@@ -266,6 +310,11 @@ _PATCHES: list[Patch] = [
     (torch._functorch.eager_transforms, "_jvp_with_argnums", _jvp),
     (torch._functorch.eager_transforms, "_vjp_with_argnums", _vjp),
     (torch, "compile", _compile),
+    (torch._ops.HigherOrderOperator, "__call__", _operator_call),
+    (_NESTED, "nested_tensor", _nested_tensor),
+    (torch.Tensor, "set_", _set),
+    (torch.UntypedStorage, "resize_", _resize_storage),
+    (torch.utils, "swap_tensors", _swap_tensors),
 ]
 
 
@@ -277,6 +326,9 @@ def _patches() -> list[Patch]:
     return [*_PATCHES, (compiler, "_callback_from_stance", _callback_from_stance)]
 
 
+_INHERITED = frozenset(["set_", "resize_"])
+"""Attributes that their classes inherit: to undo the patch is to delete it."""
+_NAMED_BY_MODULE = (_thread, _NESTED, torch.utils)
 # the attributes as recording found them: PyTorch's own, or another tool's replacement
 _originals: dict[str, Any] = {}
 
@@ -295,8 +347,8 @@ def _install(patches: list[Patch]) -> None:
         for owner, name, replacement in patches:
             key = _key(owner, name)
             if not _users[key]:
-                if (original := vars(owner)[name]) is not replacement:  # another tool may have restored ours
-                    _originals[key] = original
+                if (original := getattr(owner, name) if name in _INHERITED else vars(owner)[name]) is not replacement:
+                    _originals[key] = original  # else another tool has restored ours
                     _copy_signature(replacement, original)
                 setattr(owner, name, replacement)
             _users[key] += 1
@@ -315,12 +367,12 @@ def _remove(patches: list[Patch]) -> None:
         for owner, name, replacement in patches:
             key = _key(owner, name)
             _users[key] -= 1
-            if not _users[key] and vars(owner)[name] is replacement:
-                setattr(owner, name, _originals[key])
+            if not _users[key] and vars(owner).get(name) is replacement:
+                delattr(owner, name) if name in _INHERITED else setattr(owner, name, _originals[key])
 
 
 def _key(owner: Any, name: str) -> str:
-    return f"{owner.__name__}.{name}" if isinstance(owner, type) or owner is _thread else name
+    return f"{owner.__name__}.{name}" if isinstance(owner, type) or owner in _NAMED_BY_MODULE else name
 
 
 @contextlib.contextmanager

@@ -28,6 +28,10 @@ from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import kinds
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.leaves import walk_all
+from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.origins import name_constants
 from pytest_torchlens.capture.patches import module_call_listener
@@ -167,6 +171,8 @@ class OnePass:
         if thorough:
             with torch._C.DisableTorchFunction():
                 self._digests = self._members.digests()
+            for source in self.recording.sources:  # parameters that share memory are known already
+                source.value.digest = source.value.digest or self._digests.get(id(source.live), "")
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -227,14 +233,11 @@ class ModelMembers:
     @classmethod
     def of(cls, model: torch.nn.Module) -> ModelMembers:
         """Return the modules, parameters and buffers that a model has now."""
-        modules = dict(model.named_modules())
+        modules = dict(named_modules(model))
         tensors: Named = {}
-        for kind in ("buffer", "parameter"):
-            for address, module in modules.items():
-                members = module._buffers if kind == "buffer" else module._parameters
-                for name, tensor in members.items():
-                    if tensor is not None and id(tensor) not in tensors:
-                        tensors[id(tensor)] = tensor, kind, f"{address}.{name}" if address else name
+        for kind, members in (("buffer", named_buffers(model)), ("parameter", named_parameters(model))):
+            for name, tensor in members:
+                tensors.setdefault(id(tensor), (tensor, kind, name))
         return cls(modules, tensors)
 
     def parameters(self) -> list[tuple[str, torch.Tensor]]:
@@ -262,11 +265,11 @@ def call_model(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 
 def _unfinished_outputs(output: Any) -> list[str]:
     """Return a message for each generator, coroutine or iterator in the output: what it runs later is not recorded."""
-    return [_unfinished_message(item) for _, item in walk_all(output) if isinstance(item, _LAZY_TYPES)]
+    return [_unfinished_message(item) for _, item in walk_all(output) if is_a(item, _LAZY_TYPES)]
 
 
 def _unfinished_message(item: Any) -> str:
-    if isinstance(item, Generator):
+    if is_a(item, Generator):
         return "it returned a generator: what that yields was not recorded (exhaust=True does)"
     return f"it returned a {type(item).__name__}: what that will run was not recorded"
 

@@ -29,8 +29,10 @@ from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.leaves import unpacked
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import Arrays
 from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.memory import copy_of_array
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import is_copy
 from pytest_torchlens.capture.memory import rekey
@@ -98,7 +100,9 @@ class TensorTable:
     ) -> None:
         self._recording = recording
         self._keep = retention.keep_output if keep else None
-        self._named = named
+        self._named = dict(named)
+        self._set: dict[int, weakref.ref[Tensor]] = {}
+        self._let_go: dict[int, tuple[Value, int, int]] = {}
         self.set_callbacks(record_view, record_write)
         self._live: dict[int, Entry] = {}
         self._owners: dict[int, Entry] | None = None
@@ -132,12 +136,12 @@ class TensorTable:
         return substitute(arg, self._swap)
 
     def _swap(self, leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
+        if is_a(leaf, Tensor):
             return leaf if is_lazy(leaf) else self.read(leaf)
         if type(leaf) in ATOMS:
             return leaf
-        if isinstance(leaf, np.ndarray):
-            return leaf.copy()
+        if is_a(leaf, np.ndarray):
+            return copy_of_array(leaf)
         outermost = not self._unpacked
         try:
             return unpacked(leaf, self.template, self._unpacked)
@@ -258,6 +262,45 @@ class TensorTable:
         if log is not None and call.may_be_view and type(call.args[0]) is Aliased:
             call.args = (log.read_of_part(call.args[0], Extent.of(output)), *call.args[1:])
 
+    def forget(self, tensor: Tensor) -> None:
+        """Forget a tensor that ``set_`` has put over other memory, which it may share with another tensor."""
+        self._live.pop(id(tensor), None)
+        self._named.pop(id(tensor), None)
+        self._owners = None
+        self._set[id(tensor)] = weakref.ref(tensor)
+
+    def before_resize(self, storage: torch.UntypedStorage) -> tuple[Tensor | None, Value | Aliased | None]:
+        """Return a known tensor over a storage, and its read, after copying the saved tensors over it; else None."""
+        key = storage.data_ptr() or -storage._cdata
+        entry = self._owner_of(key) or self._registered_over(key)
+        tensor = None if entry is None else entry[0]()
+        if tensor is None:
+            return None, None
+        read = self.read(tensor)
+        self._retention.before_write(key)
+        return tensor, read
+
+    def let_go(self, pair: tuple[Tensor, ...]) -> tuple[Value | Aliased, ...]:
+        """Return the reads of tensors, and drop the weak references to them until `take_back`."""
+        reads = tuple(map(self.read, pair))
+        for tensor in pair:
+            _, value, key, since = self._live[id(tensor)]
+            self._retention.before_write(key)
+            self._let_go[id(tensor)] = value, key, since
+        self.drop(pair)
+        return reads
+
+    def drop(self, objects: tuple[Any, ...]) -> None:
+        """Drop the weak references to tensors."""
+        for tensor in objects:
+            self._live.pop(id(tensor), None)
+        self._owners = None
+
+    def take_back(self, pair: tuple[Tensor, ...]) -> None:
+        """Know tensors again that `let_go` dropped."""
+        for tensor in pair:
+            self._live[id(tensor)] = (weakref.ref(tensor), *self._let_go.pop(id(tensor)))
+
     def log_writes(self, call: Call, number: int, written: tuple[Tensor, ...]) -> None:
         """Note that call `number` overwrote these tensors: later reads of the same memory depend on it."""
         by_slot = {value.slot: value for value in call.outputs}
@@ -302,7 +345,7 @@ class TensorTable:
         key = storage_key(tensor)
         owner = self._owner_of(key) or self._registered_over(key)
         if owner is None:
-            return self.add_source(tensor, "constant", "")
+            return self.add_source(tensor, "constant", self._origin_of(tensor))
         whole = owner[0]()
         detaches = type(tensor) is not Parameter  # which is made without following gradients
         if detaches and whole is not None and whole.requires_grad and not tensor.requires_grad:
@@ -310,6 +353,10 @@ class TensorTable:
             owner = self._view_entry((_DETACH, (self.read(whole),)), detached)
         view = self._as_view(tensor, owner[0], owner[1])
         return self.add_source(tensor, "constant", "") if view is None else self._view_entry(view, tensor)
+
+    def _origin_of(self, tensor: Tensor) -> str:
+        ref = self._set.get(id(tensor))
+        return "memory from Tensor.set_" if ref is not None and ref() is tensor else ""
 
     def _view_entry(self, view: View, tensor: Tensor) -> Entry:
         record_view = self._record_view()

@@ -20,6 +20,7 @@ from pytest_torchlens.capture.function_tracer import FunctionTracer
 from pytest_torchlens.capture.function_tracer import dispatch_enabled
 from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import tensors
@@ -31,6 +32,7 @@ from pytest_torchlens.capture.opaque import WriteDetector
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
+from pytest_torchlens.capture.opaque import steps_of_operator
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import UntracedTensorError
 
@@ -39,6 +41,22 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 _UNSHARED = contextlib.nullcontext()
 
 
+def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two tensors in the other order: what `torch.utils.swap_tensors` does, for a replay."""
+    return other, one
+
+
+def resize_storage_(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """Give the memory of a tensor a number of bytes, and return the tensor."""
+    tensor.untyped_storage().resize_(size)
+    return tensor
+
+
+_RESIZE = FunctionInfo(resize_storage_)
+_RESIZE.kind = Kind.LEAF
+_RESIZE.moves = _RESIZE.uninitialised = _RESIZE.bookkeeping = True
+_SWAP = FunctionInfo(swap_tensors)
+_SWAP.kind = Kind.LEAF
 _RUNS_THE_MODEL = torch.utils.checkpoint.CheckpointFunction.__name__
 
 
@@ -173,6 +191,12 @@ class Tracer(FunctionTracer):
         writer = WriteDetector() if may_write(func, training=True) else None
         return self._opaque(custom_info(func, name, writer), args, kwargs)
 
+    def call_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+        """Call an operator with functions inside (`torch.cond`), as one operation that names its steps."""
+        info = custom_info(func, name)
+        info.steps = self._unrecorded(steps_of_operator, name, args)
+        return self._opaque(info, args, kwargs)
+
     def call_transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call `vmap`, `grad` or another transform of the function ``args[0]``, and record it as one operation."""
         return self._transform(Transform(func, args[0]), args[1:], kwargs)
@@ -224,6 +248,52 @@ class Tracer(FunctionTracer):
                 return self._leaf(info, args, kwargs)
         finally:
             self.busy, info.func = False, func
+
+    def call_unseen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a builtin that no mode sees, and record it like one that modes see."""
+        with mode_disabled(self):
+            return self.__torch_function__(func, (), args, kwargs)
+
+    def call_set(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``Tensor.set_``: where the tensor comes from is found when it is read next."""
+        self.busy = True
+        try:
+            result = func(*args, **kwargs)
+            with self.lock or _UNSHARED:
+                self.table.forget(args[0])
+        finally:
+            self.busy = False
+        return result
+
+    def call_resize(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``UntypedStorage.resize_``, and record it as a write to a tensor over the storage, if one is known."""
+        storage, size = args
+        with self.lock or _UNSHARED:
+            tensor, read = self._unrecorded(self.table.before_resize, storage)
+        result = func(*args, **kwargs)
+        if tensor is not None:
+            with self.lock or _UNSHARED:
+                self._unrecorded(self._finish_resize, tensor, read, size)
+        return result
+
+    def _finish_resize(self, tensor: torch.Tensor, read: Any, size: int) -> None:
+        self._finish(self._new_call(_RESIZE, (read, size), {}), (tensor,), (tensor,))
+
+    def call_swap(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``torch.utils.swap_tensors``: each tensor then holds the value of the other one."""
+        pair = tensors(args)
+        with self.lock or _UNSHARED:
+            reads = self._unrecorded(self.table.let_go, pair)
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._unrecorded(self.table.take_back, pair)
+        with self.lock or _UNSHARED:
+            self._unrecorded(self._finish_swap, reads, pair)
+        return result
+
+    def _finish_swap(self, reads: tuple[Any, ...], pair: tuple[torch.Tensor, ...]) -> None:
+        self._finish(self._new_call(_SWAP, reads, {}), pair, ())
 
     def close(self) -> None:
         """Stop recording: the pass is over."""

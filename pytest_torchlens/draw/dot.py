@@ -274,7 +274,7 @@ class Look:
         width = {"penwidth": "3" if len(run) > 1 else "1"}
         head, *rest = map(html, self.words.of_box(call, run))
         left = '<BR ALIGN="LEFT"/>'
-        small = "".join(f'<FONT POINT-SIZE="{_SMALL}">{line}</FONT>{left}' for line in rest)
+        small = "".join(f'<FONT POINT-SIZE="{_SMALL}">{line}</FONT>{left}' for line in rest if line)
         look = {"labelloc": upper, "labeljust": "l", "color": self.theme.box, "style": "rounded", "fontsize": "12"}
         return {**look, **width, "label": f"<<B>{head}</B>{left}{small}>"}
 

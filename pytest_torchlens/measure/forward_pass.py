@@ -20,6 +20,8 @@ from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.history import ModelHistory
@@ -127,7 +129,7 @@ class _Pass:
         self._history = history
         self._recording = history.recording
         self._methods: dict[str, str] = {}
-        candidates = itertools.chain(model.parameters(), tensors((args, kwargs)))
+        candidates = itertools.chain(_parameters(model), tensors((args, kwargs)))
         self._device = next((tensor.device for tensor in candidates), torch.device("cpu"))
 
     def measure(self, passes: int, count: Callable[[Recording], tuple[int, ...]]) -> Measurements:
@@ -209,8 +211,8 @@ def _preserve_state(model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> I
 
     The caller's autograd graph may hold these tensors, and a write would invalidate it.
     """
-    members = [(part, dict(part._buffers)) for part in torch.nn.Module.modules(model)]
-    held = itertools.chain(torch.nn.Module.parameters(model), *(buffers.values() for _, buffers in members), inputs)
+    members = [(part, dict(part._buffers)) for _, part in named_modules(model)]
+    held = itertools.chain(_parameters(model), *(buffers.values() for _, buffers in members), inputs)
     before = [(tensor, fingerprint(tensor), duplicate(tensor)) for tensor in held if _is_real(tensor)]
     generators = Generators()
     try:
@@ -222,6 +224,10 @@ def _preserve_state(model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> I
         for tensor, digest, contents in before:
             if fingerprint(tensor) != digest:
                 overwrite(tensor, contents)
+
+
+def _parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [parameter for _, parameter in named_parameters(model)]
 
 
 def _is_real(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:

@@ -27,6 +27,9 @@ from pytest_torchlens.capture.guarded import GuardedResult
 from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.history import ModelHistory
@@ -72,11 +75,11 @@ def _is_compiled(module: torch.nn.Module) -> bool:
 
 
 def _has_compiled(module: torch.nn.Module) -> bool:
-    return any(_is_compiled(part) and not isinstance(part, torch.jit.ScriptModule) for part in module.modules())
+    return any(_is_compiled(part) and not isinstance(part, torch.jit.ScriptModule) for _, part in named_modules(module))
 
 
 def _is_lazy(module: torch.nn.Module) -> bool:
-    return any(is_lazy(tensor) for tensor in itertools.chain(module.parameters(), module.buffers()))
+    return any(is_lazy(tensor) for _, tensor in itertools.chain(named_parameters(module), named_buffers(module)))
 
 
 def _has_hooks_that_stay(_: torch.nn.Module) -> bool:

@@ -25,6 +25,13 @@ import numpy as np
 import torch
 
 from pytest_torchlens.capture.leaves import ATOMS
+from pytest_torchlens.capture.looks import home_of
+from pytest_torchlens.capture.looks import instance_dict
+from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.looks import looked_at
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.origins import script_attributes
 from pytest_torchlens.validate import resources
 
@@ -43,6 +50,12 @@ class ContainerSnapshot(NamedTuple):
     restore: Callable[[], None] | None = None
 
 
+def _done(restore: Callable[[], None]) -> bool:
+    restore()
+    return True
+
+
+_NOT_LOOKED_AT = ContainerSnapshot([])
 _ATOMS = ATOMS - {type, type(lambda: None), torch.Generator}
 _OF_TORCH = ("", "_parameters", "_buffers", "_modules")
 
@@ -63,8 +76,9 @@ class ObjectGraph:
 
     def __init__(self, roots: dict[str, Any]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
-        self._containers: list[Callable[[], None]] = []
+        self._containers: list[tuple[Path, Any, Callable[[], None]]] = []
         self._resources: list[tuple[Path, Any, resources.RestoreState]] = []
+        self._lost: list[tuple[Path, Any]] = []
         self._used_up: list[tuple[Path, Any, Any]] = []
         self._kinds: dict[type, tuple[Any, Any]] = {}
         seen: dict[int, Any] = {}
@@ -73,13 +87,14 @@ class ObjectGraph:
             path, value = ahead.pop()
             if type(value) not in _ATOMS and id(value) not in seen:
                 seen[id(value)] = value
-                ahead += [((path, name), part) for name, part in self._note(path, value)]
+                parts: Parts = looked_at(self._note, path, value, otherwise=[])
+                ahead += [((path, name), part) for name, part in parts]
 
     def _note(self, path: Path, value: Any) -> Parts:
         """Take a snapshot of a value, and return its parts."""
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             self.tensors.append((object_name(path, value), value))
-            return [("", vars(value))]
+            return [("", instance_dict(value))]
         if resources.is_used_up(value):
             self._used_up.append((path, value, resources.progress(value)))
             return []
@@ -87,21 +102,22 @@ class ObjectGraph:
         if kind not in self._kinds:
             self._kinds[kind] = resources.kinds_of(kind), kinds_of(kind)
         resource_kinds, container_kinds = self._kinds[kind]
-        own = (note(value) for note in resource_kinds)
+        own = [looked_at(note, value, otherwise=None) for note in resource_kinds]
         self._resources += [(path, value, restore) for restore in own if restore is not None]
-        snapshots = [note(value) for note in container_kinds]
-        self._containers += [each.restore for each in snapshots if each.restore is not None]
+        snapshots = [looked_at(note, value, otherwise=_NOT_LOOKED_AT) for note in container_kinds]
+        self._containers += [(path, value, each.restore) for each in snapshots if each.restore is not None]
         return [part for each in snapshots for part in each.parts]
 
     def restore(self) -> None:
         """Restore all containers."""
-        for restore in self._containers:
-            restore()
+        self._lost = [
+            (path, value) for path, value, restore in self._containers if not looked_at(_done, restore, otherwise=False)
+        ]
 
     def restore_states(self) -> list[str]:
-        """Restore all resources; return the names of those that could not be restored."""
-        lost = [(path, value) for path, value, restore in self._resources if not restore()]
-        return [object_name(path, value) for path, value in lost]
+        """Restore all resources; return the names of those, and of containers, that could not be restored."""
+        lost = [(path, value) for path, value, restore in self._resources if not looked_at(restore, otherwise=False)]
+        return [object_name(path, value) for path, value in self._lost + lost]
 
     def single_use(self, root: str) -> list[str]:
         """Return the names of objects under a root that can be read only once."""
@@ -142,7 +158,7 @@ def _is_instance_kind(kind: type) -> bool:
         return not issubclass(kind, torch.jit.ScriptModule)
     if issubclass(kind, threading.local):
         return True
-    home = f"{kind.__module__}."
+    home = f"{home_of(kind)}."
     own = home.partition(".")[0] not in _MACHINERY or home.startswith(_DATA_OF_TORCH)
     return own and not issubclass(kind, types.ModuleType | type | types.FunctionType)
 
@@ -166,7 +182,7 @@ _DATA_OF_TORCH = tuple(
 
 def mapping(value: Any) -> ContainerSnapshot:
     """Snapshot a mapping: its items in order; keys may have parts too."""
-    kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
+    kind: Any = OrderedDict if is_a(value, OrderedDict) else dict
     former = dict(kind.items(value))
     keys = [(key, key) for key in former if type(key) is not str]
     return ContainerSnapshot([*former.items(), *keys], partial(_restore_mapping, kind, value, former))
@@ -187,7 +203,7 @@ def _is_same(now: Collection[tuple[Any, ...]], former: Collection[tuple[Any, ...
 
 def sequence(value: Any) -> ContainerSnapshot:
     """Snapshot a list, a deque or a set: its items in order."""
-    kind: Any = next(kind for kind in (list, deque, set) if isinstance(value, kind))
+    kind: Any = next(kind for kind in (list, deque, set) if is_a(value, kind))
     former = list(kind.__iter__(value))
     return ContainerSnapshot(list(enumerate(former)), partial(_restore_sequence, kind, value, former))
 
@@ -201,33 +217,35 @@ def _restore_sequence(kind: Any, value: Any, former: list[Any]) -> None:
 
 def immutable(value: Any) -> ContainerSnapshot:
     """Snapshot an immutable container, whose items may be mutable."""
-    return ContainerSnapshot(list(enumerate(value)))
+    kind: Any = tuple if is_a(value, tuple) else frozenset
+    return ContainerSnapshot(list(enumerate(kind.__iter__(value))))
 
 
 def object_array(value: np.ndarray[Any, Any]) -> ContainerSnapshot:
     """Snapshot an array of objects."""
-    return ContainerSnapshot(list(enumerate(value.ravel().tolist())) if value.dtype == object else [])
+    return ContainerSnapshot(list(enumerate(np.ndarray.ravel(value).tolist())) if value.dtype == object else [])
 
 
 def weak_container(value: Any) -> ContainerSnapshot:
     """Snapshot a weak container: entries that died meanwhile are not restored."""
-    former = value.copy()
+    kind: Any = next(kind for kind in _WEAK if is_a(value, kind))
+    former = kind.copy(value)
 
     def restore() -> None:
         if not _is_same(_weak_entries(value), _weak_entries(former)):
-            value.clear()
-            value.update(former)
+            kind.clear(value)
+            kind.update(value, former)
 
     return ContainerSnapshot([("", item) for entry in _weak_entries(value) for item in entry], restore)
 
 
 def _weak_entries(value: Any) -> list[tuple[Any, ...]]:
-    return list(zip(value, strict=False)) if isinstance(value, weakref.WeakSet) else list(value.items())
+    return list(zip(value, strict=False)) if is_a(value, weakref.WeakSet) else list(value.items())
 
 
 def script_module(value: torch.jit.ScriptModule) -> ContainerSnapshot:
     """Snapshot a scripted module: its parts, and the attributes that its methods assign."""
-    parts = [(name, part) for name, part in value.named_modules() if part is not value]
+    parts = [(name, part) for name, part in named_modules(value) if part is not value]
     former, mode = script_attributes(value), getattr(value, "training", None)
 
     def restore() -> None:
@@ -236,12 +254,12 @@ def script_module(value: torch.jit.ScriptModule) -> ContainerSnapshot:
         if mode is not None:
             value.training = mode
 
-    return ContainerSnapshot([*parts, *value.named_parameters(), *value.named_buffers(), *former], restore)
+    return ContainerSnapshot([*parts, *named_parameters(value), *named_buffers(value), *former], restore)
 
 
 def instance(value: Any) -> ContainerSnapshot:
     """Snapshot an instance: its class, ``__dict__`` and slots."""
-    kind, attributes, slots = type(value), getattr(value, "__dict__", None), _slots(value)
+    kind, attributes, slots = type(value), instance_dict(value), _slots(value)
     parts = [("", attributes), ("", kind), *((slot.__name__, item) for slot, contents in slots for item in contents)]
     return ContainerSnapshot(parts, partial(_restore_thing, value, kind, attributes, slots))
 
@@ -249,7 +267,7 @@ def instance(value: Any) -> ContainerSnapshot:
 def _restore_thing(value: Any, kind: type, attributes: Any, slots: list[Slot]) -> None:
     if type(value) is not kind:
         object.__setattr__(value, "__class__", kind)
-    if getattr(value, "__dict__", None) is not attributes:
+    if instance_dict(value) is not attributes:
         object.__setattr__(value, "__dict__", attributes)
     for slot, former in slots:
         _restore_slot(slot, value, former)
@@ -258,7 +276,7 @@ def _restore_thing(value: Any, kind: type, attributes: Any, slots: list[Slot]) -
 def _slots(value: Any) -> list[Slot]:
     """Return the slots with their values."""
     kinds = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
-    slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, types.MemberDescriptorType)]
+    slots = [slot for kind in kinds for slot in vars(kind).values() if type(slot) is types.MemberDescriptorType]
     return [(slot, _slot_value(slot, value)) for slot in slots]
 
 
@@ -317,7 +335,7 @@ _LEADS_TO: dict[type, tuple[str, ...]] = {
 
 def wrapper(value: Any) -> ContainerSnapshot:
     """Snapshot a wrapper of a function: bound method, partial, decorator."""
-    names = next(names for kind, names in _LEADS_TO.items() if isinstance(value, kind))
+    names = next(names for kind, names in _LEADS_TO.items() if is_a(value, kind))
     return ContainerSnapshot([("", getattr(value, name)) for name in names])
 
 
@@ -341,12 +359,13 @@ def _class_attributes(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
 
 
+_WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], ContainerSnapshot]], ...] = (
     ((dict,), mapping),
     ((list, deque, set), sequence),
     ((tuple, frozenset), immutable),
     ((np.ndarray,), object_array),
-    ((weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), weak_container),
+    (_WEAK, weak_container),
     ((torch.jit.ScriptModule,), script_module),
     ((types.FunctionType,), function),
     (tuple(_LEADS_TO), wrapper),

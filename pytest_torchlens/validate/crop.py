@@ -12,17 +12,27 @@ from typing import Any
 import torch
 
 from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.validate.noise import is_dense
 
 Tensors = dict[str, torch.Tensor]
 ELEMENTWISE = frozenset(
     """abs add addcdiv addcmul atan2 bitwise_and bitwise_or bitwise_xor celu clamp clamp_max clamp_min clip clone
-    contiguous cos cosh detach div dropout elu eq erf exp exp2 expm1 float floor floordiv fmod ge gelu gt half
+    contiguous cos cosh detach div dropout elu eq erf exp exp2 expm1 float floor floordiv fmax fmin fmod ge gelu gt half
     hardshrink hardsigmoid hardswish hardtanh le leaky_relu lerp log log10 log1p log2 logical_and logical_not logical_or
     logsigmoid lt masked_fill maximum minimum mish mod mul ne neg positive pow prelu reciprocal relu relu6 remainder
     round rsqrt selu sigmoid sign silu sin softplus sqrt square sub tan tanh threshold to trunc where""".split()
 )
+
+
+_OF_TWO_TENSORS = frozenset(["max", "min"])  # of one tensor, they reduce it
+
+
+def is_elementwise(call: Call) -> bool:
+    """Return whether each element of the result depends on one element of each tensor argument."""
+    name = call.info.layer_type
+    return name in ELEMENTWISE or (name in _OF_TWO_TENSORS and sum(1 for _ in edges_in(call)) > 1)
 
 
 def crop_of(call: Call, tensors: Tensors) -> Tensors | None:

@@ -19,7 +19,7 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.storage import is_fake
-from pytest_torchlens.validate.crop import ELEMENTWISE
+from pytest_torchlens.validate.crop import is_elementwise
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.noise import other_numbers
@@ -49,7 +49,7 @@ class Explainer:
         if trial.call.info.opaque:
             return "inside not seen"
         experiments = (
-            *(self._hidden, self._single, self._extreme),
+            *(self._beside_empty, self._hidden, self._single, self._extreme),
             *(self._fully_overwritten, self._by_number, self._not_finite),
         )
         named = next(filter(None, (experiment(trial, place) for experiment in experiments)), None)
@@ -60,7 +60,7 @@ class Explainer:
         numbers = trial.tensors[place]
         discrete = not any(map(_is_continuous, trial.reference or ()))
         compares = all(output.dtype is torch.bool for output in trial.reference or ())
-        safe = numbers.is_floating_point() or compares or trial.call.info.layer_type in ELEMENTWISE | _OF_NUMBERS
+        safe = numbers.is_floating_point() or compares or _uses_numbers(trial.call)
         if not safe or not any(trial.reacts({place: other}) for other in self._far(trial, place, compares)):
             return None
         return "comparison" if compares else "integer quantised" if discrete else "saturated"
@@ -84,9 +84,15 @@ class Explainer:
             for noise in self._noise.instead(trial.tensors[at].detach()):
                 if self._matters(trial, place, {at: noise}):
                     return _cause(trial, place, at)
-        firsts = {at: next(self._noise.instead(trial.tensors[at].detach()), None) for at in others}
-        together = {at: noise for at, noise in firsts.items() if noise is not None}
-        return "hidden by other arguments" if len(together) > 1 and self._matters(trial, place, together) else None
+        together = self._together(trial, others)
+        return "hidden by other arguments" if any(self._matters(trial, place, each) for each in together) else None
+
+    def _together(self, trial: Trial, places: list[int]) -> Iterator[dict[int, torch.Tensor]]:
+        """Yield other values for all arguments at `places` that have any, if there are several."""
+        streams = {at: list(self._noise.instead(trial.tensors[at].detach())) for at in places}
+        streams = {at: noises for at, noises in streams.items() if noises}
+        if len(streams) > 1:
+            yield from (dict(zip(streams, noises, strict=True)) for noises in zip(*streams.values(), strict=False))
 
     def _matters(self, trial: Trial, place: int, changed: dict[int, torch.Tensor]) -> bool:
         """Return whether the argument has an effect once other arguments are changed."""
@@ -98,13 +104,17 @@ class Explainer:
 
     def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
         yield from self._noise.variants(trial.tensors[place].detach())
-        if trial.call.info.layer_type in ELEMENTWISE:
+        if is_elementwise(trial.call) or trial.call.info.layer_type in _OF_FEW_NUMBERS:
             yield from self._noise.extremes(trial.tensors[place].detach())
 
     def _by_number(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect once a number is changed: ``alpha=0``, ``p=1``."""
-        for argument, number, other in other_numbers(trial.call):
+        for argument, number, other in other_numbers(trial.call, trial.call.info.layer_type in _OF_TRUTH_VALUES):
             if self._matters(trial.with_call(other), place, {}):
+                if type(number) is bool:
+                    return "masked"
+                if isinstance(number, tuple | list):
+                    return "single element"
                 if "dropout" in argument or "dropout" in trial.call.info.layer_type:
                     return "dropped by dropout"
                 return "multiplied by zero" if number == 0 else "saturated"
@@ -114,6 +124,18 @@ class Explainer:
         """Return a reason if the argument has an effect with two elements: a softmax over one ignores its values."""
         ways = (partial(self._doubled_ones, differs=differs) for differs in (False, True))
         return "single element" if any(self._larger(trial, place, way) for way in ways) else None
+
+    def _beside_empty(self, trial: Trial, place: int) -> str | None:
+        """Return a reason if the argument has an effect once arguments without elements have some."""
+        if not all(map(is_dense, trial.tensors)):
+            return None
+        shape = trial.tensors[place].shape
+        filled = [
+            tensor if tensor.numel() else torch.ones(shape, dtype=tensor.dtype, device=tensor.device)
+            for tensor in trial.tensors
+        ]
+        empty = any(filled[at] is not tensor for at, tensor in enumerate(trial.tensors))
+        return "empty input" if empty and self._matters(trial.with_tensors(filled), place, {}) else None
 
     def _fully_overwritten(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect once it is larger: the call overwrote all of it."""
@@ -180,8 +202,18 @@ def _cause(trial: Trial, place: int, at: int) -> str:
     return "hidden by another argument" if hiding.any() else "multiplied by zero"
 
 
-_OF_NUMBERS = frozenset("argwhere bucketize copysign count_nonzero heaviside nonzero searchsorted".split())
-"""Functions that use an integer as a number, never as an index."""
+_OF_NUMBERS = frozenset("argwhere bucketize copysign count_nonzero heaviside histogramdd nonzero searchsorted".split())
+
+
+def _uses_numbers(call: Call) -> bool:
+    """Return whether a function uses an integer as a number, never as an index."""
+    return is_elementwise(call) or call.info.layer_type in _OF_NUMBERS
+
+
+_OF_FEW_NUMBERS = frozenset(["hinge_embedding_loss", "histogramdd"])
+"""Functions that do nothing with most numbers: those that are no class, or in no bin."""
+_OF_TRUTH_VALUES = frozenset("and or xor bitwise_and bitwise_or mul".split())
+"""Functions for which True and False are operands: `mask & False`."""
 
 
 def _is_continuous(tensor: torch.Tensor) -> bool:
@@ -238,7 +270,7 @@ def _shape_only(trial: Trial, place: int) -> bool:
     if not is_of_torch(info.func):
         return False
     if argument in ("1", "other"):
-        return info.layer_type in _SHAPE_OF_SECOND
+        return info.layer_type in _SHAPE_OF_SECOND or (info.layer_type == "copysign" and _is_unsigned(trial, place))
     if argument == "_random_samples":
         return _two_windows(trial, trial.tensors[place].shape[-1])
     return argument in ("0", "input", "self") and (
@@ -259,8 +291,13 @@ def _settled_by_dtype(name: str, trial: Trial, place: int) -> bool:
     if name == "isreal":
         return not tensor.is_complex()
     if name == "signbit":
-        return tensor.dtype is torch.bool or (not _is_continuous(tensor) and torch.iinfo(tensor.dtype).min == 0)
+        return _is_unsigned(trial, place)
     return name in _OF_FLOATS and not _is_continuous(tensor)
+
+
+def _is_unsigned(trial: Trial, place: int) -> bool:
+    tensor = trial.tensors[place]
+    return tensor.dtype is torch.bool or (not _is_continuous(tensor) and torch.iinfo(tensor.dtype).min == 0)
 
 
 _OF_FLOATS = frozenset(["isnan", "isinf", "isfinite", "isneginf", "isposinf"])

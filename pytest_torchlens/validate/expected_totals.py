@@ -10,6 +10,7 @@ from typing import Any
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import Operation
 from pytest_torchlens.validate.expected_graph import ExpectedGraph
@@ -99,7 +100,7 @@ def model_faults(recording: Recording) -> Iterator[str]:
         return
     if recording.model_name != type(model).__name__:
         yield f"model_name is {recording.model_name!r}, the model is a {type(model).__name__}"
-    for address, module in model.named_modules():
+    for address, module in named_modules(model):
         kind = recording.modules.get(address, type(module).__name__)
         if kind != type(module).__name__ and "Lazy" not in kind:  # a lazy module takes another class in its first call
             yield f"module {address!r} is recorded as {kind}, it is a {type(module).__name__}"

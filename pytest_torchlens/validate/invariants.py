@@ -14,6 +14,8 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import has_in_place_name
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import LoggedOperation
@@ -185,8 +187,8 @@ def _sources(history: ModelHistory) -> Iterator[Finding]:
     if model is None:
         return
     named: dict[str, dict[str, torch.Tensor]] = {
-        "parameter": dict(model.named_parameters()),
-        "buffer": dict(model.named_buffers()),
+        "parameter": dict(named_parameters(model)),
+        "buffer": dict(named_buffers(model)),
     }
     for source in history.recording.sources:
         current = named.get(source.kind, {}).get(source.name)

@@ -6,7 +6,10 @@ The values are cheap to make and stay in the range that the called functions acc
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -31,12 +34,37 @@ _PLANE = 2  # dimensions of a compressed tensor without batch dimensions
 _BLOCK = 1 << 20  # number of random numbers; larger tables repeat them
 
 
+_STAND_INS = dict.fromkeys([torch.uint16, torch.uint32, torch.uint64], torch.int64) | {torch.complex32: torch.complex64}
+_STAND_INS |= {
+    dtype: torch.float32
+    for name, dtype in vars(torch).items()
+    if isinstance(dtype, torch.dtype) and name.startswith("float8_")
+}
+"""Dtypes that lack `min`, `where` and others, and the dtypes to compute their values in."""
+
+
+def _by_stand_in(method: Callable[..., Iterator[torch.Tensor]]) -> Callable[..., Iterator[torch.Tensor]]:
+    """Wrap a method so that it makes values of dtypes that lack functions in another dtype."""
+
+    @functools.wraps(method)
+    def values(self: Noise, tensor: torch.Tensor, *options: bool) -> Iterator[torch.Tensor]:
+        stand_in = _STAND_INS.get(tensor.dtype) if is_dense(tensor) else None
+        if stand_in is None:
+            yield from method(self, tensor, *options)
+        else:
+            others = (other.to(tensor.dtype) for other in method(self, tensor.to(stand_in), *options))
+            yield from (_laid_out_like(tensor, other) for other in others)
+
+    return values
+
+
 class Noise:
     """Makes perturbed copies of tensors from tables of numbers between 0.5 and 1, drawn once from its own generator."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
+    @_by_stand_in
     @torch.no_grad()
     def variants(self, tensor: torch.Tensor, gentle: bool = False) -> Iterator[torch.Tensor]:
         """Yield tensors of the same shape, dtype and strides with other values, the mildest first.
@@ -55,14 +83,16 @@ class Noise:
             yield tensor.view(torch.uint8).bitwise_not().view(tensor.dtype)
         elif tensor.dtype is torch.bool:
             yield from (tensor.logical_not(), torch.zeros_like(tensor), torch.ones_like(tensor))
+            yield from _boards(tensor, False, True)
         elif tensor.is_floating_point() or tensor.is_complex():
             yield from self._floats(tensor, gentle)
         else:
             yield from _integers(tensor, gentle)
 
+    @_by_stand_in
     @torch.no_grad()
     def extremes(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield extreme values: the largest numbers of the dtype, and zero."""
+        """Yield extreme values: the largest numbers of the dtype, zero, and plus and minus one, which label classes."""
         if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _WITHOUT_ORDER:
             return
         if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -72,7 +102,9 @@ class Noise:
         largest = torch.finfo(tensor.dtype).max
         for number in (largest, -largest, 0.0):
             yield _laid_out_like(tensor, self._table(tensor) * number)
+        yield from (torch.full_like(tensor, number) for number in (1, -1))
 
+    @_by_stand_in
     @torch.no_grad()
     def not_finite(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield NaN and infinities, for floats."""
@@ -82,6 +114,7 @@ class Noise:
             for number in (float("nan"), float("inf"), float("-inf")):
                 yield torch.full_like(tensor, number)
 
+    @_by_stand_in
     @torch.no_grad()
     def instead(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield values that do not hide another argument: different and not zero; positive; zero; three."""
@@ -96,6 +129,7 @@ class Noise:
             yield _laid_out_like(
                 tensor, torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % _SMALLEST
             )
+            yield torch.ones_like(tensor)
         yield from self.variants(tensor)
 
     def _floats(self, tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
@@ -190,10 +224,20 @@ def _integers(tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:
     if low != high:
         yield _laid_out_like(tensor, torch.where(tensor == high, low, high))
         yield from (torch.full_like(tensor, bound.item()) for bound in (high, low))
-    elif low != 0:
-        yield _laid_out_like(tensor, torch.zeros_like(tensor))
-    else:
-        yield _laid_out_like(tensor, torch.ones_like(tensor))
+        return
+    other = 0 if low != 0 else 1
+    yield _laid_out_like(tensor, torch.full_like(tensor, other))
+    yield from _boards(tensor, low.item(), other)
+
+
+def _boards(tensor: torch.Tensor, one: float, other: float) -> Iterator[torch.Tensor]:
+    """Yield two numbers like the fields of a chess board, both ways round: another order along every dimension."""
+    if tensor.numel() > 1:
+        field = torch.zeros(tensor.shape, dtype=torch.long, device=tensor.device)
+        for dim, size in enumerate(tensor.shape):
+            field += torch.arange(size, device=tensor.device).view(-1, *[1] * (tensor.dim() - dim - 1))
+        for white, black in ((one, other), (other, one)):
+            yield _laid_out_like(tensor, torch.full_like(tensor, white).masked_fill_(field % 2 == 1, black))
 
 
 def _laid_out_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -204,19 +248,29 @@ def _laid_out_like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return laid_out.copy_(values)
 
 
-def other_numbers(call: Call) -> Iterator[tuple[str, int | float, Call]]:
-    """Yield argument and value of each number in a call of a PyTorch function, and the call with another number."""
+def other_numbers(call: Call, truth_values: bool = False) -> Iterator[tuple[str, Any, Call]]:
+    """Yield argument and value of each number in a call of a PyTorch function, and the call with another number.
+
+    A list of ones, as the number of bins in each dimension, counts as a number.
+
+    With `truth_values`, True and False are numbers too, and not flags that say what to do.
+    """
     if not is_of_torch(call.info.func):
         return
     for at, number in enumerate(call.args):
-        for instead in _instead_of(number):
+        for instead in _instead_of(number, truth_values):
             yield str(at), number, _with(call, (*call.args[:at], instead, *call.args[at + 1 :]), call.kwargs)
     for name, number in call.kwargs.items():
-        for instead in _instead_of(number):
+        for instead in _instead_of(number, truth_values):
             yield name, number, _with(call, call.args, {**call.kwargs, name: instead})
 
 
-def _instead_of(number: object) -> list[int | float]:
+def _instead_of(number: Any, truth_values: bool) -> list[Any]:
+    if type(number) is bool:
+        return [not number] if truth_values else []
+    if type(number) in (tuple, list):
+        ones = number and all(type(one) is int and one == 1 for one in number)
+        return [type(number)([2] * len(number))] if ones else []
     if type(number) is int:
         return [other for other in _INSTEAD if type(other) is int and other != number]
     return [float(other) for other in _INSTEAD if other != number] if type(number) is float else []

@@ -12,6 +12,7 @@ import torch
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import walk_all
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import strides_of
 from pytest_torchlens.records import Failure
@@ -50,12 +51,12 @@ class RunDigests:
 
 def _describe(item: Any) -> str:
     """Describe a tensor, an array or a plain value of the output; return ``""`` for any other object."""
-    if isinstance(item, torch.Tensor):
+    if is_a(item, torch.Tensor):
         layout = strides_of(item), item.requires_grad
         return f"{item.dtype}{list(shape_of(item))} {layout} {fingerprint(item)}"
-    if isinstance(item, np.ndarray):  # one of objects holds their addresses
+    if is_a(item, np.ndarray):  # one of objects holds their addresses
         return "" if item.dtype.hasobject else f"{item.dtype}{item.shape} {hash(item.tobytes())}"
-    return repr(item) if type(item) in _PLAIN or isinstance(item, np.generic) else ""
+    return repr(item) if type(item) in _PLAIN or is_a(item, np.generic) else ""
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import HistoryRecord
@@ -103,8 +105,8 @@ class RecordCheck:
         recording, model = self._recording, self._recording.model()
         named = set(recording.parameters) if self._restored and model is not None else set()
         if named and model is not None:
-            named.update(name for name, _ in model.named_parameters(remove_duplicate=False))
-            named.update(name for name, _ in model.named_buffers(remove_duplicate=False))
+            named.update(name for name, _ in named_parameters(model, duplicates=True))
+            named.update(name for name, _ in named_buffers(model, duplicates=True))
         faults = _source_faults(recording, graph.first_readers, named)
         yield from ((self._name_of(number), problem) for number, problem in faults)
         yield from ((f"module {name}", problem) for name, problem in module_call_faults(self._recording))

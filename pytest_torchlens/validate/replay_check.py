@@ -360,9 +360,13 @@ class ReplayCheck:
             if fingerprint(player.at(slot)) != source.final:
                 message = f"{name} is left with other values by the replayed graph"
                 self._fail(self._last_user(slot), message, "a write to it was not recorded, or not as it was")
-            elif source.final != source.value.fingerprint and not player.was_written(slot):
+            elif source.final != source.value.fingerprint and not (player.was_written(slot) or self._was_swapped(slot)):
                 message = f"{name} was overwritten, but of no operation is it recorded that it did so"
                 self._fail(self._last_user(slot), message, "what the operation overwrites was lost from the record")
+
+    def _was_swapped(self, slot: int) -> bool:
+        swaps = (call for call in self._recording.calls if call.info.layer_type == "swap_tensors")
+        return any(value.slot == slot for call in swaps for value in call.outputs)
 
     def _last_user(self, slot: int) -> int:
         """Return the number of the last call that is recorded to overwrite a slot, else of the last that reads it."""

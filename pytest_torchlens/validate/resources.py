@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import functools
-import inspect
 import io
 import operator
 import queue
@@ -15,6 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from pytest_torchlens.capture.looks import class_attribute
+from pytest_torchlens.capture.looks import home_of
+from pytest_torchlens.capture.looks import is_a
 
 RestoreState = Callable[[], bool]
 """Restores an object; returns whether that succeeded."""
@@ -30,7 +33,7 @@ _GENERATORS: tuple[tuple[type, Any, Any], ...] = (
 
 def random_generator(value: Any) -> RestoreState:
     """Save the state of a random generator."""
-    get, put = next((get, put) for kind, get, put in _GENERATORS if isinstance(value, kind))
+    get, put = next((get, put) for kind, get, put in _GENERATORS if is_a(value, kind))
     return functools.partial(_put_state, value, get(value), put)
 
 
@@ -43,7 +46,7 @@ def numpy_array(value: Any) -> RestoreState | None:
     """Save the contents of an array; nothing for a large file mapped into memory."""
     if not value.flags.writeable:
         return None
-    if isinstance(value, np.memmap) and value.nbytes > _LARGEST_MAP:
+    if is_a(value, np.memmap) and value.nbytes > _LARGEST_MAP:
         return None
     former = value.view(np.ndarray).copy()
 
@@ -58,7 +61,7 @@ def numpy_array(value: Any) -> RestoreState | None:
 
 def raw_bytes(value: Any) -> RestoreState | None:
     """Save the contents of a Python buffer."""
-    if not isinstance(value, memoryview):
+    if not is_a(value, memoryview):
         return functools.partial(_refill, value, value[:])
     if value.readonly or not value.c_contiguous:
         return None
@@ -136,19 +139,19 @@ def is_used_up(value: Any) -> bool:
     kind = type(value)
     if kind in (queue.SimpleQueue, types.CoroutineType, types.AsyncGeneratorType):
         return True
-    if not hasattr(kind, "__next__"):
+    by = class_attribute(kind, "__next__")
+    if by is None:
         return False
-    if isinstance(value, io.IOBase):
+    if is_a(value, io.IOBase):
         return not value.closed and value.readable() and not value.seekable()
-    by_user = isinstance(inspect.getattr_static(kind, "__next__"), types.FunctionType)
-    return not by_user or kind.__module__.startswith("torch.")
+    return type(by) is not types.FunctionType or home_of(kind).startswith("torch.")
 
 
 def progress(value: Any) -> Any:
     """Return a value that changes as an iterator is read; None if there is no such value."""
-    if isinstance(value, types.GeneratorType):
+    if is_a(value, types.GeneratorType):
         return value.gi_frame.f_lasti if value.gi_frame is not None else "finished"
-    if isinstance(value, queue.SimpleQueue):
+    if is_a(value, queue.SimpleQueue):
         return value.qsize()
     if type(value).__name__ == "count":
         return repr(value)

@@ -21,6 +21,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.leaves import children
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.unobtrusive import modes_disabled
@@ -95,11 +96,11 @@ def _changed_numbers(call: Call, again: Call) -> Iterator[tuple[Any, Any]]:
 
 def _fractions(template: Any) -> Iterator[Any]:
     """Yield the numbers in recorded arguments that have a fraction; the bytes of an array."""
-    if isinstance(template, float | complex | np.floating):
+    if is_a(template, (float, complex, np.floating)):
         yield template
-    elif isinstance(template, np.ndarray):
+    elif is_a(template, np.ndarray):
         yield template.tobytes()
-    elif isinstance(template, list | tuple | dict | slice):
+    elif is_a(template, (list, tuple, dict, slice)):
         for _, item in children(template):
             yield from _fractions(item)
 
@@ -117,8 +118,9 @@ def _sources(first: Recording, other: Recording, used: set[int]) -> Iterator[tup
 
 def _is_overwritten_first(source: Source, recording: Recording) -> bool:
     """Return whether the first call that reads a source writes over it, as over uninitialised memory."""
-    first = source.since + 1
-    return first < len(recording.calls) and source.value.slot in recording.calls[first].writes
+    later = (call for call in recording.calls[source.since + 1 :] if not call.info.bookkeeping)
+    first = next(later, None)  # setting `requires_grad` writes no values
+    return first is not None and source.value.slot in first.writes
 
 
 def kept_results(first: Recording, other: Recording) -> Iterator[tuple[int, str]]:

@@ -14,12 +14,18 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.leaves import is_lazy
+from pytest_torchlens.capture.looks import instance_dict
+from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_modules
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.origins import gradient_of
 from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.validate.containers import ObjectGraph
 
 Tensor = torch.Tensor
@@ -45,14 +51,16 @@ class ModelState:
         self._objects = ObjectGraph({"attribute": model, "input": dict(enumerate(args)) | (kwargs or {})})
         self.single_use = self._objects.single_use("input")
         """Names of inputs that can be read only once."""
-        opaque = [tensor for module in model.modules() if is_opaque(module) for tensor in tensors_used(module)]
+        opaque = [tensor for _, module in named_modules(model) if is_opaque(module) for tensor in tensors_used(module)]
         tensors = {id(tensor): (name, tensor) for name, tensor in self._objects.tensors}
         tensors = {id(tensor): ("a tensor", tensor) for tensor in opaque} | tensors
         self._lazy = [(tensor, type(tensor)) for _, tensor in tensors.values() if is_lazy(tensor)]
         real = [(name, tensor) for name, tensor in tensors.values() if not is_lazy(tensor)]
         self._memory = [(tensor, tensor.detach()) for _, tensor in real]
+        storages = [storage for _, tensor in real if (storage := storage_of(tensor)) is not None]
+        self._sizes = [(storage, storage.nbytes()) for storage in storages if storage.device.type != "meta"]
         copied = {id(tensor) for tensor in opaque}
-        copied |= {id(tensor) for _, tensor in real if not isinstance(tensor, torch.nn.Parameter)}
+        copied |= {id(tensor) for _, tensor in real if not is_a(tensor, torch.nn.Parameter)}
         self._tensors = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
         views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # a view has the autograd history of its base
         self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
@@ -79,6 +87,9 @@ class ModelState:
         for tensor, kind in self._lazy:
             tensor.data = torch.empty(0, device=tensor.device)
             tensor.__class__ = kind
+        for storage, size in self._sizes:
+            if storage.nbytes() != size and storage.resizable():
+                storage.resize_(size)
         for tensor, former in self._memory:
             if not _same_memory(tensor, former):
                 tensor.data = former
@@ -162,10 +173,13 @@ def _grad_fn_of(tensor: Tensor) -> Any:
 def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, str]:
     """Return the fingerprint of every parameter, buffer and input, by a readable name."""
     tensors = {
-        **{f"parameter {name}": parameter for name, parameter in model.named_parameters()},
-        **{f"buffer {name}": buffer for name, buffer in model.named_buffers()},
+        **{f"parameter {name}": parameter for name, parameter in named_parameters(model)},
+        **{f"buffer {name}": buffer for name, buffer in named_buffers(model)},
         **{f"input {path}": tensor for path, tensor in inputs.items()},
     }
     digests = {name: fingerprint(tensor) for name, tensor in tensors.items() if not is_lazy(tensor)}
-    modes = {name or "the model": getattr(module, "training", "none") for name, module in model.named_modules()}
+    modes = {
+        name or "the model": (instance_dict(module) or {}).get("training", "none")
+        for name, module in named_modules(model)
+    }
     return digests | {f"mode of {name}": str(mode) for name, mode in modes.items()}

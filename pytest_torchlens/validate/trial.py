@@ -20,6 +20,7 @@ from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.fingerprint import digest_memory
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import OpaqueModule
+from pytest_torchlens.capture.storage import is_freed
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
@@ -136,7 +137,7 @@ def _begin_differently(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _readable(tensor: torch.Tensor) -> bool:
-    dense = is_dense(tensor) and not is_functorch_wrapped_tensor(tensor)
+    dense = is_dense(tensor) and not (is_functorch_wrapped_tensor(tensor) or is_freed(tensor))
     return dense and tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg()
 
 

@@ -91,7 +91,13 @@ def _without_values(recording: Recording, where: Where) -> Iterator[Unproven]:
         if not call.uninitialised
         for value in call.outputs
     ]
-    empty = [(number, kind) for number, value in made if (kind := _kind_without_values(value))]
+    unread = any(not value.digest for _, value in made)
+    used = used_values(recording) if unread else set()  # freed memory has no values, and no part in the result
+    empty = [
+        (number, kind)
+        for number, value in made
+        if (kind := _kind_without_values(value)) and (value.digest or id(value) in used)
+    ]
     if empty:
         kinds = dict.fromkeys(kind for _, kind in empty)
         why = f": they are {' and '.join(kinds)}" if _UNREADABLE not in kinds else ""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from pytest_torchlens.capture.looks import own_method
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
@@ -72,8 +73,10 @@ class ModelCase:
         if settings.weights == "random":
             fill_model(model, settings.seed)
         if settings.dtype:
-            model = model.to(getattr(torch, settings.dtype))
-        return model.to(settings.device).train(settings.mode == "train")
+            model = own_method(model, "to")(model, getattr(torch, settings.dtype))
+        moved: nn.Module = own_method(model, "to")(model, settings.device)
+        own_method(moved, "train")(moved, settings.mode == "train")
+        return moved
 
     def make_inputs(self, model: nn.Module) -> Inputs:
         """Return new inputs, with the same values at each call."""

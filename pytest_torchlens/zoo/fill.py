@@ -18,6 +18,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from pytest_torchlens.capture.looks import named_buffers
+from pytest_torchlens.capture.looks import named_parameters
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -62,7 +65,7 @@ def fill_tensor(
 
 
 def _fillable(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, tuple[float, float]]]:
-    for name, parameter in model.named_parameters():
+    for name, parameter in named_parameters(model):
         if is_lazy(parameter):
             raise ValueError(
                 f"parameter {name!r} of {type(model).__name__} has no shape yet (lazy module): "
@@ -70,7 +73,7 @@ def _fillable(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, tuple[float
             )
         if parameter.is_floating_point() or parameter.is_complex():
             yield name, parameter, _parameter_range(name, tuple(parameter.shape))
-    for name, buffer in model.named_buffers():
+    for name, buffer in named_buffers(model):
         if bounds := _STATISTICS.get(name.rpartition(".")[2]):
             yield name, buffer, bounds
 

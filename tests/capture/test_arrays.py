@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.capture.memory import copy_of_array
 from pytest_torchlens.validate import validate
 from tests.capture.programs import Programs
 from tests.capture.programs import assert_saved
@@ -223,3 +224,17 @@ def test_a_constant_that_has_other_memory_at_the_end_was_known_at_its_first_use(
         return y + moved
 
     assert failures(validate(Function(forward), (torch.ones(3),)).verdict) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_arrays_of_any_strides_become_tensors_of_the_same_strides(seed):
+    """Transposed, stepped, reversed, broadcast and empty arrays, as a random walk."""
+    drawn = np.random.default_rng(seed)
+    array = np.arange(360.0, dtype="float32").reshape(6, 5, 4, 3).transpose(drawn.permutation(4))
+    array = array[tuple(slice(int(drawn.integers(2)), None, int(drawn.choice([1, 2, 3]))) for _ in range(4))]
+    array = np.broadcast_to(array, (2, *array.shape)) if seed % 3 else array[:, :0] if seed % 2 else array[::-1]
+    copied = copy_of_array(array)
+    assert (copied.strides, copied.tolist()) == (array.strides, array.tolist())
+    assert not np.shares_memory(copied, array)
+    if min(array.strides) >= 0:
+        assert validate(Function(lambda x: torch.tensor(array).sum() + torch.tensor(array) * x), (torch.ones(()),))

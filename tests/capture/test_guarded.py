@@ -207,7 +207,44 @@ def counting_square(x):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
     scripted_double = torch.jit.script(square)
+
+
+def of_nested(x):
+    return torch.nested.nested_tensor([counting_square(x), x]).to_padded_tensor(0.0)
+
+
+def of_set(x):
+    return torch.empty(0).set_(counting_square(x)) + 1
+
+
+def of_resized_storage(x):
+    with torch.no_grad():
+        y = counting_square(x) + 1
+        z = y * 2
+        y.untyped_storage().resize_(0)
+        return z
+
+
+def of_swap(x):
+    with torch.no_grad():
+        y, z = counting_square(x), x + 1
+        torch.utils.swap_tensors(y, z)
+        return y - 2 * z
+
+
+cond_op = torch.ops.higher_order.cond
+
+
+def of_operator(x):
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
 USES = {
+    "call_unseen": [of_nested],
+    "call_set": [of_set],
+    "call_resize": [of_resized_storage],
+    "call_swap": [of_swap],
+    "call_operator": [of_operator],
     "call_module": [of_module, of_scripted_module, of_compiled_module],
     "call_custom": [of_custom],
     "call_opaque": [of_scripted_function],
@@ -239,6 +276,7 @@ def test_every_call_of_the_tracer_is_guarded():
         assert list(inspect.signature(getattr(Tracer, name)).parameters)[:4] == ["self", "func", "args", "kwargs"]
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("name", "use"), EACH)
 def test_an_error_in_a_call_method_only_stops_the_recording(name, use, when, monkeypatch):
@@ -299,6 +337,11 @@ def test_errors_of_the_model_are_raised(name):
         "call_pullback": lambda x: torch.func.vjp(counting_square, x)[1](torch.ones(7)),
         "call_module": lambda x: scripted("no tensor"),
         "call_vjp": lambda x: torch.func.vjp(raises, x),
+        "call_unseen": lambda x: torch.nested.nested_tensor([x, "no tensor"]),
+        "call_set": lambda x: (x * 2).set_("no storage"),
+        "call_resize": lambda x: (x * 2).untyped_storage().resize_("no size"),
+        "call_swap": lambda x: torch.utils.swap_tensors(x * 2, 3),
+        "call_operator": lambda x: cond_op(x.sum() > 0, raises, raises, (x.clone().requires_grad_(),)),
     }
     with pytest.raises(Exception) as plainly:  # noqa: PT011 - whatever it is
         calls[name](X)

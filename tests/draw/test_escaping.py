@@ -5,7 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 import pytest
+import torch
+from torch import nn
 
+from pytest_torchlens import log_forward_pass
 from pytest_torchlens.draw import dot_source
 from pytest_torchlens.draw import module_id
 from pytest_torchlens.draw import node_id
@@ -95,3 +98,29 @@ def test_node_ids_name_the_layer():
 
 def drawn(history):
     return ET.fromstring(render(dot_source(history)))  # noqa: S314 - drawn here
+
+
+class Wrap(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x).abs()
+
+
+class WrapsInForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return Wrap(self.layer)(x)
+
+
+def test_a_module_made_in_forward_has_no_empty_line_in_its_box(tmp_path):
+    """Graphviz refuses an empty font."""
+    path = tmp_path / "model.dot"
+    log_forward_pass(WrapsInForward(), torch.ones(1, 2)).draw(path)
+    assert '<FONT POINT-SIZE="10"></FONT>' not in path.read_text()
+    log_forward_pass(WrapsInForward(), torch.ones(1, 2)).draw(tmp_path / "model.svg")

@@ -339,3 +339,18 @@ class LearnedFirstState(Generator):
         for step in x.unbind(0):
             h = self.cell(step, h)
         return h
+
+
+class Cayley(OneLinear):
+    """Two sums of one made weight, with opposite factors."""
+
+    def made_weight(self):
+        skew = self.fc.weight - self.fc.weight.T
+        eye = torch.eye(4)
+        return torch.linalg.solve(torch.add(eye, skew, alpha=-0.5), torch.add(eye, skew, alpha=0.5))
+
+
+@PROGRAMS.add("t_1 sub_1 eye_1 add_1 add_2 linalgsolve_1 linear_1")
+class CayleyOnce(Cayley):
+    def forward(self, x):
+        return F.linear(x, self.made_weight())

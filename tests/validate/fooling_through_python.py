@@ -141,7 +141,7 @@ def saves_as_numpy(x):
     return x + torch.from_numpy(np.load(file))
 
 
-@fails(MISSED)
+@unproven(CONTENTS)
 def saves_as_torch(x):
     file = io.BytesIO()
     torch.save(x * 2, file)
@@ -149,12 +149,12 @@ def saves_as_torch(x):
     return x + torch.load(file)
 
 
-@fails(MISSED)
+@unproven(CONTENTS)
 def pickles(x):
     return x + pickle.loads(pickle.dumps(x))  # noqa: S301 - its own bytes
 
 
-@fails(MISSED)
+@passes
 def pickles_a_module(x):
     return pickle.loads(pickle.dumps(HEAD))(x)  # noqa: S301 - its own bytes
 

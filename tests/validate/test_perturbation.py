@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.validate import validate
+from pytest_torchlens.validate.noise import Noise
 from tests.models import Function
 from tests.models import failures
 
@@ -19,6 +21,7 @@ def perturbed(forward, x=X):
 
 WITHOUT_EFFECT = {
     "empty output": [lambda x: x[:0] * x.sum()],
+    "empty input": [lambda x: torch.dist(x[:, None][:, :0], x[:, None])],
     "shape only": [
         lambda x: x + torch.zeros_like(x),
         lambda x: x.sum().expand_as(x),
@@ -39,6 +42,10 @@ WITHOUT_EFFECT = {
         lambda x: torch.where(torch.ones(3, dtype=torch.bool), x, x * 2),
         lambda x: x.masked_fill(torch.ones(3, dtype=torch.bool), 1.0),
         lambda x: x + torch.full((3,), float("-inf")),
+        lambda x: ((x > 0) & False) * x,
+        lambda x: ((x > 0) | True) * x,
+        lambda x: torch.bitwise_and(x > 0, False) * x,
+        lambda x: (x > 0) * False + x,
     ],
     "not a number": [lambda x: x + torch.full((3,), float("nan"))],
     "single element": [
@@ -71,6 +78,64 @@ WITHOUT_EFFECT = {
     ],
     "dropped by dropout": [lambda x: F.scaled_dot_product_attention(*[x[:, None]] * 3, dropout_p=1.0)],
 }
+# constant integers, whose order nothing but another order changes
+IN_ORDER = {
+    "argmax": lambda i: i.argmax(-1),
+    "argmin": lambda i: i.argmin(-1),
+    "argmin of columns": lambda i: i.argmin(0),
+    "argsort": lambda i: i.argsort(dim=-1, stable=True),
+    "sort": lambda i: i.sort(0).indices,
+    "diff": lambda i: i.diff(),
+    "diff of columns": lambda i: i.diff(dim=0),
+    "unique": lambda i: i.unique_consecutive(),
+    "min of two": lambda i: torch.min(i - 9, torch.full_like(i, 31)),
+    "max of two": lambda i: torch.max(i + 31, torch.full_like(i, -9)),
+    "fmin": lambda i: torch.fmin(i - 9, torch.full_like(i, 31)),
+}
+
+
+@pytest.mark.parametrize("number", [0, 1, -3])
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_constant_integers_are_given_another_order(name, number):
+    assert perturbed(IN_ORDER[name], torch.full((2, 4), number)).failures == ()
+
+
+def test_truth_values_are_given_another_order():
+    for number in (True, False):
+        assert (
+            perturbed(lambda b: b.to(torch.bool).argsort(dim=-1, stable=True), torch.full((2, 4), number)).failures
+            == ()
+        )
+
+
+COMPUTED = [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int64, torch.bool, torch.float16]
+COMPUTED += [torch.bfloat16, torch.float64, torch.complex32, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", COMPUTED, ids=str)
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_other_values_are_made_for_every_dtype(dtype, number):
+    noise = Noise()
+    for tensor in (torch.full((2, 3), number).to(dtype), torch.arange(6).view(3, 2).t().to(dtype)):
+        others = [*noise.variants(tensor), *noise.variants(tensor, True), *noise.instead(tensor)]
+        others += [*noise.extremes(tensor), *noise.not_finite(tensor)]
+        assert {(other.dtype, other.shape, other.stride()) for other in others} == {
+            (tensor.dtype, tensor.shape, tensor.stride())
+        }
+        assert len({fingerprint(other) for other in others}) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn], ids=str)
+def test_dtypes_that_lack_functions_are_perturbed(dtype):
+    assert perturbed(lambda x: x.to(dtype).to(torch.float64) * 2 + x).failures == ()
+    assert perturbed(lambda x: (x.to(dtype).view(torch.uint8) > 300) + x[0]).failures == ()
+
+
+def test_a_target_that_is_no_class_has_no_effect():
+    part = perturbed(lambda x: F.hinge_embedding_loss(x, torch.full((3,), 2.0)))
+    assert part.failures == ()
+
+
 EXCUSED = [(named, forward) for named, forwards in WITHOUT_EFFECT.items() for forward in forwards]
 
 
@@ -110,6 +175,8 @@ WRONG_EDGES = {
     "all equal": lambda x: ignoring("index_select", lambda x: x * 1)(torch.ones(3), (x > 1).long()),
     "integer quantised": lambda x: ignoring("floordiv", lambda x: x.long() * 0)(x, x + 1) + x,
     "dropped by dropout": lambda x: ignoring("dropout", torch.zeros_like)(x, x + 1),
+    "min of two": lambda x: ignoring("min", lambda x: x.clone())(x.long() - 9, x.long()) + x,
+    "mask": lambda x: ignoring("bitwise_and", lambda x: x & False)(x > 0, x > 1) * x,
 }
 
 

@@ -217,8 +217,8 @@ def test_memory_that_was_given_back_ends_nothing():
 
 def test_what_was_missed_comes_before_what_follows_from_it():
     def forward(x):
-        y = torch.zeros(1)
-        y.set_(x * 2)
+        y = x * 2
+        y.untyped_storage().fill_(0)
         return y + x
 
     failure = verdict_on(forward).first_failure

@@ -418,7 +418,7 @@ class CallsForwardOfATracedChild(nn.Module):
 
 UNTRACED = {
     "forward of a traced child": (CallsForwardOfATracedChild, (2, 4)),
-    "set": (lambda: Function(lambda x: torch.empty(0).set_(x * 2) + 1), (4,)),
+    "a storage that is filled": (lambda: Function(lambda x: (x * 2).untyped_storage().fill_(0).size() + x), (4,)),
 }
 
 

@@ -216,6 +216,11 @@ def _argument_signature(arg: Any) -> Hashable:
     return (kind, arg) if isinstance(arg, Hashable) else (kind, id(arg))
 
 
+def _numbers_by_name(call: Call | None) -> Hashable:
+    named = () if call is None else call.kwargs.items()
+    return tuple((name, number) for name, number in named if type(number) in (int, float))
+
+
 class Weights:
     """The parameters that operations work on: their own, and those of parents that compute a weight from parameters.
 
@@ -252,6 +257,8 @@ class Weights:
         behind = tuple(
             (path, made_weights[id(parent)]) for parent, path, _ in node.parents if id(parent) in made_weights
         )
+        if behind and not own:  # two sums of one made weight with other factors are two steps
+            return (own, behind, _numbers_by_name(node.call))
         return (own, behind) if behind else own
 
     def _is_made_weight(self, node: Node) -> bool:

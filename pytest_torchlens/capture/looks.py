@@ -1,0 +1,122 @@
+"""Looks at users' objects without running their code: no attribute is asked for that a class may compute or forward.
+
+An object may forward its attributes to another one, compute its ``__dict__`` or its class, raise for every name, or
+hide a method of `torch.nn.Module` under an attribute.  `looked_at` is the guard around looks that may still raise.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+from typing import TypeVar
+
+import torch
+
+_T = TypeVar("_T")
+_STORED = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_MRO: Any = type.__dict__["__mro__"]
+_CLASS_DICT: Any = type.__dict__["__dict__"]
+_CLASS_MODULE: Any = type.__dict__["__module__"]
+
+
+def looked_at(look: Callable[..., _T], *objects: Any, otherwise: _T) -> _T:
+    """Return ``look(*objects)``; `otherwise` if that raises, as users' code may."""
+    try:
+        return look(*objects)
+    except Exception:  # noqa: BLE001 - a user's object may raise anything
+        return otherwise
+
+
+def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
+    """Return whether the class of an object is one of `kinds`, or derived from one.
+
+    `isinstance` also believes the object's ``__class__``, which proxies forward and mocks set.
+    """
+    return issubclass(type(value), kinds)
+
+
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """Return the real ``__dict__`` of an object; None if it has none, or its class computes one."""
+    if is_a(value, threading.local):
+        return threading.local.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
+    for kind in _MRO.__get__(type(value)):
+        found = _CLASS_DICT.__get__(kind).get("__dict__")
+        if found is not None:
+            return found.__get__(value) if type(found) in _STORED else None
+    return None
+
+
+def class_attribute(kind: type, name: str) -> Any:
+    """Return an attribute of a class as it is stored there or in a base class; None if there is none."""
+    members = (_CLASS_DICT.__get__(base) for base in _MRO.__get__(kind))
+    return next((one[name] for one in members if name in one), None)
+
+
+def home_of(kind: type) -> str:
+    """Return the name of the module that defines a class; ``""`` if the class has none, or hides it."""
+    name = looked_at(_CLASS_MODULE.__get__, kind, otherwise="")
+    return name if type(name) is str else ""
+
+
+# -- modules, whose own attributes may hide methods: `self.modules = [...]` --------------------------------------------
+
+
+def named_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield address and module as ``torch.nn.Module.named_modules`` does: each module once."""
+    entered: set[int] = set()
+    ahead = [("", model)]
+    while ahead:
+        address, module = ahead.pop()
+        if id(module) not in entered:
+            entered.add(id(module))
+            yield address, module
+            inside = [(_joined(address, name), part) for name, part in _members(module, "_modules")]
+            ahead += reversed(inside)
+
+
+def named_parameters(model: torch.nn.Module, *, duplicates: bool = False) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Yield name and parameter; one of several names, unless `duplicates` are wanted."""
+    return _named_tensors(model, "_parameters", duplicates)
+
+
+def named_buffers(model: torch.nn.Module, *, duplicates: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and buffer; one of several names, unless `duplicates` are wanted."""
+    return _named_tensors(model, "_buffers", duplicates)
+
+
+def own_method(model: torch.nn.Module, name: str) -> Callable[..., Any]:
+    """Return a method of a module's class, to call with the module; that of `torch.nn.Module` if something hides it."""
+    method = class_attribute(type(model), name)
+    return method if callable(method) else getattr(torch.nn.Module, name)  # type: ignore[no-any-return]
+
+
+def _named_tensors(model: torch.nn.Module, kind: str, duplicates: bool) -> Iterator[tuple[str, Any]]:
+    seen: set[int] = set()
+    for address, module in _all_named_modules(model) if duplicates else named_modules(model):
+        for name, tensor in _members(module, kind):
+            if duplicates or id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield _joined(address, name), tensor
+
+
+def _all_named_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield every address of every module; a module inside itself ends its address."""
+    ahead: list[tuple[str, torch.nn.Module, frozenset[int]]] = [("", model, frozenset())]
+    while ahead:
+        address, module, around = ahead.pop()
+        yield address, module
+        inside = around | {id(module)}
+        parts = [(_joined(address, name), part, inside) for name, part in _members(module, "_modules")]
+        ahead += [entry for entry in reversed(parts) if id(entry[1]) not in inside]
+
+
+def _members(module: torch.nn.Module, kind: str) -> list[tuple[str, Any]]:
+    members = (instance_dict(module) or {}).get(kind) or {}  # a module whose constructor did not finish has none
+    return [(name, member) for name, member in members.items() if member is not None]
+
+
+def _joined(address: str, name: str) -> str:
+    return f"{address}.{name}" if address else name
