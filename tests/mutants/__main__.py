@@ -19,6 +19,7 @@ from tests.mutants.campaign import remove_copies
 from tests.mutants.campaign import report
 from tests.mutants.campaign import run_all
 from tests.mutants.catalogue import MUTANTS
+from tests.mutants.lines import lines_of
 from tests.mutants.mutant import Mutant
 from tests.mutants.reach import Reach
 
@@ -31,9 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
     start = time.monotonic()
     folder: Path = options.folder.absolute()
     reach = Reach(folder)
+    chosen = [one for one in MUTANTS if any(text in str(one) for text in options.only)]
+    for one in chosen:
+        lines_of(one, ROOT)  # a mutant that no longer fits ends the run now, not after the tests under coverage
     if not (options.reuse or options.tests):
         reach.measure(ROOT, options.measure, options.jobs)
-    chosen = [one for one in MUTANTS if any(text in str(one) for text in options.only)]
     mutants = {one: list(options.tests) for one in chosen} if options.tests else reach.tests(chosen)
     results = []
     for result in run_all(mutants, ROOT, folder, until=start + 60 * options.minutes, jobs=options.jobs):
