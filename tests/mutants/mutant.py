@@ -30,6 +30,9 @@ class Mutant:
         Qualified name of the function or class that has the text: ``"Ring.fill"``; empty for the whole file.
     equivalent
         Why no test can notice the change; empty if a test must.
+    held_by
+        Beginning of the names of tests that are made for the line, and run first; empty where the choice by reach
+        finds them.
     """
 
     file: str
@@ -37,6 +40,7 @@ class Mutant:
     new: str
     within: str = ""
     equivalent: str = ""
+    held_by: str = ""
 
     def __str__(self) -> str:
         old, new = (" ".join(text.split()) for text in (self.old, self.new))

@@ -123,7 +123,7 @@ class Reach:
     def _ranked(
         self, mutant: Mutant, reached: dict[str, dict[int, set[str]]], seconds: dict[str, float], breadth: Counter[str]
     ) -> list[str]:
-        """Return the narrowest of the near tests, then one case of each other test function, then a second one."""
+        """Return the tests made for the line, the narrowest near ones, then one case of each other test function."""
         contexts: set[str] = set()
         for file, lines in lines_of(mutant, self.tree).items():
             contexts.update(chain.from_iterable(reached.get(file, {}).get(line, ()) for line in lines))
@@ -132,7 +132,9 @@ class Reach:
         folder = f"tests/{mutant.file.partition('/')[0]}/"
         near = [test for test in tests if test in names and test.startswith(folder) and seconds[test] < SLOW]
         narrow = sorted(near, key=lambda test: (breadth[test], seconds[test], test))[:NARROW]
-        return narrow + nearest_first(set(tests) - set(narrow), seconds, folder)
+        held_by = [test for test in tests if mutant.held_by and test.startswith(mutant.held_by)]
+        first = [*dict.fromkeys(held_by + narrow)]
+        return first + nearest_first(set(tests) - set(first), seconds, folder)
 
 
 def nearest_first(
