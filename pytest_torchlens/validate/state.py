@@ -26,6 +26,7 @@ from pytest_torchlens.capture.origins import gradient_of
 from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
+from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.validate.containers import ObjectGraph
 
 Tensor = torch.Tensor
@@ -64,6 +65,8 @@ class ModelState:
         self._tensors = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
         views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # a view has the autograd history of its base
         self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
+        gradients = [gradient for _, tensor in real if (gradient := gradient_of(tensor)) is not None]
+        self._versions = {id(tensor): (tensor, version_of(tensor)) for tensor in (*(one for _, one in real), *gradients)}
         self._unrestored: list[str] = []
         self._overwritten: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._generator_states: dict[int, RandomState] = {}
@@ -73,6 +76,7 @@ class ModelState:
         for source in recording.sources:
             if source.written and source.value.tensor is not None and not is_lazy(source.live):
                 self._overwritten.setdefault(id(source.live), (source.live, source.value.tensor))
+                self._versions.setdefault(id(source.live), (source.live, source.version))
         for call in recording.calls:
             if call.random is not None:
                 self._generator_states.setdefault(id(call.random.generator), call.random)
@@ -103,10 +107,15 @@ class ModelState:
     def _restore_values(self) -> None:
         for live, former in self._overwritten.values():
             if not is_lazy(live) and former.shape == live.shape:
-                overwrite(live, former)
+                _overwrite_changed(live, former)
         for tensor, contents in self._tensors:
-            if fingerprint(tensor) != fingerprint(contents):
-                overwrite(tensor, contents)
+            _overwrite_changed(tensor, contents)
+
+    def restore_versions(self) -> None:
+        """Restore the version counters, after all values: a graph that saved a tensor before may still use it."""
+        for tensor, version in self._versions.values():
+            if not is_lazy(tensor) and version_of(tensor) > version >= 0:
+                _set_version(tensor, version)
 
     def unrestored(self, maybe: bool = False) -> list[str]:
         """Return the names of changed objects that could not be restored.
@@ -115,6 +124,21 @@ class ModelState:
         """
         histories = [name for name, autograd in self._autograd if not autograd.is_restored()]
         return [*self._unrestored, *self._objects.used_up(maybe), *(f"the history of {name}" for name in histories)]
+
+
+def _overwrite_changed(tensor: torch.Tensor, contents: torch.Tensor) -> None:
+    if fingerprint(tensor) != fingerprint(contents):
+        overwrite(tensor, contents)
+
+
+def _set_version(tensor: torch.Tensor, version: int) -> None:
+    set_version: Any = getattr(torch._C._autograd, "_unsafe_set_version_counter", None)
+    if set_version is None:
+        return
+    try:
+        set_version((tensor,), (version,))
+    except TypeError:  # older releases take one tensor
+        set_version(tensor, version)
 
 
 def _same_memory(tensor: torch.Tensor, former: torch.Tensor) -> bool:
@@ -148,7 +172,7 @@ class AutogradState:
         if gradient_of(self.tensor) is not self._gradient:
             self.tensor.grad = self._gradient
         if self._gradient is not None and self._values is not None:
-            overwrite(self._gradient, self._values)
+            _overwrite_changed(self._gradient, self._values)
         if getattr(self.tensor, "_backward_hooks", None) is not self._hooks:
             self.tensor._backward_hooks = self._hooks
         if self._hooks is not None and self._hooks != self._hooks_before:

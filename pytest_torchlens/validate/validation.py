@@ -111,6 +111,7 @@ def validate(
             run.look_for_detours(history.recording)
     finally:
         run.restore()
+        run.restore_versions()
     return Validation(verdict_on(verdicts, time.perf_counter() - start, history), history)
 
 
@@ -427,6 +428,11 @@ class _Run:
         """Restore the state of the model, the inputs and the random generators."""
         self._state.restore()
         self._generators.restore()
+
+    @modes_disabled()
+    def restore_versions(self) -> None:
+        """Restore the version counters of tensors, which recordings compare: after the last of them."""
+        self._state.restore_versions()
 
 
 @modes_disabled()

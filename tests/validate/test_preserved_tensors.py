@@ -193,3 +193,74 @@ def test_tensors_in_the_layout_of_onednn():
     verdict = validate(model, (torch.randn(2, 4).to_mkldnn(),)).verdict
     assert verdict, verdict.words
     assert torch.equal(model.weight.to_dense(), weight)
+
+
+class WritesABuffer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(3))
+
+    def forward(self, x):
+        self.scale.mul_(0.9)
+        return x * self.scale
+
+
+TABLE = torch.ones(3)
+
+
+def writes_a_global(x):
+    return x * TABLE.mul_(0.9)
+
+
+def writes_a_gradient(x, weight):
+    weight.grad.zero_()
+    return x * weight
+
+
+def linear():
+    model = nn.Linear(3, 3)
+    model.weight.grad = torch.ones(3, 3)
+    return model, (torch.ones(2, 3),), model.weight.grad
+
+
+def batch_norm():
+    model = nn.BatchNorm1d(3)
+    return model, (torch.randn(4, 3),), model.running_mean
+
+
+def buffer():
+    model = WritesABuffer()
+    return model, (X,), model.scale
+
+
+def constant():
+    return Function(writes_a_global), (X,), TABLE
+
+
+def written_input():
+    x = torch.ones(3)
+    return Function(lambda x: x.mul_(2)), (x,), x
+
+
+def base_of_a_written_view():
+    base = torch.ones(2, 3)
+    return Function(lambda x: x.mul_(2)), (base[0],), base
+
+
+def gradient():
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    return Function(writes_a_gradient), (X, weight), weight.grad
+
+
+@pytest.mark.parametrize(
+    "build", [linear, batch_norm, buffer, constant, written_input, base_of_a_written_view, gradient]
+)
+def test_a_graph_that_saved_a_tensor_before_can_run_backward(build):
+    model, args, tensor = build()
+    factor = torch.ones_like(tensor, requires_grad=True)
+    values = tensor.clone()
+    product = (factor * tensor).sum()
+    validate(model, args)
+    product.backward()
+    assert torch.equal(factor.grad, values)
