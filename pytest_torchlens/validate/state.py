@@ -65,8 +65,8 @@ class ModelState:
         self._tensors = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
         views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # a view has the autograd history of its base
         self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
-        gradients = [gradient for _, tensor in real if (gradient := gradient_of(tensor)) is not None]
-        self._versions = {id(tensor): (tensor, version_of(tensor)) for tensor in (*(one for _, one in real), *gradients)}
+        written = [one for _, tensor in real for one in (tensor, gradient_of(tensor)) if one is not None]
+        self._versions = {id(tensor): (tensor, version_of(tensor)) for tensor in written}
         self._unrestored: list[str] = []
         self._overwritten: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._generator_states: dict[int, RandomState] = {}
