@@ -1,8 +1,8 @@
 """Compares two recordings of a model, to find values that go past the graph.
 
-With slightly other inputs, where the same operations run, the numbers among their arguments and the contents of
-parameters, buffers and constants must be the same.  If not, a value took another way than the graph shows: as
-``x * (x.sum().item() * 2)`` computes in Python, or as a write that nothing announces.
+With slightly other inputs, where the same operations run, the numbers among their arguments, the contents of
+parameters, buffers and constants, and the seeds of generators must be the same.  If not, a value took another way than
+the graph shows: as ``x * (x.sum().item() * 2)`` computes in Python, or as a write that nothing announces.
 
 With any inputs, a second recording must not read what the first one computed from its own.
 """
@@ -20,6 +20,7 @@ import torch
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
+from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
@@ -29,12 +30,12 @@ from pytest_torchlens.validate.unproven import Reach
 from pytest_torchlens.validate.unproven import used_values
 
 _FACTOR = 1 - 2**-6
-"""Large enough to change a bfloat16, and small enough to flip few branches; zeros and signs stay."""
+"""Large enough to change a bfloat16, and small enough to flip few branches; zeros and signs stay if others change."""
 
 
 @contextlib.contextmanager
 def nudged(inputs: Iterable[torch.Tensor]) -> Iterator[bool]:
-    """Give floating-point inputs slightly other values; yield whether there are any.
+    """Give floating-point inputs slightly other values, or integers if there are no such; yield whether any has.
 
     The tensors get other memory meanwhile: theirs may be read-only, and autograd would notice a write.
     """
@@ -49,12 +50,40 @@ def nudged(inputs: Iterable[torch.Tensor]) -> Iterator[bool]:
 @modes_disabled()
 def _nudge(inputs: Iterable[torch.Tensor], former: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Give inputs other memory, and add each with the one it had to `former`."""
-    for tensor in inputs:
-        if is_dense(tensor) and type(tensor) is torch.Tensor and tensor.dtype.is_floating_point and tensor.numel():
+    dense = [tensor for tensor in inputs if is_dense(tensor) and type(tensor) is torch.Tensor and tensor.numel()]
+    for change in (_scaled, _lowered):
+        for tensor in () if former else dense:
             with contextlib.suppress(RuntimeError):  # inference tensors, and dtypes that can only be stored
-                other = duplicate(tensor).mul_(_FACTOR)
-                former.append((tensor, tensor.detach()))
-                tensor.data = other
+                other = change(duplicate(tensor))
+                if other is not None:
+                    former.append((tensor, tensor.detach()))
+                    tensor.data = other
+
+
+def _scaled(values: torch.Tensor) -> torch.Tensor | None:
+    """Return floating-point values that are scaled, or shifted or replaced by ones if that changes none of them."""
+    if not (values.dtype.is_floating_point or values.dtype.is_complex):
+        return None
+    others = (values * _FACTOR, values + (1 - _FACTOR), torch.ones_like(values))
+    return next((other for other in others if _differs(other, values)), None)
+
+
+def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(((one != other) & ~one.isnan()).any())
+
+
+def _lowered(values: torch.Tensor) -> torch.Tensor | None:
+    """Return integers of which the largest are the next smaller ones, so that indices stay in range, and sorted.
+
+    None where there are only two: they may stand for truth values.
+    """
+    if values.dtype is torch.bool:
+        return None
+    largest = values == values.max()
+    rest = values[~largest]
+    if not rest.numel() or bool((rest == rest.max()).all()):
+        return None
+    return values.masked_fill_(largest, rest.max())
 
 
 @modes_disabled()
@@ -64,7 +93,7 @@ def _put_back(former: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 
 def changed_with_inputs(first: Recording, other: Recording) -> list[tuple[int, str]]:
-    """Return the first number and the first source of `first` that differ in `other`, which had other inputs.
+    """Return the first number, source and seed of `first` that differ in `other`, which had other inputs.
 
     Each is the number of the call that reads it, and a message.  Both are recordings from the same state.  The calls of
     several threads are in another order each time, and are not compared.
@@ -72,21 +101,40 @@ def changed_with_inputs(first: Recording, other: Recording) -> list[tuple[int, s
     if first.threaded or other.threaded:
         return []
     used = used_values(first)
-    found = [next(changes, None) for changes in (_numbers(first, other, used), _sources(first, other, used))]
+    kinds = (_numbers(first, other, used), _sources(first, other, used), _seeds(first, other, used))
+    found = [next(changes, None) for changes in kinds]
     return [one for one in found if one is not None]
 
 
-def _numbers(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, str]]:
+def _pairs(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, Call, Call]]:
+    """Yield the number of each call that an output depends on, the call, and the one that it corresponds to."""
     for number, (call, again) in enumerate(zip(first.calls, other.calls, strict=False)):
         if call.info.name != again.info.name:  # a branch: nothing after it corresponds
             return
         if any(id(value) in used for value in call.outputs):
-            for one, two in _changed_numbers(call, again):
-                shown = (
-                    f"the number {one!r} here, and {two!r}" if isinstance(one, float) else "a number that is another"
-                )
-                message = f"it takes {shown} with slightly other inputs: where it comes from is not in the graph"
-                yield number, message
+            yield number, call, again
+
+
+def _numbers(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, str]]:
+    for number, call, again in _pairs(first, other, used):
+        for one, two in _changed_numbers(call, again):
+            shown = f"the number {one!r} here, and {two!r}" if isinstance(one, float) else "a number that is another"
+            message = f"it takes {shown} with slightly other inputs: where it comes from is not in the graph"
+            yield number, message
+
+
+def _seeds(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, str]]:
+    for number, call, again in _pairs(first, other, used):
+        if call.random and again.random and _seed(call.random) != _seed(again.random):
+            message = "it draws from a generator that has another seed when the inputs are slightly other ones: "
+            yield number, f"{message}where the seed comes from is not in the graph"
+
+
+@modes_disabled()
+def _seed(random: RandomState) -> int:
+    generator = torch.Generator(random.generator.device)
+    generator.set_state(random.state)
+    return generator.initial_seed()
 
 
 def _changed_numbers(call: Call, again: Call) -> Iterator[tuple[Any, Any]]:
@@ -96,7 +144,7 @@ def _changed_numbers(call: Call, again: Call) -> Iterator[tuple[Any, Any]]:
 
 def _fractions(template: Any) -> Iterator[Any]:
     """Yield the numbers in recorded arguments that have a fraction; the bytes of an array."""
-    if is_a(template, (float, complex, np.floating)):
+    if is_a(template, (float, complex, np.inexact)):
         yield template
     elif is_a(template, np.ndarray):
         yield template.tobytes()

@@ -388,17 +388,24 @@ class _Run:
         return RunDigests.of(self.model, self._inputs, recording.output)
 
     def look_for_detours(self, recording: Recording) -> None:
-        """Record once more, with slightly other inputs if they have fractions, and note what went past the graph."""
+        """Record once more, with slightly other inputs if possible, and note what went past the graph."""
         if self._single_use or not _may_leave_the_graph(recording):
             return
+        other, differ = self._record_nudged(self._inputs.values())
+        if other is None:  # the model may not accept other inputs
+            other, differ = self._record_nudged(())
+        if other is not None:
+            changed = changed_with_inputs(recording, other) if differ else []
+            recording.detours = [*changed, *kept_results(recording, other)]
+
+    def _record_nudged(self, inputs: Collection[torch.Tensor]) -> tuple[Recording | None, bool]:
+        """Record with other values in `inputs`, and return whether any has; no recording if the model raises."""
         self.restore()
-        with nudged(self._inputs.values()) as differ:
+        with nudged(inputs) as differ:
             try:
-                other = self._record_once(watch=False, keep="none")
-            except Exception:  # noqa: BLE001 - the model may not accept these inputs
-                return
-        changed = changed_with_inputs(recording, other) if differ else []
-        recording.detours = [*changed, *kept_results(recording, other)]
+                return self._record_once(watch=False, keep="none"), differ
+            except Exception:  # noqa: BLE001 - whatever the model raises for these inputs
+                return None, differ
 
     def _not_repeating(self, how: str) -> str:
         """Return why two runs differ: the model does not repeat itself, or some state could not be restored."""

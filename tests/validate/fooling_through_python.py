@@ -31,6 +31,7 @@ from tests.validate.fooling_past_torch import after
 from tests.validate.fooling_past_torch import unseen
 
 HEAD = nn.Linear(3, 3)
+SEED = "it draws from a generator that has another seed when the inputs are slightly other ones"
 NUMBER = "with slightly other inputs: where it comes from is not in the graph"
 
 
@@ -57,6 +58,45 @@ def sums_in_python(x):
 @unproven("it takes a number that is another")
 def multiplies_by_a_number_of_numpy(x):
     return x * np.sin(x.numpy())[0]
+
+
+@unproven(SEED)
+def seeds_by_a_value(x):
+    torch.manual_seed(int(x.sum() * 1e4))
+    return x + torch.rand(3)
+
+
+@unproven(SEED)
+def seeds_its_own_generator_by_a_value(x):
+    generator = torch.Generator().manual_seed(int(x.sum() * 1e4))
+    return x + torch.empty(3).uniform_(generator=generator)
+
+
+@unproven(SEED)
+def takes_the_state_of_a_generator_seeded_by_a_value(x):
+    torch.set_rng_state(torch.Generator().manual_seed(int(x.sum() * 1e4)).get_state())
+    return x + torch.rand(3)
+
+
+@passes
+def seeds_by_a_constant(x):
+    torch.manual_seed(7)
+    return x + torch.rand(3)
+
+
+@documented("whole and rounded numbers, truth values")
+def scales_by_a_power_of_two(x):
+    return x / 2.0 ** math.floor(math.log2(x.abs().max()) - 3)
+
+
+@documented("whole and rounded numbers, truth values")
+def scales_by_a_rounded_number(x):
+    return x * (round(x.abs().max().item()) + 0.3)
+
+
+@documented("whole and rounded numbers, truth values")
+def divides_by_a_count(x):
+    return x / math.sqrt((x > 1).sum().item() + 0.5)
 
 
 @unproven(NUMBER)
@@ -96,22 +136,22 @@ def finds_a_number_by_comparing(x):
     return x * low
 
 
-@documented("whole numbers and truth values")
+@documented("whole and rounded numbers, truth values")
 def multiplies_by_a_whole_number(x):
     return x * int(x.sum() * 3)
 
 
-@documented("whole numbers and truth values")
+@documented("whole and rounded numbers, truth values")
 def counts_by_truth_values(x):
     return x * float(len([item for item in x if item > 1]))
 
 
-@documented("whole numbers and truth values")
+@documented("whole and rounded numbers, truth values")
 def counts_by_a_shape(x):
     return x * float(torch.nonzero(x > 1).shape[0])
 
 
-@documented("whole numbers and truth values")
+@documented("whole and rounded numbers, truth values")
 def sorts_in_python(x):
     return torch.stack(sorted(x, key=float))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import math
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,8 +17,10 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
+from pytest_torchlens.validate.second_recording import nudged
 from pytest_torchlens.validate.validation import verdict_on
 from tests.models import Function
+from tests.validate.fooling import KEPT
 
 X = torch.tensor([0.75, 1.25, 2.5])
 
@@ -190,3 +194,68 @@ def test_a_part_that_was_not_judged_leaves_the_verdict_unproven(status: Status, 
     verdict = verdict_on(parts, 0.0, ModelHistory(recording))
     assert [one.message for one in verdict.unproven] == said
     assert (verdict.status is Status.UNPROVEN) is bool(said)
+
+
+def spread(x):
+    return x.float() * (x.float().std().item() * 1.1)
+
+
+def wave(x):
+    return x * (math.cos(x.real.max().item()) * 1.7)
+
+
+def angle(x):
+    return x.clamp(-1, 1) * (math.atan(x.max().item()) * 1.1)
+
+
+def complex_of_numpy(x):
+    return x * np.complex64(x.numpy().sum() * 1.3)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+@pytest.mark.parametrize(
+    ("forward", "x"),
+    [
+        (spread, torch.tensor([1, 5, 9], dtype=torch.uint8)),
+        (spread, torch.tensor([[9, 5], [-1, 9]])),
+        (wave, torch.zeros(3)),
+        (wave, torch.tensor([0.0, -torch.inf])),
+        (wave, torch.ones(2, dtype=torch.complex64)),
+        (complex_of_numpy, X),
+        (angle, torch.full((3,), torch.inf)),
+        (angle, torch.tensor([torch.inf, torch.nan])),
+    ],
+)
+def test_numbers_are_followed_from_inputs_of_any_kind(forward, x: torch.Tensor):
+    before = x.clone()
+    verdict = validate(Function(forward), (x,)).verdict
+    assert "with slightly other inputs" in verdict.words, verdict.words
+    assert torch.equal(x.nan_to_num(), before.nan_to_num())
+
+
+@pytest.mark.parametrize("values", [[0, 1, 2, 5], [5, 5, 3, 0], [2, 2, 7, 9, 9]])
+def test_other_integers_stay_in_range_and_sorted(values: list[int]):
+    x = torch.tensor(values)
+    with nudged([x]) as differ:
+        assert differ
+        assert set(x.tolist()) < set(values)
+        assert x.tolist() in (sorted(x.tolist()), sorted(x.tolist(), reverse=True))
+    assert x.tolist() == values
+
+
+@pytest.mark.parametrize("values", [[0, 1, 1], [7, 7], [True, False]])
+def test_integers_that_may_be_truth_values_are_not_varied(values: list[int]):
+    with nudged([torch.tensor(values)]) as differ:
+        assert not differ
+
+
+def test_a_model_that_takes_no_other_inputs_still_shows_what_it_keeps():
+    KEPT.clear()
+
+    def forward(x):
+        if x[0] != 0.75:
+            raise ValueError
+        KEPT.append(x * 2)
+        return x + KEPT[0]
+
+    assert "a second run reads what the first one computed" in validate(Function(forward), (X,)).verdict.words

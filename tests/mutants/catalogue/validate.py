@@ -108,6 +108,9 @@ MUTANTS = (
     ),
     Mutant("validate/observer.py", "repr(item) if type(item) in _PLAIN", "repr(item) if type(item) is bool"),
     Mutant("validate/second_recording.py", "_FACTOR = 1 - 2**-6", "_FACTOR = 1.0"),
+    Mutant("validate/second_recording.py", "values + (1 - _FACTOR), ", ""),
+    Mutant("validate/second_recording.py", "() if former else dense", "dense"),
+    Mutant("validate/second_recording.py", "masked_fill_(largest, rest.max())", "masked_fill_(largest, rest.min())"),
     Mutant(
         "validate/second_recording.py",
         "if call.info.name != again.info.name:",
