@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator
 
@@ -46,6 +47,7 @@ _NEXT_TO_INFINITE = 1e37
 _DEAD = 0.95
 _CHOOSING = ("gather", "getitem", "indexselect", "maskedselect", "take", "takealongdim")
 """Kinds that pick elements by a tensor of indices; the elements may be equal by chance."""
+_NAN = re.compile(r"\bnan\b")
 _RELUS = ("relu", "relu6", "clampmin", "threshold")
 
 
@@ -53,7 +55,15 @@ def not_a_number(subject: Subject) -> Iterator[AuditPlace]:
     """Find the operations where NaN first appears."""
     bad = {label for label, numbers in subject.numbers.items() if numbers.nan > 0}
     for op in subject.origins(bad):
-        yield place(op, f"{subject.numbers[op.label].nan:.2%} of its elements; none of what it was made from has any")
+        yield place(op, f"{subject.numbers[op.label].nan:.2%} of its elements; {_where_from(op)}")
+
+
+def _where_from(op: Operation) -> str:
+    """Return where the first NaN may come from: the statistics are of activations, not of numbers and parameters."""
+    if any(_NAN.search(text) for text in arguments(op).values()):
+        return "NaN is among its arguments"
+    parameters = f"; its parameters ({', '.join(op.parent_param_addresses)}) were not looked at"
+    return f"no activation it was made from has any{parameters if op.parent_param_addresses else ''}"
 
 
 def infinite(subject: Subject) -> Iterator[AuditPlace]:

@@ -28,6 +28,8 @@ from pytest_torchlens.capture.values import version_of
 _OUR_PACKAGE = __name__.partition(".")[0]
 _LIBRARIES = frozenset(["torch", *sys.stdlib_module_names])
 """Packages whose code is named only if no other code ran."""
+_DISPATCHER = ("torch._library", "torch._ops", "torch._compile", "torch._dynamo", "torch.compiler")
+"""Modules whose code PyTorch runs at each operation under a dispatch mode, ours included."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,9 @@ class GradientWatch(WriteDetector):
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
         if event != "call" or not self._is_of_library or torch._C._current_graph_task_id() == self._outer_task:
             return
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package == _OUR_PACKAGE:
+        module = str(frame.f_globals.get("__name__", ""))
+        package = module.partition(".")[0]
+        if package == _OUR_PACKAGE or module.startswith(_DISPATCHER):
             return
         if self._code is None:
             self._before_code()

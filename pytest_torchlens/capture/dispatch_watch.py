@@ -130,7 +130,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             where=self._where(),
             frames=frames_from(frame),
             mode=_calling_mode(frame),
-            in_backward=torch._C._current_graph_task_id() != -1,
+            in_backward=_is_in_backward(frame),
             dispatch_disabled=torch._C._is_torch_function_all_disabled(),
         )
 
@@ -183,6 +183,12 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def _is_in_backward(frame: FrameType) -> bool:
+    """Return whether autograd runs, or ``torch.autograd.backward`` prepares what it starts from."""
+    code = torch.autograd.backward.__code__
+    return torch._C._current_graph_task_id() != -1 or any(caller.f_code is code for caller in _stack(frame))
 
 
 def _calling_mode(frame: FrameType) -> str:

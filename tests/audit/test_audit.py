@@ -216,6 +216,25 @@ def test_only_where_a_fault_begins_is_named():
     assert [place.operation for place in nan.places] == ["sqrt_1_2"]
 
 
+@pytest.mark.parametrize(
+    ("function", "detail"),
+    [
+        (nan_bias, "no activation it was made from has any"),
+        (lambda self, x: x.abs() * float("nan"), "NaN is among its arguments"),
+        (lambda self, x: x.abs() * np.float32("nan"), "NaN is among its arguments"),
+        (lambda self, x: x.sqrt().nan_to_num(nan=float("nan")), "no activation it was made from has any"),
+        (lambda self, x: x + torch.full((8,), float("nan")), "NaN is among its arguments"),
+        (lambda self, x: F.linear(x, self.weights), "no activation it was made from has any; its parameters (weights)"),
+    ],
+    ids=["computed", "float", "float of NumPy", "replaced", "full", "parameter"],
+)
+def test_where_the_first_nan_may_come_from(function, detail):
+    model = Lambda(function)
+    model.weights = nn.Parameter(torch.full((8, 8), float("nan")))
+    (place,) = findings(model.eval())["not-a-number"].places
+    assert detail in place.detail
+
+
 @pytest.mark.parametrize("part", ["dropout", "norm"])
 def test_a_part_left_in_train_mode(part):
     model = Lambda(lambda self, x: self.dropout(self.norm(x)), dropout=nn.Dropout(), norm=nn.BatchNorm1d(8)).eval()

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 X = torch.ones(2, 4)
+GLOBAL = torch.full((4,), float("nan"))
+ARRAY = GLOBAL.numpy().copy()
 
 class Logs(nn.Module):
     def forward(self, x):
@@ -33,6 +35,14 @@ class AddsMask(nn.Module):
 
     def forward(self, x):
         return x + self.mask
+
+class AddsGlobal(nn.Module):
+    def forward(self, x):
+        return x + GLOBAL
+
+class AddsArray(nn.Module):
+    def forward(self, x):
+        return x + torch.from_numpy(ARRAY)
 
 class Passes(nn.Module):
     def forward(self, x):
@@ -76,7 +86,7 @@ def run(pytester: pytest.Pytester):
 @pytest.mark.parametrize(
     ("name", "finding"),
     [
-        ("Logs", "An activation holds NaN, at 1 place: log_1_2, *test_them.py:10, in forward, *"),
+        ("Logs", "An activation holds NaN, at 1 place: log_1_2, *test_them.py:12, in forward, *"),
         ("Overflows", "*infinit*: mul_2_2, *"),
     ],
 )
@@ -93,7 +103,11 @@ def test_it_is_told_and_fails_if_it_is_to(run, name, finding):
 
 @pytest.mark.parametrize("parts", ["replay", "invariants"])
 @pytest.mark.parametrize(
-    ("name", "x"), [("Passes", "X"), ("Masked", "X"), ("AddsMask", "X"), ("Passes", BAD_INPUT), ("Bytes", "X")]
+    ("name", "x"),
+    [
+        *(("Passes", "X"), ("Masked", "X"), ("AddsMask", "X"), ("Passes", BAD_INPUT), ("Bytes", "X")),
+        *(("AddsGlobal", "X"), ("AddsArray", "X")),
+    ],
 )
 def test_finite_outputs_written_masks_and_what_a_test_hands_in_are_no_findings(run, name, x, parts):
     result = run(name, "--lens-fail-on=high", f"--lens-parts={parts}", x=x)

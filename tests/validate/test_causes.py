@@ -202,8 +202,8 @@ def backward_inside(x):
 
 def test_a_backward_pass_inside_forward_is_named():
     causes = {one.operation: one.cause for one in failures(backward_inside)}
-    assert causes["aten::mul"] == "autograd called it in a backward pass, which is not recorded"
-    assert causes["aten::ones_like"] == ""  # called before that pass
+    assert {"aten::ones_like", "aten::mul"} <= {*causes}
+    assert set(causes.values()) == {"autograd called it in a backward pass, which is not recorded"}
 
 
 def fake_beside_values(x):

@@ -177,6 +177,19 @@ def test_a_gradient_by_code_of_the_model_is_unproven_and_names_the_code(kind):
     assert ("test_code_in_gradients.py, line " in reason) is (kind is not Recomputed)
 
 
+class ChangesSavedTensor(TakesGradient):
+    def forward(self, x):
+        with torch.enable_grad(), torch.autograd.graph.allow_mutation_on_saved_tensors():
+            hidden = self.linear(x).exp()
+            hidden.mul_(2)
+            return torch.autograd.grad(hidden.sum(), self.linear.weight)[0]
+
+
+def test_code_that_pytorch_runs_to_dispatch_an_operation_is_not_named():
+    (reason,) = validate(ChangesSavedTensor(), (torch.randn(3, 4),)).verdict.unproven
+    assert " (graph.py, line " in reason.message
+
+
 @pytest.mark.parametrize("kind", [TakesGradient, RecomputedWithoutState])
 def test_a_gradient_that_the_steps_give_is_proven(kind):
     torch.manual_seed(0)
