@@ -27,7 +27,7 @@ def hooks_and_modes_disabled() -> Iterator[None]:
     """
     generators = Generators()
     try:
-        with _no_saved_tensor_hooks(), _no_modes(), _no_warnings(), torch._C.DisableTorchFunction():
+        with _no_saved_tensor_hooks(), _no_modes(), warnings_ignored(), torch._C.DisableTorchFunction():
             yield
     finally:
         generators.restore()
@@ -41,7 +41,7 @@ def modes_disabled() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
+def warnings_ignored() -> Iterator[None]:
     """Ignore warnings by a filter inserted silently; `catch_warnings` would make once-only warnings appear again."""
     filters = warnings.filters
     assert isinstance(filters, list)  # noqa: S101 - for the type checker

@@ -50,6 +50,7 @@ from pytest_torchlens.validate.second_recording import kept_results
 from pytest_torchlens.validate.second_recording import nudged
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.unobtrusive import modes_disabled
+from pytest_torchlens.validate.unobtrusive import warnings_ignored
 from pytest_torchlens.validate.unproven import find_unproven
 
 _T = TypeVar("_T")
@@ -443,6 +444,7 @@ class _Run:
 
 
 @modes_disabled()
+@warnings_ignored()
 def _replay(
     recording: Recording,
     where: Where,
