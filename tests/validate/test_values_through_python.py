@@ -251,6 +251,13 @@ def test_integers_that_may_be_truth_values_are_not_varied(values: list[int]):
         assert not differ
 
 
+def test_integers_beside_inputs_with_fractions_keep_their_values():
+    indices = torch.tensor([0, 2, 5])
+    with nudged([indices, torch.ones(2), indices.clone()]) as differ:
+        assert differ
+        assert indices.tolist() == [0, 2, 5]
+
+
 def test_a_model_that_takes_no_other_inputs_still_shows_what_it_keeps():
     KEPT.clear()
 
