@@ -94,7 +94,7 @@ def _idle_tracer() -> Tracer | None:
     return None if tracer is None or tracer.busy else tracer
 
 
-def _module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _module_call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     tracer, call = _open_tracer(), _originals["Module.__call__"]
     if tracer is None:
         listener = _open_listener()
@@ -121,13 +121,13 @@ def _call_listener(
         return listener(call, module, args, kwargs)
 
 
-def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+def _apply(function: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
     tracer = _idle_tracer()
     call = _originals["Function.apply"].__get__(None, function)
     return call(*args, **kwargs) if tracer is None else tracer.call_custom(call, args, kwargs, function.__name__)
 
 
-def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
+def _script_call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     tracer = _idle_tracer()
     call = _originals["ScriptFunction.__call__"].__get__(function, type(function))
     return call(*args, **kwargs) if tracer is None else tracer.call_opaque(call, args, kwargs, function.name)
@@ -158,7 +158,7 @@ def _thread_start(thread: threading.Thread) -> None:
         raise
 
 
-def _start_new_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
+def _start_new_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
     """Replace ``_thread.start_new_thread``, which some code calls directly."""
     ident: int = _originals["_thread.start_new_thread"](_recorded_body(function, "one without a name"), *args, **kwargs)
     return ident
@@ -193,23 +193,23 @@ def _has_torch_function(relevant: Any) -> bool:
         return bool(_originals["has_torch_function"](relevant))
 
 
-def _vmap(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _vmap(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return _call_transform("vmap_impl", func, args, kwargs)
 
 
-def _grad(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _grad(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return _call_transform("grad_impl", func, args, kwargs)
 
 
-def _grad_and_value(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _grad_and_value(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return _call_transform("grad_and_value_impl", func, args, kwargs)
 
 
-def _jvp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _jvp(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return _call_transform("_jvp_with_argnums", func, args, kwargs)
 
 
-def _vjp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _vjp(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Replace the implementation of `torch.func.vjp` and `jacrev`: the pullback that it returns is recorded too."""
     tracer, vjp = _outermost_tracer(), _originals["_vjp_with_argnums"]
     return vjp(func, *args, **kwargs) if tracer is None else tracer.call_vjp(vjp, (func, *args), kwargs, _pull_back)
@@ -239,7 +239,7 @@ def _nested_tensor(*args: Any, **kwargs: Any) -> Any:
     return call(*args, **kwargs) if tracer is None else tracer.call_unseen(call, args, kwargs)
 
 
-def _operator_call(operator: Any, *args: Any, **kwargs: Any) -> Any:
+def _operator_call(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Replace the call of operators with functions inside: under autograd they trace these with fake tensors."""
     call = _originals["HigherOrderOperator.__call__"].__get__(operator)
     tracer = _idle_tracer() if torch.is_grad_enabled() and is_control_flow(operator) else None
@@ -248,7 +248,7 @@ def _operator_call(operator: Any, *args: Any, **kwargs: Any) -> Any:
     return tracer.call_operator(call, args, kwargs, operator.name())
 
 
-def _set(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _set(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
     """Replace ``Tensor.set_``, which no mode sees: `torch.load` and `pickle` make tensors with it."""
     tracer, call = _idle_tracer(), _originals["Tensor.set_"]
     args = (tensor, *args)

@@ -230,7 +230,7 @@ class Tracer(FunctionTracer):
     ) -> Any:
         """Call the pullback that `torch.func.vjp` returned, as one operation that also reads what the vjp call read."""
 
-        def pull(_sources: Any, *args: Any, **kwargs: Any) -> Any:
+        def pull(_sources: Any, /, *args: Any, **kwargs: Any) -> Any:
             return func(*args, **kwargs)
 
         info = custom_info(pull, "pullback")

@@ -417,7 +417,7 @@ class _Run:
         output = self._in_own_context(call_model, self.model, self.args, self.kwargs, self.exhaust)
         return RunDigests.of(self.model, self._inputs, output)
 
-    def _in_own_context(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+    def _in_own_context(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
         """Call a function, then restore the settings and context variables that it changed."""
         with ambient.in_force(ambient.current()):
             return contextvars.copy_context().run(function, *args, **kwargs)
