@@ -92,6 +92,13 @@ _WRITES = re.compile(r"[a-z0-9]_\(|::SetAttr|::data\(|::fork|::CallFunction|::Ca
 _WRITES_IN_TRAINING = re.compile(r"::\w*(batch|instance)_norm")
 
 
+def constants_in(code: Any) -> Tensors:
+    """Return the tensors that scripted code holds as constants; none for other code."""
+    graph = getattr(code, "inlined_graph", None)
+    nodes = () if graph is None else graph.findAllNodes("prim::Constant", recurse=True)
+    return tuple(node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t")
+
+
 class OpaqueModule:
     """A module as a function of its own tensors (`own_tensors`) and its inputs.
 

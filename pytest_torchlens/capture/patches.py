@@ -274,6 +274,16 @@ def _swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> Any:
     return tracer.call_swap(swap, (t1, t2), {})
 
 
+def _jit_tracing(key: str) -> Callable[..., Any]:
+    """Return a replacement of a function behind `torch.jit.trace`: it runs as without a recording."""
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        tracer, call = _idle_tracer(), _originals[key]
+        return call(*args, **kwargs) if tracer is None else tracer.call_jit_tracing(call, args, kwargs)
+
+    return replacement
+
+
 def _compile(*args: Any, **kwargs: Any) -> Any:
     """Replace ``torch.compile``: it may be the first to load the compiler."""
     stop_recording_in_test(COMPILES)
@@ -315,6 +325,10 @@ _PATCHES: list[Patch] = [
     (torch.Tensor, "set_", _set),
     (torch.UntypedStorage, "resize_", _resize_storage),
     (torch.utils, "swap_tensors", _swap_tensors),
+    (torch.jit._trace, "_trace_impl", _jit_tracing("_trace_impl")),
+    (torch.jit._trace, "trace_module", _jit_tracing("trace_module")),
+    (torch.jit, "trace_module", _jit_tracing("torch.jit.trace_module")),
+    (torch._C, "_create_graph_by_tracing", _jit_tracing("_create_graph_by_tracing")),
 ]
 
 
@@ -328,7 +342,7 @@ def _patches() -> list[Patch]:
 
 _INHERITED = frozenset(["set_", "resize_"])
 """Attributes that their classes inherit: to undo the patch is to delete it."""
-_NAMED_BY_MODULE = (_thread, _NESTED, torch.utils)
+_NAMED_BY_MODULE = (_thread, _NESTED, torch.jit, torch.utils)
 # the attributes as recording found them: PyTorch's own, or another tool's replacement
 _originals: dict[str, Any] = {}
 

@@ -397,7 +397,7 @@ class _Run:
             except Exception:  # noqa: BLE001 - the model may not accept these inputs
                 return
         changed = changed_with_inputs(recording, other) if differ else []
-        recording.detours = [*changed, *kept_results(recording, other)]
+        recording.detours += [*changed, *kept_results(recording, other)]
 
     def _not_repeating(self, how: str) -> str:
         """Return why two runs differ: the model does not repeat itself, or some state could not be restored."""

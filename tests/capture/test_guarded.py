@@ -232,6 +232,10 @@ def of_swap(x):
         return y - 2 * z
 
 
+def of_jit_tracing(x):
+    return torch.jit.trace(counting_square, x)(x) + 1
+
+
 cond_op = torch.ops.higher_order.cond
 
 
@@ -244,6 +248,7 @@ USES = {
     "call_set": [of_set],
     "call_resize": [of_resized_storage],
     "call_swap": [of_swap],
+    "call_jit_tracing": [of_jit_tracing],
     "call_operator": [of_operator],
     "call_module": [of_module, of_scripted_module, of_compiled_module],
     "call_custom": [of_custom],
