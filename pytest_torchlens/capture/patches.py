@@ -10,6 +10,8 @@ import contextlib
 import functools
 import sys
 import threading
+import types
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -27,6 +29,9 @@ from pytest_torchlens.capture.opaque import is_control_flow
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
+from pytest_torchlens.capture.warning_places import caller_past_us
+from pytest_torchlens.capture.warning_places import is_ours
+from pytest_torchlens.capture.warning_places import level_past_us
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -302,6 +307,37 @@ def stop_recording_in_test(reason: str) -> None:
     tracer = _idle_tracer()
     if isinstance(tracer, SharedTracer):
         tracer.stop_and_exit_modes(reason)
+        if tracer.over and warnings.warn is _warn:
+            warnings.warn = _originals["warn"]  # the compiler knows no other
+
+
+def _warn(*args: Any, **kwargs: Any) -> Any:
+    """Replace `warnings.warn`, so that ``stacklevel`` does not count our frames."""
+    warn = _originals["warn"]
+    if not isinstance(warn, types.BuiltinFunctionType):  # a user's own may look at its arguments
+        return warn(*args, **kwargs)
+    return _warn_past_us(warn, *args, **kwargs)
+
+
+def _warn_past_us(
+    warn: Callable[..., Any],
+    /,
+    message: Any,
+    category: Any = None,
+    stacklevel: int = 1,
+    source: Any = None,
+    *,
+    skip_file_prefixes: tuple[str, ...] = (),
+) -> None:
+    warn(message, category, level_past_us(stacklevel, 2, tuple(skip_file_prefixes)), source)
+
+
+def _show_warning(message: Any) -> None:
+    """Replace what shows or stores a warning: those of C++ code that we call are about our caller."""
+    frame = sys._getframe(1)
+    if is_ours(frame) and message.filename == frame.f_code.co_filename and (caller := caller_past_us(frame)):
+        message.filename, message.lineno = caller.f_code.co_filename, caller.f_lineno
+    _originals["_showwarnmsg"](message)
 
 
 _NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
@@ -309,6 +345,8 @@ Patch = tuple[Any, str, Any]
 """Owner, attribute, replacement."""
 _PATCHES: list[Patch] = [
     (torch.nn.Module, "__call__", _module_call),
+    (warnings, "warn", _warn),
+    (warnings, "_showwarnmsg", _show_warning),
     (torch.autograd.Function, "apply", classmethod(_apply)),
     (torch.jit.ScriptFunction, "__call__", _script_call),
     (threading.Thread, "start", _thread_start),
