@@ -296,6 +296,15 @@ def test_an_error_in_a_call_method_only_stops_the_recording(name, use, when, mon
     assert_only_the_recording_stops(use)
 
 
+NAMES = {of_vmap: "vmap", of_grad: "grad", of_vjp: "vjp", of_custom: "Doubling", of_scripted_function: "square"}
+
+
+@pytest.mark.parametrize("use", NAMES, ids=lambda use: use.__name__)
+def test_an_opaque_operation_has_the_name_of_its_function(use):
+    recording = guarded(Function(use)).recording
+    assert next(call.info.name for call in recording.calls if call.info.opaque) == NAMES[use]
+
+
 @pytest.mark.parametrize("use", OPAQUE)
 def test_an_error_in_our_facts_about_a_call(use, monkeypatch):
     for module in ("tracer", "opaque"):
