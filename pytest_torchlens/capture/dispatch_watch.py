@@ -47,7 +47,7 @@ def dispatch_modes_removed() -> Iterator[list[Any]]:
             _push_mode(mode)
 
 
-def call_under(modes: list[Any], func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_under(modes: list[Any], func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function under dispatch modes that were removed."""
     for mode in modes:
         _push_mode(mode)

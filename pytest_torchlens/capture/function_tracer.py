@@ -352,7 +352,7 @@ _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _NO_OVERRIDE = (getattr(Tensor.__torch_function__, "__func__", None), torch._C._disabled_torch_function_impl)
 
 
-def _call_under(enabled: bool, modes: list[Any], func: Function, *args: Any, **kwargs: Any) -> Any:
+def _call_under(enabled: bool, modes: list[Any], func: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function as the model did: under dispatch modes, and with subclasses of tensors `enabled` or not."""
     subclasses = contextlib.nullcontext() if enabled else torch._C.DisableTorchFunctionSubclass()
     with torch._C._EnableTorchFunction(), subclasses:

@@ -160,6 +160,7 @@ class _CallOutcome:
             self.has_returned = True
             return self.result
 
+        wrapped.__name__ = getattr(func, "__name__", wrapped.__name__)  # names the operation of a transform
         return wrapped
 
     def forget(self) -> None:

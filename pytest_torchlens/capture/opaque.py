@@ -92,6 +92,13 @@ _WRITES = re.compile(r"[a-z0-9]_\(|::SetAttr|::data\(|::fork|::CallFunction|::Ca
 _WRITES_IN_TRAINING = re.compile(r"::\w*(batch|instance)_norm")
 
 
+def constants_in(code: Any) -> Tensors:
+    """Return the tensors that scripted code holds as constants; none for other code."""
+    graph = getattr(code, "inlined_graph", None)
+    nodes = () if graph is None else graph.findAllNodes("prim::Constant", recurse=True)
+    return tuple(node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t")
+
+
 class OpaqueModule:
     """A module as a function of its own tensors (`own_tensors`) and its inputs.
 
@@ -118,7 +125,7 @@ class OpaqueModule:
         writer = WriteDetector() if may_write(module, training) else None
         return custom_info(self, getattr(inner, "original_name", type(inner).__name__), writer)
 
-    def __call__(self, held: Tensors, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, held: Tensors, /, *args: Any, **kwargs: Any) -> Any:
         """Call the module with the contents of `held` in its own tensors; what it writes to them ends up in `held`."""
         others = [(own, other) for own, other in zip(self.own_tensors, held, strict=True) if own is not other]
         former = [duplicate(own) for own, _ in others]
@@ -165,14 +172,14 @@ class Transform:
         name = self._transform.__name__.removesuffix("_impl").removesuffix("_with_argnums").lstrip("_")
         return custom_info(functools.partial(self._first_run, on_fault), name, WriteDetector())
 
-    def _first_run(self, on_fault: Callable[[Exception], None], *args: Any, **kwargs: Any) -> Any:
+    def _first_run(self, on_fault: Callable[[Exception], None], /, *args: Any, **kwargs: Any) -> Any:
         inside = _InsideTransform((args, kwargs), on_fault)
         result = self._transform(_under(inside, self._func), *args, **kwargs)
         self.outer_tensors = tuple(inside.outer_tensors.values())
         self.steps = tuple(inside.steps)
         return result
 
-    def replay(self, outer_tensors: Tensors, *args: Any, **kwargs: Any) -> Any:
+    def replay(self, outer_tensors: Tensors, /, *args: Any, **kwargs: Any) -> Any:
         """Call it with these tensors in place of `outer_tensors`, in the same order."""
         others = {
             id(own): other for own, other in zip(self.outer_tensors, outer_tensors, strict=True) if own is not other
@@ -225,14 +232,14 @@ class Pullback:
         self.pull = pull
         self.sources = (vjp.outer_tensors, *arguments)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Pull cotangents back: as an operation, or as a step of an enclosing transform."""
         modes = reversed(torch.overrides._get_current_function_mode_stack())  # type: ignore[no-untyped-call]
         around = next((mode for mode in modes if isinstance(mode, _InsideTransform | _Substitution)), None)
         pull = self._record if around is None else around.pull
         return pull(self, args, kwargs)
 
-    def replay(self, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    def replay(self, sources: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call the pullback made from other sources, which no transform wraps."""
         outer_tensors, args_of_vjp, kwargs_of_vjp = sources
         with temporarily_clear_interpreter_stack():

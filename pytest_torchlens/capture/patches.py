@@ -10,6 +10,8 @@ import contextlib
 import functools
 import sys
 import threading
+import types
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -27,6 +29,9 @@ from pytest_torchlens.capture.opaque import is_control_flow
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
 from pytest_torchlens.capture.tracer import Tracer
+from pytest_torchlens.capture.warning_places import caller_past_us
+from pytest_torchlens.capture.warning_places import is_ours
+from pytest_torchlens.capture.warning_places import level_past_us
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -94,7 +99,7 @@ def _idle_tracer() -> Tracer | None:
     return None if tracer is None or tracer.busy else tracer
 
 
-def _module_call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _module_call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     tracer, call = _open_tracer(), _originals["Module.__call__"]
     if tracer is None:
         listener = _open_listener()
@@ -121,13 +126,13 @@ def _call_listener(
         return listener(call, module, args, kwargs)
 
 
-def _apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+def _apply(function: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
     tracer = _idle_tracer()
     call = _originals["Function.apply"].__get__(None, function)
     return call(*args, **kwargs) if tracer is None else tracer.call_custom(call, args, kwargs, function.__name__)
 
 
-def _script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
+def _script_call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     tracer = _idle_tracer()
     call = _originals["ScriptFunction.__call__"].__get__(function, type(function))
     return call(*args, **kwargs) if tracer is None else tracer.call_opaque(call, args, kwargs, function.name)
@@ -158,7 +163,7 @@ def _thread_start(thread: threading.Thread) -> None:
         raise
 
 
-def _start_new_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
+def _start_new_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
     """Replace ``_thread.start_new_thread``, which some code calls directly."""
     ident: int = _originals["_thread.start_new_thread"](_recorded_body(function, "one without a name"), *args, **kwargs)
     return ident
@@ -193,23 +198,23 @@ def _has_torch_function(relevant: Any) -> bool:
         return bool(_originals["has_torch_function"](relevant))
 
 
-def _vmap(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _vmap(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return _call_transform("vmap_impl", func, args, kwargs)
 
 
-def _grad(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _grad(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return _call_transform("grad_impl", func, args, kwargs)
 
 
-def _grad_and_value(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _grad_and_value(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return _call_transform("grad_and_value_impl", func, args, kwargs)
 
 
-def _jvp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _jvp(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return _call_transform("_jvp_with_argnums", func, args, kwargs)
 
 
-def _vjp(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _vjp(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Replace the implementation of `torch.func.vjp` and `jacrev`: the pullback that it returns is recorded too."""
     tracer, vjp = _outermost_tracer(), _originals["_vjp_with_argnums"]
     return vjp(func, *args, **kwargs) if tracer is None else tracer.call_vjp(vjp, (func, *args), kwargs, _pull_back)
@@ -239,7 +244,7 @@ def _nested_tensor(*args: Any, **kwargs: Any) -> Any:
     return call(*args, **kwargs) if tracer is None else tracer.call_unseen(call, args, kwargs)
 
 
-def _operator_call(operator: Any, *args: Any, **kwargs: Any) -> Any:
+def _operator_call(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Replace the call of operators with functions inside: under autograd they trace these with fake tensors."""
     call = _originals["HigherOrderOperator.__call__"].__get__(operator)
     tracer = _idle_tracer() if torch.is_grad_enabled() and is_control_flow(operator) else None
@@ -248,7 +253,7 @@ def _operator_call(operator: Any, *args: Any, **kwargs: Any) -> Any:
     return tracer.call_operator(call, args, kwargs, operator.name())
 
 
-def _set(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _set(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
     """Replace ``Tensor.set_``, which no mode sees: `torch.load` and `pickle` make tensors with it."""
     tracer, call = _idle_tracer(), _originals["Tensor.set_"]
     args = (tensor, *args)
@@ -274,6 +279,16 @@ def _swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> Any:
     return tracer.call_swap(swap, (t1, t2), {})
 
 
+def _jit_tracing(key: str) -> Callable[..., Any]:
+    """Return a replacement of a function behind `torch.jit.trace`: it runs as without a recording."""
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        tracer, call = _idle_tracer(), _originals[key]
+        return call(*args, **kwargs) if tracer is None else tracer.call_jit_tracing(call, args, kwargs)
+
+    return replacement
+
+
 def _compile(*args: Any, **kwargs: Any) -> Any:
     """Replace ``torch.compile``: it may be the first to load the compiler."""
     stop_recording_in_test(COMPILES)
@@ -292,6 +307,37 @@ def stop_recording_in_test(reason: str) -> None:
     tracer = _idle_tracer()
     if isinstance(tracer, SharedTracer):
         tracer.stop_and_exit_modes(reason)
+        if tracer.over and warnings.warn is _warn:
+            warnings.warn = _originals["warn"]  # the compiler knows no other
+
+
+def _warn(*args: Any, **kwargs: Any) -> Any:
+    """Replace `warnings.warn`, so that ``stacklevel`` does not count our frames."""
+    warn = _originals["warn"]
+    if not isinstance(warn, types.BuiltinFunctionType):  # a user's own may look at its arguments
+        return warn(*args, **kwargs)
+    return _warn_past_us(warn, *args, **kwargs)
+
+
+def _warn_past_us(
+    warn: Callable[..., Any],
+    /,
+    message: Any,
+    category: Any = None,
+    stacklevel: int = 1,
+    source: Any = None,
+    *,
+    skip_file_prefixes: tuple[str, ...] = (),
+) -> None:
+    warn(message, category, level_past_us(stacklevel, 2, tuple(skip_file_prefixes)), source)
+
+
+def _show_warning(message: Any) -> None:
+    """Replace what shows or stores a warning: those of C++ code that we call are about our caller."""
+    frame = sys._getframe(1)
+    if is_ours(frame) and message.filename == frame.f_code.co_filename and (caller := caller_past_us(frame)):
+        message.filename, message.lineno = caller.f_code.co_filename, caller.f_lineno
+    _originals["_showwarnmsg"](message)
 
 
 _NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
@@ -299,6 +345,8 @@ Patch = tuple[Any, str, Any]
 """Owner, attribute, replacement."""
 _PATCHES: list[Patch] = [
     (torch.nn.Module, "__call__", _module_call),
+    (warnings, "warn", _warn),
+    (warnings, "_showwarnmsg", _show_warning),
     (torch.autograd.Function, "apply", classmethod(_apply)),
     (torch.jit.ScriptFunction, "__call__", _script_call),
     (threading.Thread, "start", _thread_start),
@@ -315,6 +363,10 @@ _PATCHES: list[Patch] = [
     (torch.Tensor, "set_", _set),
     (torch.UntypedStorage, "resize_", _resize_storage),
     (torch.utils, "swap_tensors", _swap_tensors),
+    (torch.jit._trace, "_trace_impl", _jit_tracing("_trace_impl")),
+    (torch.jit._trace, "trace_module", _jit_tracing("trace_module")),
+    (torch.jit, "trace_module", _jit_tracing("torch.jit.trace_module")),
+    (torch._C, "_create_graph_by_tracing", _jit_tracing("_create_graph_by_tracing")),
 ]
 
 
@@ -328,7 +380,7 @@ def _patches() -> list[Patch]:
 
 _INHERITED = frozenset(["set_", "resize_"])
 """Attributes that their classes inherit: to undo the patch is to delete it."""
-_NAMED_BY_MODULE = (_thread, _NESTED, torch.utils)
+_NAMED_BY_MODULE = (_thread, _NESTED, torch.jit, torch.utils)
 # the attributes as recording found them: PyTorch's own, or another tool's replacement
 _originals: dict[str, Any] = {}
 

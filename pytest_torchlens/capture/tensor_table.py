@@ -221,13 +221,13 @@ class TensorTable:
                 self._arrays.add(tensor, key, array)
 
     def _array_changed(self, tensor: Tensor) -> None:
-        self._record_change(tensor, ARRAY)
+        self.record_change(tensor, ARRAY)
 
     def check_for_change(self, tensor: Tensor, origin: str) -> None:
         """If a known tensor changed though no recorded call wrote to it, record the write."""
         if not self.accounts_for(tensor):
             with torch_function_disabled():
-                self._record_change(tensor, origin)
+                self.record_change(tensor, origin)
 
     def accounts_for(self, tensor: Tensor) -> bool:
         """Return whether a tensor is known and still has its recorded contents (True where there is no fingerprint)."""
@@ -237,10 +237,10 @@ class TensorTable:
         with torch_function_disabled():
             return self.read(tensor) is not entry[1] or entry[1].fingerprint in ("", fingerprint(tensor))
 
-    def _record_change(self, tensor: Tensor, origin: str) -> None:
+    def record_change(self, tensor: Tensor, origin: str) -> None:
+        """Record a write of the contents that a tensor has now."""
         if (record_write := self._record_write()) is not None:
-            contents = duplicate(tensor)
-            self.add_source(contents, "constant", origin)
+            self.add_source(contents := duplicate(tensor), "constant", origin)
             record_write(tensor, contents)
 
     def close(self) -> None:

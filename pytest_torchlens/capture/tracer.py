@@ -15,7 +15,9 @@ from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.calls import Recording
+from pytest_torchlens.capture.dispatch_watch import call_under
 from pytest_torchlens.capture.dispatch_watch import dispatch_depth
+from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.capture.function_tracer import FunctionTracer
 from pytest_torchlens.capture.function_tracer import dispatch_enabled
 from pytest_torchlens.capture.function_tracer import mode_disabled
@@ -24,15 +26,18 @@ from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import Pullback
 from pytest_torchlens.capture.opaque import Transform
 from pytest_torchlens.capture.opaque import WriteDetector
+from pytest_torchlens.capture.opaque import constants_in
 from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
 from pytest_torchlens.capture.opaque import steps_of_operator
+from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import UntracedTensorError
 
@@ -230,7 +235,7 @@ class Tracer(FunctionTracer):
     ) -> Any:
         """Call the pullback that `torch.func.vjp` returned, as one operation that also reads what the vjp call read."""
 
-        def pull(_sources: Any, *args: Any, **kwargs: Any) -> Any:
+        def pull(_sources: Any, /, *args: Any, **kwargs: Any) -> Any:
             return func(*args, **kwargs)
 
         info = custom_info(pull, "pullback")
@@ -253,6 +258,35 @@ class Tracer(FunctionTracer):
         """Call a builtin that no mode sees, and record it like one that modes see."""
         with mode_disabled(self):
             return self.__torch_function__(func, (), args, kwargs)
+
+    def call_jit_tracing(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a graph of code of the model, which runs as without a recording; what it changed is found afterwards."""
+        writes = WriteDetector()
+        with self.lock or _UNSHARED:
+            self._unrecorded(lambda: writes((self._known_tensors(args, kwargs),), {}))
+        self.busy = True
+        try:
+            with mode_disabled(self), dispatch_modes_removed() as modes:
+                result = call_under([mode for mode in modes if mode is not self.watch], func, *args, **kwargs)
+        finally:
+            self.busy = False
+        with self.lock or _UNSHARED:
+            self._unrecorded(self._note_tracing, writes, result)
+        return result
+
+    def _known_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        """Return the recorded tensors that code to trace, the first of `args`, may change."""
+        own = tensors_used(args[0]) if args and is_a(args[0], torch.nn.Module) else ()
+        return tuple(tensor for tensor in (*tensors((args, kwargs)), *own) if self.table.accounts_for(tensor))
+
+    def _note_tracing(self, writes: WriteDetector, traced: Any) -> None:
+        """Note what tracing wrote, and whether the graph holds results of operations."""
+        for tensor in writes.changed_tensors():
+            self.table.record_change(tensor, "what torch.jit.trace wrote when it ran the code")
+        constants = self.table.recorded_values(constants_in(traced))
+        if any(value.call >= 0 or self.recording.sources[value.position].kind == "input" for value in constants):
+            message = "code that torch.jit.trace made here holds computed tensors as constants, which have no edges"
+            self.recording.detours.append((len(self.calls), message))
 
     def call_set(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``Tensor.set_``: where the tensor comes from is found when it is read next."""

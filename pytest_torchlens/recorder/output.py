@@ -121,7 +121,7 @@ class Output:
                 f"slot_values= ask for: {error}"
             ) from None
 
-    def _send(self, send: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def _send(self, send: Callable[..., None], /, *args: Any, **kwargs: Any) -> None:
         """Send something.  An error is reported when the step ends, not inside an autograd hook."""
         if self._is_off:
             return

@@ -397,7 +397,7 @@ class _Run:
             other, differ = self._record_nudged(())
         if other is not None:
             changed = changed_with_inputs(recording, other) if differ else []
-            recording.detours = [*changed, *kept_results(recording, other)]
+            recording.detours += [*changed, *kept_results(recording, other)]
 
     def _record_nudged(self, inputs: Collection[torch.Tensor]) -> tuple[Recording | None, bool]:
         """Record with other values in `inputs`, and return whether any has; no recording if the model raises."""
@@ -426,7 +426,7 @@ class _Run:
         output = self._in_own_context(call_model, self.model, self.args, self.kwargs, self.exhaust)
         return RunDigests.of(self.model, self._inputs, output)
 
-    def _in_own_context(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+    def _in_own_context(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
         """Call a function, then restore the settings and context variables that it changed."""
         with ambient.in_force(ambient.current()):
             return contextvars.copy_context().run(function, *args, **kwargs)

@@ -232,6 +232,10 @@ def of_swap(x):
         return y - 2 * z
 
 
+def of_jit_tracing(x):
+    return torch.jit.trace(counting_square, x)(x) + 1
+
+
 cond_op = torch.ops.higher_order.cond
 
 
@@ -244,6 +248,7 @@ USES = {
     "call_set": [of_set],
     "call_resize": [of_resized_storage],
     "call_swap": [of_swap],
+    "call_jit_tracing": [of_jit_tracing],
     "call_operator": [of_operator],
     "call_module": [of_module, of_scripted_module, of_compiled_module],
     "call_custom": [of_custom],
@@ -289,6 +294,15 @@ def test_an_error_in_a_call_method_only_stops_the_recording(name, use, when, mon
 
     monkeypatch.setattr(Tracer, name, breaking)
     assert_only_the_recording_stops(use)
+
+
+NAMES = {of_vmap: "vmap", of_grad: "grad", of_vjp: "vjp", of_custom: "Doubling", of_scripted_function: "square"}
+
+
+@pytest.mark.parametrize("use", NAMES, ids=lambda use: use.__name__)
+def test_an_opaque_operation_has_the_name_of_its_function(use):
+    recording = guarded(Function(use)).recording
+    assert next(call.info.name for call in recording.calls if call.info.opaque) == NAMES[use]
 
 
 @pytest.mark.parametrize("use", OPAQUE)
