@@ -129,13 +129,11 @@ class Explainer:
         """Return a reason if the argument has an effect once arguments without elements have some."""
         if not all(map(is_dense, trial.tensors)):
             return None
-        shape = trial.tensors[place].shape
-        filled = [
-            tensor if tensor.numel() else torch.ones(shape, dtype=tensor.dtype, device=tensor.device)
-            for tensor in trial.tensors
-        ]
-        empty = any(filled[at] is not tensor for at, tensor in enumerate(trial.tensors))
-        return "empty input" if empty and self._matters(trial.with_tensors(filled), place, {}) else None
+        if all(tensor.numel() for tensor in trial.tensors):
+            return None
+        ways = (partial(_filled, like=like, number=number) for like in (trial.tensors[place], None) for number in (1, 0))
+        trials = (trial.with_tensors(list(map(fill, trial.tensors))) for fill in ways)
+        return "empty input" if any(self._matters(filled, place, {}) for filled in trials) else None
 
     def _fully_overwritten(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect once it is larger: the call overwrote all of it."""
@@ -182,6 +180,12 @@ class Explainer:
         tensor = trial.tensors[place].detach()
         noisy = is_dense(tensor) or next(self._noise.variants(tensor), None) is not None
         return None if noisy else "no noise for this kind of tensor"
+
+
+def _filled(tensor: torch.Tensor, like: torch.Tensor | None, number: int) -> torch.Tensor:
+    """Return an empty tensor with elements: with the shape of `like`, or with one in each dimension that has none."""
+    shape = [size or 1 for size in tensor.shape] if like is None else like.shape
+    return tensor if tensor.numel() else torch.full(shape, number, dtype=tensor.dtype, device=tensor.device)
 
 
 def _cause(trial: Trial, place: int, at: int) -> str:
@@ -240,6 +244,15 @@ def _empty_input(trial: Trial, place: int) -> bool:
 
 def _empty_output(trial: Trial, place: int) -> bool:
     return all(output.numel() == 0 for output in trial.reference or ())
+
+
+def _nothing_selected(trial: Trial, place: int) -> bool:
+    """The index of an assignment selects no element, so no value is assigned."""
+    info = trial.call.info
+    if info.layer_type != "setitem" or trial.edges[place][0] != "2" or not is_of_torch(info.func):
+        return False
+    target, index, _ = trial.arguments()[0]
+    return target[index].numel() == 0
 
 
 def _no_values(trial: Trial, place: int) -> bool:
@@ -340,6 +353,7 @@ def _normalised_alone(trial: Trial, place: int) -> bool:
 _FACTS: dict[str, Callable[[Trial, int], bool]] = {
     "empty input": _empty_input,
     "empty output": _empty_output,
+    "nothing selected": _nothing_selected,
     "shape only": _shape_only,
     "overwritten": lambda trial, place: _is_overwritten(trial, place) or _replaces_all(trial, place),
     "single element": _single_element,

@@ -19,9 +19,31 @@ def perturbed(forward, x=X):
     return validate(Function(forward), (x,), parts=["perturbation"]).verdict.part("perturbation")
 
 
+NONE = torch.zeros(0, dtype=torch.long)
+
+
+def assigned(tensor, index, value):
+    tensor[index] = value
+    return tensor
+
+
 WITHOUT_EFFECT = {
     "empty output": [lambda x: x[:0] * x.sum()],
-    "empty input": [lambda x: torch.dist(x[:, None][:, :0], x[:, None])],
+    "empty input": [
+        lambda x: torch.dist(x[:, None][:, :0], x[:, None]),
+        lambda x: assigned(x[:1] * 2, (x[:1] > 9).nonzero()[:, 0], x.mean()),
+        lambda x: (x * 2).index_put((NONE,), x.mean()),
+        lambda x: (x * 2).index_put((NONE,), x.mean(), accumulate=True),
+        lambda x: (x * 2).index_fill(0, NONE, x.mean()),
+        lambda x: (x * 2).scatter(0, NONE, x),
+        lambda x: (x * 2).scatter_add(0, NONE, x),
+        lambda x: F.embedding_bag(NONE, x.diag(), torch.zeros(3, dtype=torch.long)),
+    ],
+    "nothing selected": [
+        lambda x: assigned(x * 2, slice(3, 3), x.mean()),
+        lambda x: assigned(x * 2, [], x[0]),
+        lambda x: assigned(x.diag(), (slice(None), []), x.mean()),
+    ],
     "shape only": [
         lambda x: x + torch.zeros_like(x),
         lambda x: x.sum().expand_as(x),
@@ -162,6 +184,8 @@ def ignoring(name, compute):
 # the parent is not what the operation reads, in a setting that would excuse it
 WRONG_EDGES = {
     "empty output": lambda x: ignoring("split", lambda x: x.clone())(x, x[:1] + 1),
+    "empty input": lambda x: ignoring("index_fill", lambda x: torch.ones(len(x) + 3))(NONE, x + 1),
+    "nothing selected": lambda x: assigned(x * 2, [], ignoring("setitem", lambda x: x.mean())(x, x + 1)),
     "shape only": lambda x: ignoring("zeros_like", torch.zeros_like)(x, x + 1),
     "shape of the second": lambda x: ignoring("expand_as", lambda x: x.clone())(x, x + 1),
     "overwritten": lambda x: ignoring("copy", lambda x: x.clone())(x, x + 1),
