@@ -69,9 +69,9 @@ class Trial:
         self.reference = self.outcome({}) if reference is None else reference
         """The outcome for the unchanged arguments; None if the call raises."""
 
-    def with_call(self, call: Call) -> Trial:
-        """Return a trial of another call with the same tensors."""
-        return Trial(self._player, call, self.tensors)
+    def with_call(self, call: Call, tensors: list[torch.Tensor] | None = None) -> Trial:
+        """Return a trial of another call, with the same tensors unless others are given."""
+        return Trial(self._player, call, self.tensors if tensors is None else tensors)
 
     def with_tensors(self, tensors: list[torch.Tensor]) -> Trial:
         """Return a trial of the same call with other tensors, which may have other shapes."""

@@ -20,6 +20,7 @@ def perturbed(forward, x=X):
 
 
 NONE = torch.zeros(0, dtype=torch.long)
+ONES = torch.ones(2, 5, dtype=torch.long)
 
 
 def assigned(tensor, index, value):
@@ -68,6 +69,12 @@ WITHOUT_EFFECT = {
         lambda x: ((x > 0) | True) * x,
         lambda x: torch.bitwise_and(x > 0, False) * x,
         lambda x: (x > 0) * False + x,
+    ],
+    "no alignment": [
+        lambda x: F.ctc_loss(x.expand(3, 2, 3).log_softmax(2), ONES, (3, 3), (5, 5)),
+        lambda x: F.ctc_loss(x.expand(3, 2, 3).log_softmax(2), ONES, [3, 3], [5, 5], zero_infinity=True),
+        lambda x: F.ctc_loss(x.expand(1, 2, 3).log_softmax(2), ONES, input_lengths=(1, 1), target_lengths=(5, 5)),
+        lambda x: F.ctc_loss(x.expand(1, 3).log_softmax(1), ONES[0], torch.tensor(1), torch.tensor(5)),
     ],
     "not a number": [lambda x: x + torch.full((3,), float("nan"))],
     "single element": [
@@ -192,6 +199,7 @@ WRONG_EDGES = {
     "multiplied by zero": lambda x: ignoring("mul", lambda x: x * 0)(torch.zeros(3), x + 1),
     "masked": lambda x: ignoring("masked_fill", lambda x: x.float())(torch.ones(3, dtype=torch.bool), x + 1),
     "masked by infinity": lambda x: ignoring("add", lambda x: x * 1)(torch.full((3,), float("-inf")), x + 1),
+    "no alignment": lambda x: ignoring("ctc_loss", lambda x: x * 0)(x.expand(3, 3), x.long()),
     "not a number": lambda x: ignoring("sub", lambda x: x * 1)(torch.full((3,), float("nan")), x + 1),
     "single element": lambda x: ignoring("softmax", torch.ones_like)(x[:1] + 1, x[:1, None] + 1),
     "saturated": lambda x: ignoring("clamp", lambda x: torch.full_like(x, -1e6))(x, x + 1),
