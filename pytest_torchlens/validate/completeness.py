@@ -26,9 +26,15 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     score.checked = recording.num_dispatched
     for missed in recording.missed_operations:
         score.fail(_missed_operation(missed, where))
-    for source in () if recording.missed_operations else recording.unknown_sources:  # missed operations explain them
-        score.fail(_unknown_source(source, recording, where))
-    return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
+    unknown = () if recording.missed_operations else recording.unknown_sources  # missed operations explain them
+    kept = [source for source in unknown if source.made_inside in recording.code_in_gradients]
+    for source in unknown:
+        if source.made_inside not in recording.code_in_gradients:
+            score.fail(_unknown_source(source, recording, where))
+    verdict = dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
+    if not kept or not verdict.status.ok:
+        return verdict
+    return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=_kept_in_gradient(kept[0], recording, where))
 
 
 _CAUSES = {"aten::set_": "Tensor.set_ gives a tensor other memory, which is not recorded"}
@@ -58,11 +64,25 @@ def _caller(missed: MissedOperation) -> str:
     return ", and ".join(facts)
 
 
+def _kept_in_gradient(source: Source, recording: Recording, where: Where) -> str:
+    code = recording.code_in_gradients[source.made_inside].name
+    gradient, reader = where.label(source.made_inside), _reader(source, recording, where)
+    return (
+        f"{reader} reads a tensor that {code} kept, which {gradient} ran inside autograd: no recorded operation made it"
+    )
+
+
+def _reader(source: Source, recording: Recording, where: Where) -> str:
+    """Return the label of the operation that reads a source first."""
+    reader = source.since + 1
+    return where.label(reader) if reader < len(recording.calls) else "output"
+
+
 def _unknown_source(source: Source, recording: Recording, where: Where) -> Failure:
     reader, calls = source.since + 1, len(recording.calls)
     shape = tuple(source.live.shape)
     return Failure(
-        operation=where.label(reader) if reader < calls else "output",
+        operation=_reader(source, recording, where),
         message=f"a tensor of shape {shape} that it reads was made during the pass by no recorded operation",
         cause=_maker(source),
         advice="compute it in the forward pass, or have it returned there; or leave completeness out with a reason",
@@ -71,7 +91,7 @@ def _unknown_source(source: Source, recording: Recording, where: Where) -> Failu
 
 
 def _maker(source: Source) -> str:
-    if source.made_inside_call:
+    if source.made_inside >= 0:
         return f"{source.maker} made it inside a recorded operation, which did not return it: a hook or a cache kept it"
     if is_fake(source.live):
         return "it is a fake tensor, which its FakeTensorMode makes without a torch function"
