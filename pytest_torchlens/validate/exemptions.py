@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import fingerprint
@@ -293,6 +294,19 @@ def _nothing_selected(trial: Trial, place: int) -> bool:
     return bool(target[index].numel() == 0)
 
 
+def _is_tangent(trial: Trial, place: int) -> bool:
+    """The result carries the argument as its tangent, for forward-mode differentiation."""
+    if (
+        trial.call.info.layer_type != "make_dual"
+        or trial.edges[place][0] != "1"
+        or not is_of_torch(trial.call.info.func)
+    ):
+        return False
+    tangents = (forward_ad.unpack_dual(output).tangent for output in trial.reference or ())
+    given = fingerprint(trial.tensors[place])
+    return any(tangent is not None and fingerprint(tangent) == given for tangent in tangents)
+
+
 def _no_values(trial: Trial, place: int) -> bool:
     """The result is on the meta device, or a fake tensor, and has only a shape."""
     return all(output.is_meta or is_fake(output) for output in trial.reference or ())
@@ -392,6 +406,7 @@ _FACTS: dict[str, Callable[[Trial, int], bool]] = {
     "empty input": _empty_input,
     "empty output": _empty_output,
     "nothing selected": _nothing_selected,
+    "tangent": _is_tangent,
     "shape only": _shape_only,
     "overwritten": lambda trial, place: _is_overwritten(trial, place) or _replaces_all(trial, place),
     "single element": _single_element,

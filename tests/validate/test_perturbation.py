@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.validate import validate
@@ -26,6 +27,11 @@ ONES = torch.ones(2, 5, dtype=torch.long)
 def assigned(tensor, index, value):
     tensor[index] = value
     return tensor
+
+
+def derivative(function, x, tangent):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, tangent))).tangent
 
 
 WITHOUT_EFFECT = {
@@ -77,6 +83,11 @@ WITHOUT_EFFECT = {
         lambda x: F.ctc_loss(x.expand(1, 3).log_softmax(1), ONES[0], torch.tensor(1), torch.tensor(5)),
     ],
     "not a number": [lambda x: x + torch.full((3,), float("nan"))],
+    "tangent": [
+        lambda x: derivative(lambda x: x.sin() * x, x, x * 2),
+        lambda x: derivative(torch.sin, x, x * 2) + derivative(torch.exp, x, torch.ones(3)),
+        lambda x: derivative(lambda x: x.mul_(3).add_(1), x.clone(), x * 2),
+    ],
     "single element": [
         lambda x: x[:, None].softmax(-1) + x[:, None],
         lambda x: F.scaled_dot_product_attention(x[None, :], x[None, :], x[None, :]),
@@ -201,6 +212,7 @@ WRONG_EDGES = {
     "masked by infinity": lambda x: ignoring("add", lambda x: x * 1)(torch.full((3,), float("-inf")), x + 1),
     "no alignment": lambda x: ignoring("ctc_loss", lambda x: x * 0)(x.expand(3, 3), x.long()),
     "not a number": lambda x: ignoring("sub", lambda x: x * 1)(torch.full((3,), float("nan")), x + 1),
+    "tangent": lambda x: ignoring("make_dual", lambda x: x.clone())(x, x + 1),
     "single element": lambda x: ignoring("softmax", torch.ones_like)(x[:1] + 1, x[:1, None] + 1),
     "saturated": lambda x: ignoring("clamp", lambda x: torch.full_like(x, -1e6))(x, x + 1),
     "comparison": lambda x: ignoring("lt", lambda x: x < 1e9)(x, x + 1) * x,
