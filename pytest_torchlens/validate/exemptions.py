@@ -302,7 +302,7 @@ def _is_tangent(trial: Trial, place: int) -> bool:
         or not is_of_torch(trial.call.info.func)
     ):
         return False
-    tangents = (forward_ad.unpack_dual(output).tangent for output in trial.reference or ())
+    tangents = (forward_ad.unpack_dual(output).tangent for output in trial.reference or ())  # type: ignore[no-untyped-call]
     given = fingerprint(trial.tensors[place])
     return any(tangent is not None and fingerprint(tangent) == given for tangent in tangents)
 
