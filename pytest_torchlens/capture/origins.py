@@ -141,7 +141,8 @@ def name_constants(recording: Recording, model: torch.nn.Module) -> None:
 
 def is_foreign(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is over memory of NumPy or another library, as after `torch.from_numpy`."""
-    return tensor.device.type == "cpu" and storage_key(tensor) != 0 and not tensor.untyped_storage().resizable()
+    storage = storage_of(tensor) if tensor.device.type == "cpu" and storage_key(tensor) else None
+    return storage is not None and not storage.resizable()
 
 
 def tensors_used(module: torch.nn.Module) -> list[torch.Tensor]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.calls import MissedOperation
+from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.history.source import first_model_place
 from pytest_torchlens.records import Failure
@@ -27,9 +28,9 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     for missed in recording.missed_operations:
         score.fail(_missed_operation(missed, where))
     unknown = () if recording.missed_operations else recording.unknown_sources  # missed operations explain them
-    kept = [source for source in unknown if source.made_inside in recording.code_in_gradients]
+    kept = [source for source in unknown if _is_kept_in_gradient(source, recording)]
     for source in unknown:
-        if source.made_inside not in recording.code_in_gradients:
+        if not _is_kept_in_gradient(source, recording):
             score.fail(_unknown_source(source, recording, where))
     verdict = dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
     if not kept or not verdict.status.ok:
@@ -64,12 +65,15 @@ def _caller(missed: MissedOperation) -> str:
     return ", and ".join(facts)
 
 
+def _is_kept_in_gradient(source: Source, recording: Recording) -> bool:
+    """Return whether the source was made inside a recorded gradient: only code that autograd ran there can keep it."""
+    number = source.made_inside
+    return 0 <= number < len(recording.calls) and recording.calls[number].info.kind is Kind.GRADIENT
+
+
 def _kept_in_gradient(source: Source, recording: Recording, where: Where) -> str:
-    code = recording.code_in_gradients[source.made_inside].name
     gradient, reader = where.label(source.made_inside), _reader(source, recording, where)
-    return (
-        f"{reader} reads a tensor that {code} kept, which {gradient} ran inside autograd: no recorded operation made it"
-    )
+    return f"{reader} reads a tensor made inside {gradient}, where a hook or other code that autograd ran kept it"
 
 
 def _reader(source: Source, recording: Recording, where: Where) -> str:
