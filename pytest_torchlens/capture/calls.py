@@ -285,7 +285,7 @@ class Recording:
 
     model_name: str
     modules: dict[str, str]
-    """Class names by address, in the order of ``named_modules()``."""
+    """Class names by address, in the order of ``named_modules()``, before the pass."""
     model: weakref.ref[torch.nn.Module]
     seed: int | None
     parameters: dict[str, torch.Size] = field(default_factory=dict)
@@ -296,6 +296,8 @@ class Recording:
     calls: list[Call] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     module_calls: list[ModuleCall] = field(default_factory=list)
+    other_classes: dict[str, set[str]] = field(default_factory=dict)
+    """Names of the classes that modules took in the pass (a lazy one, a parametrized one), by address."""
     escapes: list[Escape] = field(default_factory=list)
     ambient: AmbientTable = field(default_factory=AmbientTable)
     outputs: list[tuple[str, Value | Aliased]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Finds the Python code that autograd runs while forward takes a gradient, and the buffers that it changes.
+"""Finds the Python code that autograd runs while forward takes a gradient, and the tensors that it changes.
 
 Such code is a hook, the ``backward`` of a custom function, or the recomputation of a checkpoint.  It belongs to the
 autograd graph of the recorded pass: a replay, whose graph is made of the recorded steps, may give another gradient.
@@ -21,6 +21,7 @@ from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.opaque import WriteDetector
+from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.tensor_table import TensorTable
 from pytest_torchlens.capture.tensor_table import torch_function_disabled
 from pytest_torchlens.capture.values import version_of
@@ -130,16 +131,17 @@ class GradientWatch(WriteDetector):
         """Note what the code that is about to run may change; the user's modes see none of it."""
         try:
             with self._lock, torch_function_disabled(), dispatch_modes_removed():
-                for buffer in self._registered_buffers():
-                    self._table.read(buffer)
-                    self._digests[id(buffer)] = fingerprint(buffer)
+                for tensor in self._tensors_of_model():
+                    self._table.read(tensor)
+                    if not isinstance(tensor, torch.nn.Parameter):
+                        self._digests[id(tensor)] = fingerprint(tensor)
                 known = self._table.live()
                 self._versions = [(tensor, version_of(tensor)) for tensor in known]
                 self._table.before_write(known)
         except Exception as error:  # noqa: BLE001 - the model's code is still to run
             self._on_fault(error)
 
-    def _registered_buffers(self) -> list[torch.Tensor]:
-        """Return the buffers that the model has now."""
-        every = () if self._model is None else torch.nn.Module.buffers(self._model)
-        return [buffer for buffer in every if not is_lazy(buffer)]
+    def _tensors_of_model(self) -> list[torch.Tensor]:
+        """Return the tensors in attributes of the model, registered or not, and in globals that its forwards use."""
+        every = [] if self._model is None else tensors_used(self._model)
+        return [tensor for tensor in every if not is_lazy(tensor)]

@@ -117,7 +117,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             if missed is not None:
                 self.missed_operations.append(missed)
-            self.makers.note(_name(func), busy, (args, kwargs), result)
+            self.makers.note(_name(func), number if busy else -1, (args, kwargs), result)
         except Exception as error:  # noqa: BLE001 - the model's call has been made
             self._tracer.on_fault(error)
         return result

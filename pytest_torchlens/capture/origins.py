@@ -39,11 +39,11 @@ class Makers:
     """The operations that allocated memory during a pass."""
 
     def __init__(self) -> None:
-        self._by_storage: dict[int, tuple[StorageWeakRef, str, bool]] = {}
+        self._by_storage: dict[int, tuple[StorageWeakRef, str, int]] = {}
         self._next_look = _FEW
 
-    def note(self, name: str, inside: bool, given: Any, result: Any) -> None:
-        """Note the memory that an operation allocated, and whether it ran inside a recorded call."""
+    def note(self, name: str, inside: int, given: Any, result: Any) -> None:
+        """Note the memory that an operation allocated, and the number of the call inside which it ran, or -1."""
         old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}
         for storage in _storages(result):
             entry = self._by_storage.get(storage._cdata)
@@ -53,11 +53,11 @@ class Makers:
             self._by_storage = {key: entry for key, entry in self._by_storage.items() if not _is_dead(entry)}
             self._next_look = 2 * len(self._by_storage) + _FEW
 
-    def of(self, tensor: torch.Tensor) -> tuple[str, bool]:
-        """Return the name of the operation (``""`` if unknown), and whether it ran inside a recorded call."""
+    def of(self, tensor: torch.Tensor) -> tuple[str, int]:
+        """Return the name of the operation (``""`` if unknown), and the number of the call around it, or -1."""
         entries = (self._by_storage.get(storage._cdata) for storage in _storages(tensor))
         entry = next((entry for entry in entries if entry is not None and not _is_dead(entry)), None)
-        return ("", False) if entry is None else entry[1:]
+        return ("", -1) if entry is None else entry[1:]
 
 
 def _storages(value: Any) -> list[torch.UntypedStorage]:
@@ -65,7 +65,7 @@ def _storages(value: Any) -> list[torch.UntypedStorage]:
     return [tensor.untyped_storage() for tensor in plain if tensor.layout is torch.strided and not tensor.is_nested]
 
 
-def _is_dead(entry: tuple[StorageWeakRef, str, bool]) -> bool:
+def _is_dead(entry: tuple[StorageWeakRef, str, int]) -> bool:
     return bool(entry[0].expired())  # type: ignore[no-untyped-call]
 
 
@@ -85,14 +85,14 @@ class TensorsBefore:
     def unknown_sources(self, sources: Iterable[Source]) -> list[Source]:
         """Return the constants among `sources` that did not exist then and whose origin is unknown."""
         constants = (
-            source for source in sources if source.kind == "constant" and (source.made_inside_call or not source.maker)
+            source for source in sources if source.kind == "constant" and (source.made_inside >= 0 or not source.maker)
         )
         return [source for source in constants if not self._existed(source)]
 
     def _existed(self, source: Source) -> bool:
         former, memory = self._by_id.get(id(source.live)), self._memory.get(source.memory)
         # if it was freed, its id and memory may be reused
-        if (former is not None and former() is not None) or (memory is not None and not _is_dead((memory, "", False))):
+        if (former is not None and former() is not None) or (memory is not None and not _is_dead((memory, "", -1))):
             return True
         return source.foreign or self._was_frozen(source.live)
 
@@ -141,7 +141,8 @@ def name_constants(recording: Recording, model: torch.nn.Module) -> None:
 
 def is_foreign(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is over memory of NumPy or another library, as after `torch.from_numpy`."""
-    return tensor.device.type == "cpu" and storage_key(tensor) != 0 and not tensor.untyped_storage().resizable()
+    storage = storage_of(tensor) if tensor.device.type == "cpu" and storage_key(tensor) else None
+    return storage is not None and not storage.resizable()
 
 
 def tensors_used(module: torch.nn.Module) -> list[torch.Tensor]:

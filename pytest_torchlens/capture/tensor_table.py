@@ -388,7 +388,7 @@ class TensorTable:
         """Note where the memory of a constant comes from; it may have other memory at the end."""
         source.foreign = is_foreign(source.live)
         if self.makers is not None:  # the recorder made those that have a name already
-            source.maker, source.made_inside_call = (source.name, False) if source.name else self.makers.of(source.live)
+            source.maker, source.made_inside = (source.name, -1) if source.name else self.makers.of(source.live)
         if source.foreign and not source.name:
             self.expose(source.live)
 

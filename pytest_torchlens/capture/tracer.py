@@ -114,6 +114,8 @@ class Tracer(FunctionTracer):
     ) -> ModuleCall:
         kind = type(module).__name__
         address = self._addresses.get(id(module), f"<{kind}>")
+        if kind != self.recording.modules.get(address, kind):
+            self.recording.other_classes.setdefault(address, set()).add(kind)
         number = self._module_calls[address] = self._module_calls.get(address, 0) + 1
         call = ModuleCall(address, kind, number, self.module, frames, len(self.calls))
         self.recording.module_calls.append(call)

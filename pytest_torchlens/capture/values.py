@@ -196,8 +196,8 @@ class Source:
         Number of the last call before its first use.
     maker
         The dispatcher operation that allocated its memory during the pass; ``""`` if unknown or not watched.
-    made_inside_call
-        Whether that operation was part of a recorded call, which did not return the tensor.
+    made_inside
+        Number of the recorded call that this operation was part of, and which did not return the tensor; -1 if none.
     memory
         Its storage key at its first use: ``tensor.data = other`` gives it other memory.
     foreign
@@ -212,7 +212,7 @@ class Source:
     final: str = ""
     since: int = -1
     maker: str = ""
-    made_inside_call: bool = False
+    made_inside: int = -1
     memory: int = 0
     foreign: bool = False
 

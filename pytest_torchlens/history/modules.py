@@ -26,8 +26,9 @@ class Modules:
                     self._operations[id(call)] += 1
 
     def top_level_passes(self) -> tuple[str, ...]:
-        """Return the calls that the model itself made."""
-        return tuple(child for children in self._pass_children().get("", ()) for child in children)
+        """Return the calls that the model itself made, in order; those inside its calls to itself are among them."""
+        calls = self._recording.module_calls
+        return tuple([call.label for call in calls if call.parent is not None and not call.parent.address])
 
     def _pass_children(self) -> dict[str, list[list[str]]]:
         """Return by module, for each of its calls, the calls of submodules that it made."""

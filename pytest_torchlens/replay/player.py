@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
@@ -66,6 +67,7 @@ class Player:
         self._currents = CurrentValues(recording.sources)
         self._ambient = -1
         self._settings = contextlib.ExitStack()
+        self._dual_level = contextlib.ExitStack()
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         self.not_replayed: set[int] = set()
         """Numbers of the calls whose recorded results were taken in place of replayed ones."""
@@ -77,6 +79,7 @@ class Player:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._settings.close()
+        self._dual_level.close()
         for generator, state in self._generators.values():
             generator.set_state(state)
         self._tensors.clear()
@@ -134,6 +137,8 @@ class Player:
             generator = call.random.generator
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
             generator.set_state(call.random.state)
+        if call.info.layer_type == "make_dual" and forward_ad._current_level < 0:
+            self._dual_level.enter_context(forward_ad.dual_level())  # until the end: leaving it drops the tangents
         args, kwargs = arguments
         return tensors(call.info.func(*args, **kwargs))
 

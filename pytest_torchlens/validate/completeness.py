@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.calls import MissedOperation
+from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.history.source import first_model_place
 from pytest_torchlens.records import Failure
@@ -26,9 +27,15 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     score.checked = recording.num_dispatched
     for missed in recording.missed_operations:
         score.fail(_missed_operation(missed, where))
-    for source in () if recording.missed_operations else recording.unknown_sources:  # missed operations explain them
-        score.fail(_unknown_source(source, recording, where))
-    return dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
+    unknown = () if recording.missed_operations else recording.unknown_sources  # missed operations explain them
+    kept = [source for source in unknown if _is_kept_in_gradient(source, recording)]
+    for source in unknown:
+        if not _is_kept_in_gradient(source, recording):
+            score.fail(_unknown_source(source, recording, where))
+    verdict = dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
+    if not kept or not verdict.status.ok:
+        return verdict
+    return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=_kept_in_gradient(kept[0], recording, where))
 
 
 _CAUSES = {"aten::set_": "Tensor.set_ gives a tensor other memory, which is not recorded"}
@@ -58,11 +65,28 @@ def _caller(missed: MissedOperation) -> str:
     return ", and ".join(facts)
 
 
+def _is_kept_in_gradient(source: Source, recording: Recording) -> bool:
+    """Return whether the source was made inside a recorded gradient: only code that autograd ran there can keep it."""
+    number = source.made_inside
+    return 0 <= number < len(recording.calls) and recording.calls[number].info.kind is Kind.GRADIENT
+
+
+def _kept_in_gradient(source: Source, recording: Recording, where: Where) -> str:
+    gradient, reader = where.label(source.made_inside), _reader(source, recording, where)
+    return f"{reader} reads a tensor made inside {gradient}, where a hook or other code that autograd ran kept it"
+
+
+def _reader(source: Source, recording: Recording, where: Where) -> str:
+    """Return the label of the operation that reads a source first."""
+    reader = source.since + 1
+    return where.label(reader) if reader < len(recording.calls) else "output"
+
+
 def _unknown_source(source: Source, recording: Recording, where: Where) -> Failure:
     reader, calls = source.since + 1, len(recording.calls)
     shape = tuple(source.live.shape)
     return Failure(
-        operation=where.label(reader) if reader < calls else "output",
+        operation=_reader(source, recording, where),
         message=f"a tensor of shape {shape} that it reads was made during the pass by no recorded operation",
         cause=_maker(source),
         advice="compute it in the forward pass, or have it returned there; or leave completeness out with a reason",
@@ -71,7 +95,7 @@ def _unknown_source(source: Source, recording: Recording, where: Where) -> Failu
 
 
 def _maker(source: Source) -> str:
-    if source.made_inside_call:
+    if source.made_inside >= 0:
         return f"{source.maker} made it inside a recorded operation, which did not return it: a hook or a cache kept it"
     if is_fake(source.live):
         return "it is a fake tensor, which its FakeTensorMode makes without a torch function"

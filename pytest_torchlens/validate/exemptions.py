@@ -11,8 +11,10 @@ import math
 from collections.abc import Callable
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import fingerprint
@@ -23,6 +25,7 @@ from pytest_torchlens.validate.crop import is_elementwise
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.noise import other_numbers
+from pytest_torchlens.validate.noise import with_arguments
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import same
 
@@ -50,7 +53,7 @@ class Explainer:
             return "inside not seen"
         experiments = (
             *(self._beside_empty, self._hidden, self._single, self._extreme),
-            *(self._fully_overwritten, self._by_number, self._not_finite),
+            *(self._fully_overwritten, self._by_number, self._unaligned, self._not_finite),
         )
         named = next(filter(None, (experiment(trial, place) for experiment in experiments)), None)
         return named or self._unknowable(trial, place)
@@ -120,6 +123,13 @@ class Explainer:
                 return "multiplied by zero" if number == 0 else "saturated"
         return None
 
+    def _unaligned(self, trial: Trial, place: int) -> str | None:
+        """Return a reason if the argument has an effect once the input of a CTC loss is as long as any targets need."""
+        if trial.call.info.layer_type != "ctc_loss" or not is_of_torch(trial.call.info.func):
+            return None
+        longer = _with_longer_input(trial)
+        return "no alignment" if longer is not None and self._matters(longer, place, {}) else None
+
     def _single(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect with two elements: a softmax over one ignores its values."""
         ways = (partial(self._doubled_ones, differs=differs) for differs in (False, True))
@@ -129,13 +139,13 @@ class Explainer:
         """Return a reason if the argument has an effect once arguments without elements have some."""
         if not all(map(is_dense, trial.tensors)):
             return None
-        shape = trial.tensors[place].shape
-        filled = [
-            tensor if tensor.numel() else torch.ones(shape, dtype=tensor.dtype, device=tensor.device)
-            for tensor in trial.tensors
-        ]
-        empty = any(filled[at] is not tensor for at, tensor in enumerate(trial.tensors))
-        return "empty input" if empty and self._matters(trial.with_tensors(filled), place, {}) else None
+        if all(tensor.numel() for tensor in trial.tensors):
+            return None
+        ways = (
+            partial(_filled, like=like, number=number) for like in (trial.tensors[place], None) for number in (1, 0)
+        )
+        trials = (trial.with_tensors(list(map(fill, trial.tensors))) for fill in ways)
+        return "empty input" if any(self._matters(filled, place, {}) for filled in trials) else None
 
     def _fully_overwritten(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect once it is larger: the call overwrote all of it."""
@@ -184,6 +194,12 @@ class Explainer:
         return None if noisy else "no noise for this kind of tensor"
 
 
+def _filled(tensor: torch.Tensor, like: torch.Tensor | None, number: int) -> torch.Tensor:
+    """Return an empty tensor with elements: with the shape of `like`, or with one in each dimension that has none."""
+    shape = [size or 1 for size in tensor.shape] if like is None else like.shape
+    return tensor if tensor.numel() else torch.full(shape, number, dtype=tensor.dtype, device=tensor.device)
+
+
 def _cause(trial: Trial, place: int, at: int) -> str:
     """Name why the values of the argument at `at` hide the one at `place`."""
     hiding, hidden = trial.tensors[at].detach(), trial.tensors[place]
@@ -202,6 +218,33 @@ def _cause(trial: Trial, place: int, at: int) -> str:
     return "hidden by another argument" if hiding.any() else "multiplied by zero"
 
 
+def _with_longer_input(trial: Trial) -> Trial | None:
+    """Return a trial of a CTC loss whose input is long enough for a blank before, between and after all targets."""
+    at = {_CTC_ARGUMENTS.get(path, path): place for place, (path, _) in enumerate(trial.edges)}
+    if not {"log_probs", "targets"} <= at.keys():
+        return None
+    log_probs, targets = trial.tensors[at["log_probs"]].detach(), trial.tensors[at["targets"]]
+    length = max(len(log_probs), 2 * (targets.shape[-1] if targets.dim() else 1) + 1)
+    tensors = list(trial.tensors)
+    tensors[at["log_probs"]] = log_probs[torch.arange(length, device=log_probs.device) % len(log_probs)]
+    if "input_lengths" in at:
+        tensors[at["input_lengths"]] = torch.full_like(tensors[at["input_lengths"]], length)
+    return trial.with_call(_with_lengths(trial.call, length), tensors)
+
+
+def _with_lengths(call: Call, length: int) -> Call:
+    """Return a call of a CTC loss whose input lengths, if they are numbers, are all `length`."""
+
+    def filled(lengths: Any) -> Any:
+        of_numbers = isinstance(lengths, tuple | list) and all(type(one) is int for one in lengths)
+        return type(lengths)([length] * len(lengths)) if of_numbers else lengths
+
+    args = [filled(arg) if at == 2 else arg for at, arg in enumerate(call.args)]  # noqa: PLR2004
+    kwargs = {name: filled(arg) if name == "input_lengths" else arg for name, arg in call.kwargs.items()}
+    return with_arguments(call, tuple(args), kwargs)
+
+
+_CTC_ARGUMENTS = {"0": "log_probs", "1": "targets", "2": "input_lengths"}
 _OF_NUMBERS = frozenset("argwhere bucketize copysign count_nonzero heaviside histogramdd nonzero searchsorted".split())
 
 
@@ -240,6 +283,28 @@ def _empty_input(trial: Trial, place: int) -> bool:
 
 def _empty_output(trial: Trial, place: int) -> bool:
     return all(output.numel() == 0 for output in trial.reference or ())
+
+
+def _nothing_selected(trial: Trial, place: int) -> bool:
+    """The index of an assignment selects no element, so no value is assigned."""
+    info = trial.call.info
+    if info.layer_type != "setitem" or trial.edges[place][0] != "2" or not is_of_torch(info.func):
+        return False
+    target, index, _ = trial.arguments()[0]
+    return bool(target[index].numel() == 0)
+
+
+def _is_tangent(trial: Trial, place: int) -> bool:
+    """The result carries the argument as its tangent, for forward-mode differentiation."""
+    if (
+        trial.call.info.layer_type != "make_dual"
+        or trial.edges[place][0] != "1"
+        or not is_of_torch(trial.call.info.func)
+    ):
+        return False
+    tangents = (forward_ad.unpack_dual(output).tangent for output in trial.reference or ())  # type: ignore[no-untyped-call]
+    given = fingerprint(trial.tensors[place])
+    return any(tangent is not None and fingerprint(tangent) == given for tangent in tangents)
 
 
 def _no_values(trial: Trial, place: int) -> bool:
@@ -340,6 +405,8 @@ def _normalised_alone(trial: Trial, place: int) -> bool:
 _FACTS: dict[str, Callable[[Trial, int], bool]] = {
     "empty input": _empty_input,
     "empty output": _empty_output,
+    "nothing selected": _nothing_selected,
+    "tangent": _is_tangent,
     "shape only": _shape_only,
     "overwritten": lambda trial, place: _is_overwritten(trial, place) or _replaces_all(trial, place),
     "single element": _single_element,

@@ -143,7 +143,7 @@ def module_call_faults(recording: Recording) -> Iterator[tuple[str, str]]:
             yield name, "the module call around it does not come before it"
         seen.add(id(call))
         kind = recording.modules.get(call.address, call.module_type)
-        if call.module_type != kind and "Lazy" not in kind:  # a lazy module takes another class in its first call
+        if call.module_type not in (kind, *recording.other_classes.get(call.address, ())):
             yield name, f"its class is {call.module_type}, the module there is a {kind}"
         if not 0 <= call.first <= call.last <= len(recording.calls):
             yield name, f"it ran from call {call.first} to {call.last} of {len(recording.calls)}"

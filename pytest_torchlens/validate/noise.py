@@ -259,10 +259,10 @@ def other_numbers(call: Call, truth_values: bool = False) -> Iterator[tuple[str,
         return
     for at, number in enumerate(call.args):
         for instead in _instead_of(number, truth_values):
-            yield str(at), number, _with(call, (*call.args[:at], instead, *call.args[at + 1 :]), call.kwargs)
+            yield str(at), number, with_arguments(call, (*call.args[:at], instead, *call.args[at + 1 :]), call.kwargs)
     for name, number in call.kwargs.items():
         for instead in _instead_of(number, truth_values):
-            yield name, number, _with(call, call.args, {**call.kwargs, name: instead})
+            yield name, number, with_arguments(call, call.args, {**call.kwargs, name: instead})
 
 
 def _instead_of(number: Any, truth_values: bool) -> list[Any]:
@@ -276,7 +276,8 @@ def _instead_of(number: Any, truth_values: bool) -> list[Any]:
     return [float(other) for other in _INSTEAD if other != number] if type(number) is float else []
 
 
-def _with(call: Call, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
+def with_arguments(call: Call, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
+    """Return the same call with other arguments."""
     other = copy.copy(call)
     other.args, other.kwargs = args, kwargs
     return other

@@ -25,6 +25,7 @@ from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.player import Arguments
 from pytest_torchlens.validate.containers import ObjectGraph
 from pytest_torchlens.validate.noise import is_dense
 
@@ -68,13 +69,18 @@ class Trial:
         self.reference = self.outcome({}) if reference is None else reference
         """The outcome for the unchanged arguments; None if the call raises."""
 
-    def with_call(self, call: Call) -> Trial:
-        """Return a trial of another call with the same tensors."""
-        return Trial(self._player, call, self.tensors)
+    def with_call(self, call: Call, tensors: list[torch.Tensor] | None = None) -> Trial:
+        """Return a trial of another call, with the same tensors unless others are given."""
+        return Trial(self._player, call, self.tensors if tensors is None else tensors)
 
     def with_tensors(self, tensors: list[torch.Tensor]) -> Trial:
         """Return a trial of the same call with other tensors, which may have other shapes."""
         return Trial(self._player, self.call, tensors)
+
+    def arguments(self) -> Arguments:
+        """Return the arguments of the call, unchanged."""
+        tensors = iter(self.tensors)
+        return self._player.arguments(self.call, lambda _: next(tensors))
 
     def reacts(self, changed: dict[int, torch.Tensor]) -> bool:
         """Return whether the outcome differs with ``changed[place]`` for these edges."""

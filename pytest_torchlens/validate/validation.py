@@ -99,6 +99,8 @@ def validate(
     ------
     ValueError
         If a part is unknown.
+    RuntimeError
+        If the model takes a gradient through the graph of an input, which autograd frees: it cannot run twice.
     Exception
         Whatever the model raises.
     """
@@ -110,6 +112,9 @@ def validate(
         verdicts = run.explain_by_threads(verdicts)
         if "replay" in chosen and _all_ok(verdicts):
             run.look_for_detours(history.recording)
+    except RuntimeError as error:
+        run.explain_used_up_graph(error)
+        raise
     finally:
         run.restore()
         run.restore_versions()
@@ -193,6 +198,7 @@ class _Run:
         self._state = ModelState(model, args, kwargs)
         self._generators = Generators()
         self._inputs = dict([*walk(args), *walk(kwargs)])
+        self._has_run = False
         self._returned: list[str] = []
         self._single_use = ""
         """Why the model can run only once; ``""`` if it can run again."""
@@ -249,6 +255,16 @@ class _Run:
         except Exception:  # noqa: BLE001 - a model may reject subclasses of tensors
             return verdicts
         return [dataclasses.replace(one, failures=tuple(map(seen.findings.explain, one.failures))) for one in verdicts]
+
+    def explain_used_up_graph(self, error: RuntimeError) -> None:
+        """Raise an error with the reason if `error` is that the first run used up the graph of an input."""
+        with_graph = [path for path, tensor in self._inputs.items() if not tensor.is_leaf]
+        if self._has_run and with_graph and _GRAPH_IS_FREED in str(error):
+            raise RuntimeError(
+                f"{type(self.model).__name__} ran once and cannot run again, as a validation needs: it takes "
+                f"a gradient through the graph of input {', '.join(map(repr, with_graph))}, which autograd frees. "
+                "Have forward pass retain_graph=True, or pass an input without a graph: x.detach()."
+            ) from error
 
     def _validate_once(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]]:
         keep: Keep = "recent" if self._observes(parts) else "none"
@@ -325,6 +341,7 @@ class _Run:
         finally:
             for one in recordings:
                 self._state.note(one)
+        self._has_run = True
         with modes_disabled():
             self._returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
         if keep == "recent":
@@ -459,6 +476,7 @@ def _replay(
     return replay.verdicts(returned), replay.doubtful
 
 
+_GRAPH_IS_FREED = "backward through the graph a second time"
 _UNSETTLED = (Status.UNPROVEN, Status.FAILED)
 
 

@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import edges_in
@@ -93,6 +94,23 @@ def test_settings_are_the_recorded_ones_and_put_back():
     (output,) = replayed_outputs(recording)
     assert not output.requires_grad
     assert torch.is_grad_enabled()
+
+
+def test_a_forward_mode_level_is_entered_once_and_left():
+    def two_levels(x):
+        results = []
+        for function in (torch.sin, torch.exp):
+            with forward_ad.dual_level():
+                results.extend(forward_ad.unpack_dual(function(forward_ad.make_dual(x, x * 2)) * x))
+        return sum(results)
+
+    recording = record(Function(two_levels), (X,))
+    (output,) = replayed_outputs(recording)
+    assert torch.equal(output, recording.output)
+    assert forward_ad._current_level == -1
+    with forward_ad.dual_level():
+        (output,) = replayed_outputs(recording)
+    assert torch.equal(output, recording.output)
 
 
 def test_the_random_generator_is_put_back():

@@ -212,6 +212,11 @@ class ChangesParameter(CountsInHook):
         return self.norm(x) + super().forward(x)
 
 
+class ChangesParameterReadLater(ChangesParameter):
+    def forward(self, x):
+        return CountsInHook.forward(self, x) + self.norm(x)
+
+
 class ChangesActivation(CountsInHook):
     def note(self, gradient):
         self.scale.mul_(2)
@@ -221,7 +226,37 @@ class ChangesActivation(CountsInHook):
         return super().forward(x) + self.scale
 
 
-@pytest.mark.parametrize("kind", [ChangesBufferOfForward, ChangesParameter, ChangesActivation])
+class ChangesAttribute(CountsInHook):
+    def __init__(self):
+        super().__init__()
+        self.seen, self.listed = torch.zeros(4), [torch.zeros(())]
+
+    def note(self, gradient):
+        self.seen.copy_(gradient.sum(0))
+        self.listed[0].add_(1)
+
+    def forward(self, x):
+        return super().forward(x) + self.seen * self.listed[0]
+
+
+GLOBAL = torch.zeros(4)
+
+
+class ChangesGlobal(CountsInHook):
+    def note(self, gradient):
+        GLOBAL.copy_(gradient.sum(0))
+
+    def forward(self, x):
+        return super().forward(x) + GLOBAL
+
+
+CHANGES = [
+    *(ChangesBufferOfForward, ChangesParameter, ChangesParameterReadLater, ChangesActivation),
+    *(ChangesAttribute, ChangesGlobal),
+]
+
+
+@pytest.mark.parametrize("kind", CHANGES)
 def test_what_code_in_a_gradient_changes_is_a_result_of_the_gradient(kind):
     model = kind()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -251,6 +286,72 @@ class RaisesInHook(CountsInHook):
 def test_what_code_changes_before_it_raises_is_recorded():
     verdict = validate(RaisesInHook(), (torch.randn(3, 4),)).verdict
     assert verdict.status is Status.PASSED, verdict.words
+
+
+class KeepsGradient(CountsInHook):
+    def note(self, gradient):
+        self.kept = [gradient[0], gradient * 2]
+
+    def forward(self, x):
+        return super().forward(x) + self.kept[0]
+
+
+class KeepsResult(KeepsGradient):
+    def forward(self, x):
+        return TakesGradient.forward(self, x) + self.kept[1]
+
+
+class Keeper(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, kept):
+        ctx.kept = kept
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.kept.append(gradient * 2)
+        return gradient * 2, None
+
+
+class KeepsInFunction(TakesGradient):
+    def bend(self, hidden):
+        self.kept = []
+        return Keeper.apply(hidden, self.kept)
+
+    def forward(self, x):
+        return super().forward(x) + self.kept[0]
+
+
+@pytest.mark.parametrize("kind", [KeepsGradient, KeepsResult, KeepsInFunction])
+def test_what_code_in_a_gradient_keeps_for_later_is_unproven(kind):
+    verdict = validate(kind(), (torch.randn(3, 4),)).verdict
+    assert verdict.status is Status.UNPROVEN, verdict.words
+    assert "reads a tensor made inside grad_1_" in verdict.part("completeness").reason
+
+
+def test_what_another_operation_keeps_fails_beside_it():
+    secret = []
+
+    @torch.library.custom_op("lens_keeps::result", mutates_args=())
+    def keeps(x: torch.Tensor) -> torch.Tensor:
+        secret[:] = [x * 3]
+        return x.clone()
+
+    class Both(KeepsGradient):
+        def forward(self, x):
+            return super().forward(x) + keeps(x) + secret[0]
+
+    verdict = validate(Both(), (torch.randn(3, 4),)).verdict
+    assert verdict.part("completeness").status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    "attribute", [torch.eye(4).to_sparse(), torch.ones(2, device="meta"), torch.ones(4).to_mkldnn()]
+)
+def test_an_attribute_of_any_layout_may_stand_beside(attribute):
+    model = CountsInHook()
+    model.attribute = attribute
+    assert validate(model, (torch.randn(3, 4),)).verdict.status is Status.UNPROVEN
 
 
 class Noted(torch.Tensor):

@@ -50,6 +50,23 @@ def test_the_one_recording_there_can_be_is_judged(build, name):
     assert found.verdict.part("completeness").status is Status.PASSED
 
 
+def test_a_model_that_uses_up_the_graph_of_an_input_is_told_so():
+    start = torch.ones(2, requires_grad=True)
+    model = Function(lambda x: torch.autograd.grad(x.sum(), start)[0])
+    with pytest.raises(RuntimeError, match=r"^Function ran once and cannot run again.* the graph of input '0'"):
+        validate(model, (start.exp(),))
+
+
+def test_a_model_that_uses_up_its_own_graph_raises_what_it_raises():
+    def takes_two_gradients(x):
+        y = x.exp().sum()
+        return torch.autograd.grad(y, start)[0] + torch.autograd.grad(y, start)[0]
+
+    start = torch.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"^Trying to backward through the graph a second time"):
+        validate(Function(takes_two_gradients), (start * 2,))
+
+
 def test_a_failure_of_the_one_recording_stands():
     def bypasses(batches):
         x = next(batches)

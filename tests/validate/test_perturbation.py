@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.validate import validate
@@ -19,9 +20,37 @@ def perturbed(forward, x=X):
     return validate(Function(forward), (x,), parts=["perturbation"]).verdict.part("perturbation")
 
 
+NONE = torch.zeros(0, dtype=torch.long)
+ONES = torch.ones(2, 5, dtype=torch.long)
+
+
+def assigned(tensor, index, value):
+    tensor[index] = value
+    return tensor
+
+
+def derivative(function, x, tangent):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, tangent))).tangent
+
+
 WITHOUT_EFFECT = {
     "empty output": [lambda x: x[:0] * x.sum()],
-    "empty input": [lambda x: torch.dist(x[:, None][:, :0], x[:, None])],
+    "empty input": [
+        lambda x: torch.dist(x[:, None][:, :0], x[:, None]),
+        lambda x: assigned(x[:1] * 2, (x[:1] > 9).nonzero()[:, 0], x.mean()),
+        lambda x: (x * 2).index_put((NONE,), x.mean()),
+        lambda x: (x * 2).index_put((NONE,), x.mean(), accumulate=True),
+        lambda x: (x * 2).index_fill(0, NONE, x.mean()),
+        lambda x: (x * 2).scatter(0, NONE, x),
+        lambda x: (x * 2).scatter_add(0, NONE, x),
+        lambda x: F.embedding_bag(NONE, x.diag(), torch.zeros(3, dtype=torch.long)),
+    ],
+    "nothing selected": [
+        lambda x: assigned(x * 2, slice(3, 3), x.mean()),
+        lambda x: assigned(x * 2, [], x[0]),
+        lambda x: assigned(x.diag(), (slice(None), []), x.mean()),
+    ],
     "shape only": [
         lambda x: x + torch.zeros_like(x),
         lambda x: x.sum().expand_as(x),
@@ -47,7 +76,18 @@ WITHOUT_EFFECT = {
         lambda x: torch.bitwise_and(x > 0, False) * x,
         lambda x: (x > 0) * False + x,
     ],
+    "no alignment": [
+        lambda x: F.ctc_loss(x.expand(3, 2, 3).log_softmax(2), ONES, (3, 3), (5, 5)),
+        lambda x: F.ctc_loss(x.expand(3, 2, 3).log_softmax(2), ONES, [3, 3], [5, 5], zero_infinity=True),
+        lambda x: F.ctc_loss(x.expand(1, 2, 3).log_softmax(2), ONES, input_lengths=(1, 1), target_lengths=(5, 5)),
+        lambda x: F.ctc_loss(x.expand(1, 3).log_softmax(1), ONES[0], torch.tensor(1), torch.tensor(5)),
+    ],
     "not a number": [lambda x: x + torch.full((3,), float("nan"))],
+    "tangent": [
+        lambda x: derivative(lambda x: x.sin() * x, x, x * 2),
+        lambda x: derivative(torch.sin, x, x * 2) + derivative(torch.exp, x, torch.ones(3)),
+        lambda x: derivative(lambda x: x.mul_(3).add_(1), x.clone(), x * 2),
+    ],
     "single element": [
         lambda x: x[:, None].softmax(-1) + x[:, None],
         lambda x: F.scaled_dot_product_attention(x[None, :], x[None, :], x[None, :]),
@@ -162,13 +202,17 @@ def ignoring(name, compute):
 # the parent is not what the operation reads, in a setting that would excuse it
 WRONG_EDGES = {
     "empty output": lambda x: ignoring("split", lambda x: x.clone())(x, x[:1] + 1),
+    "empty input": lambda x: ignoring("index_fill", lambda x: torch.ones(len(x) + 3))(NONE, x + 1),
+    "nothing selected": lambda x: assigned(x * 2, [], ignoring("setitem", lambda x: x.mean())(x, x + 1)),
     "shape only": lambda x: ignoring("zeros_like", torch.zeros_like)(x, x + 1),
     "shape of the second": lambda x: ignoring("expand_as", lambda x: x.clone())(x, x + 1),
     "overwritten": lambda x: ignoring("copy", lambda x: x.clone())(x, x + 1),
     "multiplied by zero": lambda x: ignoring("mul", lambda x: x * 0)(torch.zeros(3), x + 1),
     "masked": lambda x: ignoring("masked_fill", lambda x: x.float())(torch.ones(3, dtype=torch.bool), x + 1),
     "masked by infinity": lambda x: ignoring("add", lambda x: x * 1)(torch.full((3,), float("-inf")), x + 1),
+    "no alignment": lambda x: ignoring("ctc_loss", lambda x: x * 0)(x.expand(3, 3), x.long()),
     "not a number": lambda x: ignoring("sub", lambda x: x * 1)(torch.full((3,), float("nan")), x + 1),
+    "tangent": lambda x: ignoring("make_dual", lambda x: x.clone())(x, x + 1),
     "single element": lambda x: ignoring("softmax", torch.ones_like)(x[:1] + 1, x[:1, None] + 1),
     "saturated": lambda x: ignoring("clamp", lambda x: torch.full_like(x, -1e6))(x, x + 1),
     "comparison": lambda x: ignoring("lt", lambda x: x < 1e9)(x, x + 1) * x,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history import graph
@@ -250,10 +251,65 @@ class Lazy(nn.Module):
         return self.layers(x)
 
 
-@pytest.mark.parametrize("model", [Shared, Lazy, lambda: nn.LSTM(3, 3, 2, bidirectional=True)])
-def test_right_records_of_shared_and_lazy_modules_pass(model):
+class LazyTwice(Lazy):
+    def forward(self, x):
+        return self.layers(super().forward(x)[:, :3])
+
+
+class CallsItself(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.leaf = nn.Linear(3, 3)
+
+    def forward(self, x, depth=2):
+        return self.leaf(x) if not depth else self(x, depth - 1) + self.leaf(x)
+
+
+class Negative(nn.Linear):
+    def forward(self, x):
+        return -super().forward(x)
+
+
+class ChangesClass(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        self.layer.__class__ = Negative
+        x = self.layer(x)
+        self.layer.__class__ = nn.Linear
+        return self.layer(x)
+
+
+class Parametrizes(ChangesClass):
+    def forward(self, x):
+        parametrize.register_parametrization(self.layer, "weight", nn.Tanh())
+        x = self.layer(x)
+        parametrize.remove_parametrizations(self.layer, "weight", leave_parametrized=False)
+        return self.layer(x)
+
+
+RIGHT = [Shared, Lazy, LazyTwice, CallsItself, ChangesClass, Parametrizes]
+
+
+@pytest.mark.parametrize("model", [*RIGHT, lambda: nn.LSTM(3, 3, 2, bidirectional=True)])
+def test_right_records_of_unusual_modules_pass(model):
     part = validate(model(), (torch.rand(4, 3),)).verdict.part("invariants")
     assert [(failure.operation, failure.message) for failure in part.failures] == []
+
+
+def test_a_model_that_calls_itself_made_all_calls_below_it():
+    history = validate(CallsItself(), (torch.rand(4, 3),)).history
+    assert history.top_level_module_passes == (":2", ":3", "leaf:1", "leaf:2", "leaf:3")
+
+
+def test_a_wrong_class_of_a_call_fails_where_another_module_changes_its_class():
+    history = validate(nn.Sequential(ChangesClass(), nn.ReLU()), (torch.rand(4, 3),)).history
+    history.recording.module_calls[-1].module_type = "Negative"
+    assert "its class is Negative, the module there is a ReLU" in [
+        one.message for one in check_invariants(history).failures
+    ]
 
 
 def test_right_records_of_what_is_on_no_device_pass():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
+from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.models import Function
 
@@ -12,6 +14,19 @@ KEPT = []
 
 
 def by_a_hook(x):
+    """Keep a tensor that is computed inside ``exp``."""
+    kept = []
+
+    def pack(saved):
+        kept.append(saved * 2)
+        return saved
+
+    with saved_tensors_hooks(pack, lambda saved: saved):
+        x.detach().requires_grad_().exp()
+    return kept[0] * 2
+
+
+def by_a_hook_in_a_gradient(x):
     """What Grad-CAM does."""
     kept = []
     x = x.detach().requires_grad_()
@@ -44,6 +59,21 @@ class Wrapped(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         result = func(*[arg.inner if isinstance(arg, Wrapped) else arg for arg in args], **(kwargs or {}))
         return cls(result) if isinstance(result, torch.Tensor) else result
+
+
+def test_a_tensor_that_a_hook_in_a_gradient_stores_is_unproven():
+    part = validate(Function(by_a_hook_in_a_gradient), (torch.ones(3),)).verdict.part("completeness")
+    assert part.status is Status.UNPROVEN
+    assert part.reason.startswith("mul_1_6 reads a tensor made inside grad_1_5, where a hook")
+
+
+SPARSE = torch.eye(3).to_sparse()
+
+
+@pytest.mark.parametrize("sparse", [SPARSE, SPARSE.coalesce()], ids=["coo", "coalesced"])
+def test_a_sparse_constant_existed_before(sparse):
+    verdict = validate(Function(lambda x: (sparse @ x[:, None]).to_dense() * 2), (torch.ones(3),)).verdict
+    assert verdict.status is Status.PASSED, verdict.words
 
 
 def as_part_of_a_wrapper(x):

@@ -27,7 +27,7 @@ MUTANTS = (
         "old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}",
         "old = set()",
     ),
-    Mutant("capture/origins.py", "(source.made_inside_call or not source.maker)", "source.made_inside_call"),
+    Mutant("capture/origins.py", "(source.made_inside >= 0 or not source.maker)", "source.made_inside >= 0"),
     Mutant(
         "capture/fingerprint.py", "names, _ = tensor.__tensor_flatten__()", "names = tensor.__tensor_flatten__()[0][:1]"
     ),
