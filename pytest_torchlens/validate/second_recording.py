@@ -178,7 +178,7 @@ def kept_results(first: Recording, other: Recording) -> Iterator[tuple[int, str]
     """
     from_inputs = Reach(first)
     values = [value for call in first.calls for value in call.outputs if value.shape.numel()]
-    computed = {value.fingerprint for value in values if from_inputs.has(value)}
+    computed = {value.fingerprint for value in values}
     independent = {value.fingerprint for value in values if not from_inputs.has(value)}
     known = {"", *independent, *(source.value.fingerprint for source in first.sources)}
     if any(source.kind == "constant" and source.value.fingerprint in computed - known for source in other.sources):

@@ -125,7 +125,6 @@ MUTANTS = (
     ),
     Mutant("validate/second_recording.py", "one != two and (one == one or two == two)", "one != two"),
     Mutant("validate/second_recording.py", " and not _is_overwritten_first(source, first)", ""),
-    Mutant("validate/second_recording.py", "for value in values if from_inputs.has(value)}", "for value in values}"),
     Mutant("validate/second_recording.py", '{"", *independent,', '{"",'),
     Mutant(
         "validate/second_recording.py",
