@@ -165,7 +165,7 @@ def test_a_table_is_filtered_and_sorted(visit):
     page.wait_for_selector("#layer-table th[aria-sort=ascending]")
     page.click("#layer-table th:has-text('Params') button")
     page.wait_for_selector("#layer-table th[aria-sort=descending]")
-    page.wait_for_selector("#layer-table tbody tr:first-child th:text-is('linear_1_17')")  # rows move a moment later
+    page.wait_for_selector("#layer-table tbody tr:first-child th:has-text('linear_1_17')")  # rows move a moment later
 
 
 def test_a_layer_of_the_table_is_shown_in_the_graph(visit):
