@@ -7,6 +7,7 @@ copies them.  Objects with an internal state (files, iterators, random generator
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
 import types
@@ -18,6 +19,7 @@ from collections.abc import Collection
 from functools import _lru_cache_wrapper
 from functools import partial
 from functools import partialmethod
+from itertools import chain
 from typing import Any
 from typing import NamedTuple
 
@@ -48,11 +50,6 @@ class ContainerSnapshot(NamedTuple):
 
     parts: Parts
     restore: Callable[[], None] | None = None
-
-
-def _done(restore: Callable[[], None]) -> bool:
-    restore()
-    return True
 
 
 _NOT_LOOKED_AT = ContainerSnapshot([])
@@ -110,9 +107,12 @@ class ObjectGraph:
 
     def restore(self) -> None:
         """Restore all containers."""
-        self._lost = [
-            (path, value) for path, value, restore in self._containers if not looked_at(_done, restore, otherwise=False)
-        ]
+        self._lost = []
+        for path, value, restore in self._containers:
+            try:
+                restore()
+            except Exception:  # noqa: BLE001 - a user's object may raise anything
+                self._lost.append((path, value))
 
     def restore_states(self) -> list[str]:
         """Restore all resources; return the names of those, and of containers, that could not be restored."""
@@ -189,16 +189,15 @@ def mapping(value: Any) -> ContainerSnapshot:
 
 
 def _restore_mapping(kind: Any, value: Any, former: dict[Any, Any]) -> None:
-    if not _is_same(kind.items(value), former.items()):
+    if not (_is_same(kind.keys(value), former.keys()) and _is_same(kind.values(value), former.values())):
         kind.clear(value)
         for key, item in former.items():
             kind.__setitem__(value, key, item)
 
 
-def _is_same(now: Collection[tuple[Any, ...]], former: Collection[tuple[Any, ...]]) -> bool:
+def _is_same(now: Collection[Any], former: Collection[Any]) -> bool:
     """Return whether both have identical objects in the same order; ``==`` may be overridden."""
-    pairs = zip(now, former, strict=False)
-    return len(now) == len(former) and all(a is b for one, other in pairs for a, b in zip(one, other, strict=True))
+    return len(now) == len(former) and all(map(operator.is_, now, former))
 
 
 def sequence(value: Any) -> ContainerSnapshot:
@@ -210,7 +209,7 @@ def sequence(value: Any) -> ContainerSnapshot:
 
 def _restore_sequence(kind: Any, value: Any, former: list[Any]) -> None:
     now = list(kind.__iter__(value))
-    if len(now) != len(former) or any(item is not other for item, other in zip(now, former, strict=True)):
+    if not _is_same(now, former):
         kind.clear(value)
         (set.update if kind is set else kind.extend)(value, former)
 
@@ -232,7 +231,7 @@ def weak_container(value: Any) -> ContainerSnapshot:
     former = kind.copy(value)
 
     def restore() -> None:
-        if not _is_same(_weak_entries(value), _weak_entries(former)):
+        if not _is_same(*(list(chain.from_iterable(_weak_entries(one))) for one in (value, former))):
             kind.clear(value)
             kind.update(value, former)
 
