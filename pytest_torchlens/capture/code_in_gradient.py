@@ -25,8 +25,8 @@ from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.tensor_table import TensorTable
 from pytest_torchlens.capture.tensor_table import torch_function_disabled
 from pytest_torchlens.capture.values import version_of
+from pytest_torchlens.capture.warning_places import is_ours
 
-_OUR_PACKAGE = __name__.partition(".")[0]
 _LIBRARIES = frozenset(["torch", *sys.stdlib_module_names])
 """Packages whose code is named only if no other code ran."""
 _DISPATCHER = ("torch._library", "torch._ops", "torch._compile", "torch._dynamo", "torch.compiler")
@@ -120,7 +120,7 @@ class GradientWatch(WriteDetector):
             return
         module = str(frame.f_globals.get("__name__", ""))
         package = module.partition(".")[0]
-        if package == _OUR_PACKAGE or module.startswith(_DISPATCHER):
+        if is_ours(frame) or module.startswith(_DISPATCHER):
             return
         if self._code is None:
             self._before_code()

@@ -47,16 +47,16 @@ class Makers:
         old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}
         for storage in _storages(result):
             entry = self._by_storage.get(storage._cdata)
-            if storage._cdata not in old and (entry is None or _is_dead(entry)):
+            if storage._cdata not in old and (entry is None or _is_dead(entry[0])):
                 self._by_storage[storage._cdata] = StorageWeakRef(storage), name, inside  # type: ignore[no-untyped-call]
         if len(self._by_storage) > self._next_look:
-            self._by_storage = {key: entry for key, entry in self._by_storage.items() if not _is_dead(entry)}
+            self._by_storage = {key: entry for key, entry in self._by_storage.items() if not _is_dead(entry[0])}
             self._next_look = 2 * len(self._by_storage) + _FEW
 
     def of(self, tensor: torch.Tensor) -> tuple[str, int]:
         """Return the name of the operation (``""`` if unknown), and the number of the call around it, or -1."""
         entries = (self._by_storage.get(storage._cdata) for storage in _storages(tensor))
-        entry = next((entry for entry in entries if entry is not None and not _is_dead(entry)), None)
+        entry = next((entry for entry in entries if entry is not None and not _is_dead(entry[0])), None)
         return ("", -1) if entry is None else entry[1:]
 
 
@@ -65,8 +65,8 @@ def _storages(value: Any) -> list[torch.UntypedStorage]:
     return [tensor.untyped_storage() for tensor in plain if tensor.layout is torch.strided and not tensor.is_nested]
 
 
-def _is_dead(entry: tuple[StorageWeakRef, str, int]) -> bool:
-    return bool(entry[0].expired())  # type: ignore[no-untyped-call]
+def _is_dead(storage: StorageWeakRef) -> bool:
+    return bool(storage.expired())  # type: ignore[no-untyped-call]
 
 
 Tensor = torch.Tensor
@@ -92,7 +92,7 @@ class TensorsBefore:
     def _existed(self, source: Source) -> bool:
         former, memory = self._by_id.get(id(source.live)), self._memory.get(source.memory)
         # if it was freed, its id and memory may be reused
-        if (former is not None and former() is not None) or (memory is not None and not _is_dead((memory, "", -1))):
+        if (former is not None and former() is not None) or (memory is not None and not _is_dead(memory)):
             return True
         return source.foreign or self._was_frozen(source.live)
 
