@@ -134,17 +134,18 @@ def kinds_of(kind: type) -> list[Callable[[Any], RestoreState | None]]:
     return [note for kinds, note in _KINDS if issubclass(kind, kinds)]
 
 
-def is_used_up(value: Any) -> bool:
-    """Return whether reading from an object consumes items that cannot be restored."""
-    kind = type(value)
+def may_be_used_up(kind: type) -> bool:
+    """Return whether reading from an object of a class may consume items that cannot be restored."""
     if kind in (queue.SimpleQueue, types.CoroutineType, types.AsyncGeneratorType):
         return True
     by = class_attribute(kind, "__next__")
-    if by is None:
-        return False
-    if is_a(value, io.IOBase):
-        return not value.closed and value.readable() and not value.seekable()
-    return type(by) is not types.FunctionType or home_of(kind).startswith("torch.")
+    own = type(by) is types.FunctionType and not home_of(kind).startswith("torch.")
+    return by is not None and (issubclass(kind, io.IOBase) or not own)
+
+
+def is_used_up(value: Any) -> bool:
+    """Return whether reading from such an object does consume them: of files, those that can only be read on."""
+    return not is_a(value, io.IOBase) or (not value.closed and value.readable() and not value.seekable())
 
 
 def progress(value: Any) -> Any:
