@@ -115,6 +115,10 @@ class RandomState:
     """Whether the arguments alone show that the call draws."""
 
 
+KnownEdges = tuple[tuple[Any, ...], dict[str, Any], tuple[tuple[str, Value | Aliased], ...]]
+"""Arguments of a call, and the edges that `edges_in` found in them; the pass itself may replace the arguments."""
+
+
 class Call:
     """One function call.
 
@@ -151,6 +155,7 @@ class Call:
         "frames",
         "group",
         "info",
+        "known_edges",
         "kwargs",
         "module",
         "outputs",
@@ -181,6 +186,7 @@ class Call:
         self.returned = True
         self.outputs: tuple[Value, ...] = ()
         self.writes: tuple[int, ...] = ()
+        self.known_edges: KnownEdges | None = None
 
     @property
     def may_be_view(self) -> bool:
@@ -342,17 +348,21 @@ class Recording:
     """Number of tensor objects."""
 
 
-def edges_in(call: Call) -> list[tuple[str, Value | Aliased]]:
+def edges_in(call: Call) -> tuple[tuple[str, Value | Aliased], ...]:
     """Return path and value of each tensor argument of a call, positional ones first.
 
     A path is ``"0"`` for the first positional argument, ``"weight"`` for a keyword, ``"0.2"`` for the third tensor of
     a list that is the first argument.  Each object is entered once, by its first path.
     """
+    known = call.known_edges
+    if known is not None and known[0] is call.args and known[1] is call.kwargs:
+        return known[2]
     edges: list[tuple[str, Value | Aliased]] = []
     _add_edges(call.args, "", edges, set())
     if call.kwargs:
         _add_edges(call.kwargs, "", edges, set())
-    return edges
+    call.known_edges = (call.args, call.kwargs, tuple(edges))
+    return call.known_edges[2]
 
 
 def _add_edges(template: Any, path: str, edges: list[tuple[str, Value | Aliased]], entered: set[int]) -> None:

@@ -171,10 +171,10 @@ class _Graph:
         """Return an output's node, after that of a source that is one of the outputs."""
         self._new_sources = []
         node = Node("output", value_of(value))
-        self._connect(node, [("", value)])
+        self._connect(node, (("", value),))
         return [*self._new_sources, node]
 
-    def _connect(self, node: Node, edges: list[tuple[str, Value | Aliased]]) -> None:
+    def _connect(self, node: Node, edges: tuple[tuple[str, Value | Aliased], ...]) -> None:
         for path, leaf in edges:
             value, writes = (leaf.value, leaf.writes) if isinstance(leaf, Aliased) else (leaf, ())
             if id(value) in self._parameters:

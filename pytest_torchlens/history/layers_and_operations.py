@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -175,7 +176,10 @@ class LoggedOperation(Operation):
 
 def fields_by_name(operation: Operation) -> dict[str, Any]:
     """Return the fields of an operation's record by name."""
-    return {name: getattr(operation, name) for name in Operation.__dataclass_fields__}
+    return dict(zip(Operation.__dataclass_fields__, _ALL_FIELDS(operation), strict=True))
+
+
+_ALL_FIELDS = operator.attrgetter(*Operation.__dataclass_fields__)
 
 
 # these differ from pass to pass: a layer has no single value for them

@@ -101,7 +101,7 @@ class ObjectGraph:
             return []
         own = [looked_at(note, value, otherwise=None) for note in kind.resources]
         self._resources += [(path, value, restore) for restore in own if restore is not None]
-        parts = looked_at(self._mappings[kind.mapping].note, path, value, otherwise=[]) if kind.mapping else []
+        parts: Parts = looked_at(self._mappings[kind.mapping].note, path, value, otherwise=[]) if kind.mapping else []
         snapshots = [looked_at(note, value, otherwise=_NOT_LOOKED_AT) for note in kind.containers]
         self._containers += [(path, value, each.restore) for each in snapshots if each.restore is not None]
         return parts + [part for each in snapshots for part in each.parts]
