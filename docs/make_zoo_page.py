@@ -31,6 +31,8 @@ none is guessed.
   where they were not counted. Quantized models compute with integers, and have none or few.
 - **passed**: the traced run changed nothing, the graph replayed bit for bit, every edge mattered or has a named reason,
   the metadata agree, and the dispatcher ran nothing unrecorded.
+- **unproven**: nothing wrong was found, and something could not be shown; the row says what. **Checked** (the column
+  `remark`) is what a person who looked at the model says about that.
 """
 NOTES = {
     "timm": "The smallest model of each family, at the input size that its configuration names. ",
@@ -64,8 +66,18 @@ def _zoo(name: str, rows: list[Row]) -> Iterator[str]:
         yield from _drawn(_rows(drawn), len(zoo.names))
     failed = [row for row in rows if not row["verdict"].startswith("passed")]
     if failed:
-        yield "\n".join(f"- `{row['model']}`: {row['verdict']}: {row['reason']}" for row in failed) + "\n"
+        yield "\n".join(_alike(failed)) + "\n"
     yield tabulate(list(_families(zoo, rows)), headers="keys", tablefmt="github") + "\n"
+
+
+def _alike(rows: list[Row]) -> Iterator[str]:
+    """Yield one line for all models with the same verdict, reason and remark."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        said = row["verdict"], row["reason"], row.get("remark", "")
+        groups.setdefault(said, []).append(f"`{row['model']}`")
+    for (verdict, reason, remark), names in groups.items():
+        yield f"- {', '.join(names)}: {verdict}: {reason}" + (f" **Checked:** {remark}" if remark else "")
 
 
 def _drawn(rows: list[Row], num_models: int) -> Iterator[str]:

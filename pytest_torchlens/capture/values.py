@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from pytest_torchlens.capture.tensor_table import Reading
+    from pytest_torchlens.capture.write_log import Reading
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 CPU = torch.device("cpu")

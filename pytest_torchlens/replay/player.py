@@ -34,8 +34,8 @@ from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
-from pytest_torchlens.capture.tensor_table import WriteLog
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.write_log import WriteLog
 
 if TYPE_CHECKING:
     from typing_extensions import Self

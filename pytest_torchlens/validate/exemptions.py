@@ -62,7 +62,7 @@ class Explainer:
         """Return a reason if only extreme values have an effect: a comparison, quantisation, saturation."""
         numbers = trial.tensors[place]
         discrete = not any(map(_is_continuous, trial.reference or ()))
-        compares = all(output.dtype is torch.bool for output in trial.reference or ())
+        compares = _gives_truth_values(trial)
         safe = numbers.is_floating_point() or compares or _uses_numbers(trial.call)
         if not safe or not any(trial.reacts({place: other}) for other in self._far(trial, place, compares)):
             return None
@@ -209,7 +209,7 @@ def _cause(trial: Trial, place: int, at: int) -> str:
         return "masked"
     if _has(hiding.isnan()):
         return "not a number"
-    if all(output.dtype is torch.bool for output in trial.reference or ()):
+    if _gives_truth_values(trial):
         return "comparison"
     if not _is_continuous(hidden):
         return "all equal"
@@ -257,6 +257,11 @@ _OF_FEW_NUMBERS = frozenset(["hinge_embedding_loss", "histogramdd"])
 """Functions that do nothing with most numbers: those that are no class, or in no bin."""
 _OF_TRUTH_VALUES = frozenset("and or xor bitwise_and bitwise_or mul".split())
 """Functions for which True and False are operands: `mask & False`."""
+
+
+def _gives_truth_values(trial: Trial) -> bool:
+    """Return whether all results are truth values; of `torch.uint8`, any and all give 0 or 1 in that dtype."""
+    return trial.call.info.layer_type in ("any", "all") or all(one.dtype is torch.bool for one in trial.reference or ())
 
 
 def _is_continuous(tensor: torch.Tensor) -> bool:

@@ -9,8 +9,8 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import overlap
 from pytest_torchlens.capture.storage import reach
-from pytest_torchlens.capture.tensor_table import WriteLog
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.write_log import WriteLog
 from tests.models import Function
 
 TABLE = torch.zeros(4, 4)

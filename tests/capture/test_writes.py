@@ -9,10 +9,10 @@ import torch
 
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
-from pytest_torchlens.capture import tensor_table
+from pytest_torchlens.capture import write_log
 from pytest_torchlens.capture.storage import Extent
-from pytest_torchlens.capture.tensor_table import WriteLog
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.write_log import WriteLog
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.validate import check_recording
 from pytest_torchlens.validate import validate
@@ -108,8 +108,8 @@ def test_a_view_depends_on_what_shows_in_it_and_the_base_on_every_write(loop):
 @LOOPS
 def test_writes_through_views_are_not_all_looked_at_again_for_each(loop, monkeypatch):
     looks = []
-    overlap = tensor_table.overlap
-    monkeypatch.setattr(tensor_table, "overlap", lambda *extents: looks.append(extents) or overlap(*extents))
+    overlap = write_log.overlap
+    monkeypatch.setattr(write_log, "overlap", lambda *extents: looks.append(extents) or overlap(*extents))
     with torch.no_grad():
         recording = record(Function(loop), (torch.ones(2),))
         for call in recording.calls:

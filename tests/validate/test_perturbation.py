@@ -99,6 +99,9 @@ WITHOUT_EFFECT = {
     ],
     "saturated": [lambda x: x.clamp(max=-1e6)],
     "comparison": [
+        lambda x: (x * 8).to(torch.uint8).any() + x,
+        lambda x: (x * 8).to(torch.uint8).all(dim=0, keepdim=True) + x,
+        lambda x: (x * 8).to(torch.int32).all() + x,
         lambda x: (x < 1e9) * x,
         lambda x: (x == 7.25) * x,
         lambda x: x.isnan() * x,
