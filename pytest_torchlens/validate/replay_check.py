@@ -100,31 +100,31 @@ class Replay:
             if complete:
                 self._check.outputs(player, returned)
                 self._check.final_states(player)
-        verdict = self._without_replay(self._with_unsettled(self._check.verdict()), player.not_replayed)
+        verdict = self._with_doubts(self._check.verdict(), player.not_replayed)
         verdicts = [verdict] if "replay" in self._parts else []
         return verdicts if self._perturbation is None else [*verdicts, self._perturbation.verdict(complete)]
 
-    def _with_unsettled(self, verdict: PartVerdict) -> PartVerdict:
-        """Return the verdict as unproven if functions differed in the replay before, and none of them differs now.
+    def _with_doubts(self, verdict: PartVerdict, not_replayed: set[int]) -> PartVerdict:
+        """Return a verdict without failures as unproven if something speaks against it."""
+        reasons = [*self._unsettled(), *self._taken_from_the_recording(not_replayed)]
+        if not reasons or not verdict.status.ok:
+            return verdict
+        return dataclasses.replace(verdict, status=Status.UNPROVEN, reason="; ".join(reasons))
+
+    def _unsettled(self) -> Iterator[str]:
+        """Yield a reason if functions differed in the replay before, and none of them differs now.
 
         If one differs again, the others may have differed because of what it gave them.
         """
-        if not self._doubts or self._doubts & self._check.doubtful or not verdict.status.ok or self.out_of_time:
-            return verdict
-        names = ", ".join(sorted(self._doubts))
-        reason = f"{names} gave other values than recorded in one replay, and the recorded ones in another"
-        return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=reason)
+        if self._doubts and not self._doubts & self._check.doubtful and not self.out_of_time:
+            names = ", ".join(sorted(self._doubts))
+            yield f"{names} gave other values than recorded in one replay, and the recorded ones in another"
 
-    def _without_replay(self, verdict: PartVerdict, not_replayed: set[int]) -> PartVerdict:
-        """Return the verdict as unproven if recorded results of gradients were taken in place of replayed ones."""
-        if not not_replayed or not verdict.status.ok:
-            return verdict
-        number = min(not_replayed)
-        code = self._recording.code_in_gradients[number].name
-        reason = (
-            f"{self._where.label(number)} ran {code} inside autograd, which no replay can run: its results were taken"
-        )
-        return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=reason)
+    def _taken_from_the_recording(self, not_replayed: set[int]) -> Iterator[str]:
+        """Yield a reason if recorded results of gradients were taken in place of replayed ones."""
+        for number in sorted(not_replayed)[:1]:
+            label, code = self._where.label(number), self._recording.code_in_gradients[number].name
+            yield f"{label} ran {code} inside autograd, which no replay can run: its results were taken"
 
     def _step(self, player: Player, number: int, call: Call) -> bool:
         """Replay one call; False if nothing after it can be replayed."""
