@@ -130,6 +130,7 @@ class Noise:
                 tensor, torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % _SMALLEST
             )
             yield torch.ones_like(tensor)
+            yield torch.full_like(tensor, 3)  # for a divisor: zero is none, and by one there is no remainder
         yield from self.variants(tensor)
 
     def _floats(self, tensor: torch.Tensor, gentle: bool) -> Iterator[torch.Tensor]:

@@ -108,6 +108,8 @@ WITHOUT_EFFECT = {
         lambda x: (x.long() == 5) * x,
     ],
     "all equal": [
+        lambda x: torch.fmod(x.int(), torch.ones(3, dtype=torch.int32)) + x,
+        lambda x: x.long() % torch.ones(3, dtype=torch.long) + x,
         lambda x: torch.stack([x, x]).index_select(0, torch.tensor([1, 0, 1])),
         lambda x: x.expand(2, 3)[torch.tensor([1, 0])],
         lambda x: x.clone().index_put_((torch.tensor([1, 0]),), torch.zeros(2), accumulate=True),
