@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -21,7 +23,9 @@ from torch.utils._python_dispatch import _push_mode
 
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import MissedOperation
+from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.origins import Makers
+from pytest_torchlens.capture.storage import is_fake
 
 if TYPE_CHECKING:
     from pytest_torchlens.capture.tracer import Tracer
@@ -31,20 +35,28 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 
 
 dispatch_depth = torch._C._len_torch_dispatch_stack
+_depth_before_dispatch: Callable[[], int] = _len_torch_dispatch_stack_pre_dispatch
 current_modes = _get_current_dispatch_mode_stack
 
 
 @contextlib.contextmanager
 def dispatch_modes_removed() -> Iterator[list[Any]]:
-    """Take all dispatch modes off the stack, and yield them; those of PyTorch's own compilers and fakes stay."""
-    modes: list[Any] = []
-    if not any(mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()):
-        modes = [_pop_mode() for _ in range(dispatch_depth())][::-1]
+    """Take all dispatch modes off the stack, also those of PyTorch's own compilers and fakes, and yield them."""
+    modes = [_pop_mode(_BEFORE_DISPATCH) for _ in range(_depth_before_dispatch())][::-1]
+    modes += [_pop_mode() for _ in range(dispatch_depth())][::-1]
     try:
         yield modes
     finally:
         for mode in modes:
             _push_mode(mode)
+
+
+def makes_no_values() -> bool:
+    """Return whether a mode makes tensors without values: code is traced, or shapes are tried out."""
+    return any(torch._C._get_dispatch_mode(key) is not None for key in _MODES_WITHOUT_VALUES)
+
+
+_MODES_WITHOUT_VALUES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.FUNCTIONAL)
 
 
 def call_under(modes: list[Any], func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -54,8 +66,11 @@ def call_under(modes: list[Any], func: Callable[..., Any], /, *args: Any, **kwar
     try:
         return func(*args, **kwargs)
     finally:
-        for _ in modes:
-            _pop_mode()
+        for mode in reversed(modes):
+            _pop_mode(getattr(mode, "_dispatch_key", None))
+
+
+_BEFORE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -103,7 +118,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         missed, number, busy = None, len(self._tracer.calls), self._tracer.busy
         try:
             self._count += 1
-            if not (busy or _harmless(func)):
+            if not (busy or _harmless(func) or _compiler_calls(sys._getframe(1))):
                 missed = self._missed_operation(_name(func), number)
         except Exception as error:  # noqa: BLE001 - the model's call is still to be made
             self._tracer.on_fault(error)
@@ -115,7 +130,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with torch._C.DisableTorchFunction():  # else the tracer would record the operation that it missed
                 result = func(*args, **(kwargs or {}))
         try:
-            if missed is not None:
+            if missed is not None and not _is_without_values(result):
                 self.missed_operations.append(missed)
             self.makers.note(_name(func), number if busy else -1, (args, kwargs), result)
         except Exception as error:  # noqa: BLE001 - the model's call has been made
@@ -164,6 +179,12 @@ def _name(func: torch._ops.OpOverload) -> str:
     return str(schema.name if schema is not None else func)
 
 
+def _is_without_values(result: Any) -> bool:
+    """Return whether the results of an operation are tensors without values, which nothing was computed for."""
+    found = tensors(result)
+    return bool(found) and all(one.is_meta or is_fake(one) or type(one) is FunctionalTensor for one in found)
+
+
 def _harmless(func: torch._ops.OpOverload) -> bool:
     """Return whether an operation computes nothing: autograd passes tensors on, constructors allocate memory."""
     return _name(func) in _HARMLESS
@@ -189,6 +210,22 @@ def _is_in_backward(frame: FrameType) -> bool:
     """Return whether autograd runs, or ``torch.autograd.backward`` prepares what it starts from."""
     code = torch.autograd.backward.__code__
     return torch._C._current_graph_task_id() != -1 or any(caller.f_code is code for caller in _stack(frame))
+
+
+def _compiler_calls(frame: FrameType) -> bool:
+    """Return whether the compiler runs an operation for itself, as on a copy of an input, and not one of a model's."""
+    for caller in _stack(frame):
+        name = str(caller.f_globals.get("__name__"))
+        if name.startswith(_COMPILER) and name != _AROUND_HANDLERS:
+            return True
+        if name.partition(".")[0] != "torch":
+            break
+    return False
+
+
+_AROUND_HANDLERS = "torch._dynamo.eval_frame"
+"""Module of the frames that PyTorch puts around the handler of each mode, and around compiled functions."""
+_COMPILER = ("torch._dynamo.", "torch.export.", "torch._export.")
 
 
 def _calling_mode(frame: FrameType) -> str:

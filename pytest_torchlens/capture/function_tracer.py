@@ -44,6 +44,7 @@ from pytest_torchlens.capture.dispatch_watch import call_under
 from pytest_torchlens.capture.dispatch_watch import current_modes
 from pytest_torchlens.capture.dispatch_watch import dispatch_depth
 from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
+from pytest_torchlens.capture.dispatch_watch import makes_no_values
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
@@ -58,6 +59,7 @@ from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import WriteDetector
 from pytest_torchlens.capture.origins import is_foreign
+from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import TensorTable
 from pytest_torchlens.capture.tensor_table import UntracedTensorError
@@ -144,6 +146,11 @@ class FunctionTracer(TorchFunctionMode):
         self._num_escapes = 0
         self.busy = self.transforming = False
 
+    @property
+    def is_trying_out(self) -> bool:
+        """Whether forward traces code, or tries out shapes: a mode that it has entered makes tensors without values."""
+        return makes_no_values() and not self.table.knows_fakes
+
     def on_fault(self, error: Exception) -> None:
         """Raise an error of our own code; a `GuardedTracer` ends the recording instead."""
         raise error
@@ -156,6 +163,8 @@ class FunctionTracer(TorchFunctionMode):
             return func(*args, **kwargs)
         info = info_of(func)
         kind = info.kind
+        if dispatch_depth() > self.num_own_modes and self.is_trying_out and kind is not ESCAPE:
+            return self._plainly(info, args, kwargs)
         if kind is COMPOSITE and func not in self._expanding and not any(overrides(kind) for kind in types):
             return self._expand(info, args, kwargs)
         self.busy = kind is not UNTRACED
@@ -168,6 +177,40 @@ class FunctionTracer(TorchFunctionMode):
             return handle(info, args, kwargs)
         finally:
             self.busy = False
+
+    def _plainly(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function under a mode that makes tensors without values, and record nothing but what it writes."""
+        self.busy, writes = True, WriteDetector()
+        if may_write := info.writer is not None or "out" in kwargs:
+            self._apart_from_modes(self._note_before_write, writes, info, args, kwargs)
+        try:
+            return info.func(*args, **kwargs)
+        finally:
+            if may_write:
+                self._apart_from_modes(self._note_changes, writes, f"what {info.name} wrote in traced code")
+            self.busy = False
+
+    def _note_before_write(
+        self, writes: WriteDetector, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        written = tuple([tensor for tensor in self.table.about_to_write(info, args, kwargs) if not is_fake(tensor)])
+        self._template(written)  # a parameter may be read for the first time
+        self.table.before_write(writes((written,), {}))
+
+    def _note_changes(self, writes: WriteDetector, origin: str) -> None:
+        """Record a write of what each tensor holds that has changed since `writes` noted it."""
+        for tensor in writes.changed_tensors():
+            self.table.record_change(tensor, origin)
+
+    def _apart_from_modes(self, note: Callable[..., None], *args: Any) -> None:
+        """Call a function of ours where no mode of the model's sees it."""
+        try:
+            with self.lock or _UNSHARED, dispatch_modes_removed(), torch._C.DisableTorchFunction():
+                note(*args)
+        except UntracedTensorError:
+            return
+        except Exception as error:  # noqa: BLE001 - the model's call is still to be made
+            self.on_fault(error)
 
     def _under_modes(
         self, handle: Callable[..., Any], info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -326,8 +369,8 @@ class FunctionTracer(TorchFunctionMode):
 
     def _record_write(self, tensor: Tensor, contents: Tensor) -> None:
         reads = self.table.read(tensor), self.table.read(contents)
-        # PyTorch writes to an inference tensor in inference mode only
-        with torch.inference_mode() if tensor.is_inference() else contextlib.nullcontext():
+        # PyTorch writes to an inference tensor in inference mode only, and to a leaf of autograd without gradients only
+        with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
             call = self._new_call(_COPY, reads, {}, Group("array", self._group))
         self._finish(call, (tensor,), (tensor,))
 

@@ -114,8 +114,14 @@ def _all_named_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.M
 
 
 def _members(module: torch.nn.Module, kind: str) -> list[tuple[str, Any]]:
-    members = (instance_dict(module) or {}).get(kind) or {}  # a module whose constructor did not finish has none
+    own = instance_dict(module) or {}  # a module whose constructor did not finish has no members
+    own = instance_dict(own.get(_TRACED)) or own
+    members = own.get(kind) or {}
     return [(name, member) for name, member in members.items() if member is not None]
+
+
+_TRACED = "_actual_script_module"
+"""Attribute of a module that `torch.jit.trace` made: it holds the members."""
 
 
 def _joined(address: str, name: str) -> str:

@@ -7,11 +7,13 @@ vjp, jvp).  A transform also reads the outer tensors that its function uses.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 import sys
 import weakref
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -190,9 +192,9 @@ class Transform:
 _CONTROL_FLOW = frozenset(["cond", "while_loop", "scan", "map_impl", "associative_scan"])
 
 
-def is_control_flow(operator: Any) -> bool:
+def is_control_flow(called: Any) -> bool:
     """Return whether an operator is one of control flow: it takes functions that the compiler has made graphs of."""
-    return operator.name() in _CONTROL_FLOW
+    return called.name() in _CONTROL_FLOW
 
 
 def steps_of_operator(name: str, args: tuple[Any, ...]) -> tuple[str, ...]:
@@ -200,8 +202,29 @@ def steps_of_operator(name: str, args: tuple[Any, ...]) -> tuple[str, ...]:
     graphs = [arg for arg in args if is_a(arg, torch.fx.GraphModule)]
     if name == "cond" and len(graphs) == len(("true", "false")):
         graphs = graphs[:1] if args[0] else graphs[1:]
-    nodes = [node for graph in graphs for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
-    return tuple(layer_type(node.target if node.op == "call_method" else function_name(node.target)) for node in nodes)
+    return tuple(step for graph in graphs for step in _steps_of_graph(graph))
+
+
+def _steps_of_graph(graph: Any) -> Iterator[str]:
+    """Yield the layer types of a graph's functions; which branch of an inner `cond` runs is not known here."""
+    nodes = [node for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
+    has_values = any("example_value" in node.meta for node in nodes)
+    for node in (node for node in nodes if _makes_tensors(node) or not has_values):
+        name = node.target if node.op == "call_method" else function_name(node.target)
+        yield layer_type(name.removesuffix("_impl"))
+        if is_a(node.target, torch._ops.HigherOrderOperator) and name != "cond":
+            inner = (getattr(graph, str(arg.target), None) for arg in node.all_input_nodes if arg.op == "get_attr")
+            yield from (step for part in inner if is_a(part, torch.fx.GraphModule) for step in _steps_of_graph(part))
+
+
+def _makes_tensors(node: torch.fx.Node) -> bool:
+    """Return whether a node's function makes tensors, and does not pick one of several results."""
+    picks = node.target is operator.getitem and _has_several_results(node.args[0])
+    return bool(tensors(node.meta.get("example_value"))) and not picks
+
+
+def _has_several_results(node: Any) -> bool:
+    return isinstance(node, torch.fx.Node) and isinstance(node.meta.get("example_value"), tuple | list)
 
 
 class Pullback:
@@ -293,7 +316,8 @@ class _InsideTransform(TorchFunctionMode):
                 self.outer_tensors[id(tensor)] = tensor
 
     def _note_step(self, info: FunctionInfo, results: Tensors) -> None:
-        self.steps.append(info.layer_type)
+        if (results or info.writer is not None) and not info.bookkeeping:
+            self.steps.append(info.layer_type)
         self._inner_tensors.update((id(tensor), weakref.ref(tensor)) for tensor in results)
 
     def pull(self, back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -159,6 +159,15 @@ def tensors_used(module: torch.nn.Module) -> list[torch.Tensor]:
     return list({id(tensor): tensor for tensor in used}.values())
 
 
+def tensors_used_by(code: Any) -> list[torch.Tensor]:
+    """Return the tensors that a module or a function uses; of the modules that a function uses, all that they hold."""
+    if is_a(code, torch.nn.Module):
+        return tensors_used(code)
+    names: dict[str, Any] = looked_at(_names_in, code, otherwise={})
+    inner = [tensor for value in names.values() if is_a(value, torch.nn.Module) for tensor in tensors_used(value)]
+    return [*(tensor for _, tensor in _tensors_in(names, "")), *inner]
+
+
 def script_attributes(module: Any) -> list[tuple[str, Any]]:
     """Return name and value of each attribute that a method of a scripted module assigns."""
     methods = [module._c._get_method(name) for name in module._c._method_names()]
@@ -172,10 +181,14 @@ def _attributes(module: torch.nn.Module) -> dict[str, Any]:
 
 def _named_by(module: torch.nn.Module) -> dict[str, Any]:
     """Return the globals and enclosed variables that a module's forward uses."""
-    forward = inspect.unwrap(getattr(module.forward, "__func__", module.forward))
-    if not isinstance(forward, types.FunctionType):
+    return _names_in(getattr(module.forward, "__func__", module.forward))
+
+
+def _names_in(code: Any) -> dict[str, Any]:
+    function = inspect.unwrap(code)
+    if not isinstance(function, types.FunctionType):
         return {}
-    enclosed = inspect.getclosurevars(forward)
+    enclosed = inspect.getclosurevars(function)
     return {**enclosed.globals, **enclosed.nonlocals}
 
 

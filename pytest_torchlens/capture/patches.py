@@ -86,9 +86,9 @@ def module_call_listener(listener: Listener | None) -> Iterator[None]:
 
 
 def _open_tracer() -> Tracer | None:
-    """Return this thread's tracer; None while code is compiled or traced by jit."""
+    """Return this thread's tracer; None while code is compiled or traced."""
     tracer = tracer_here()
-    if tracer is None or torch.compiler.is_compiling():
+    if tracer is None or torch.compiler.is_compiling() or tracer.is_trying_out:
         return None
     return tracer if torch._C._get_tracing_state() is None else None
 
@@ -244,6 +244,12 @@ def _nested_tensor(*args: Any, **kwargs: Any) -> Any:
     return call(*args, **kwargs) if tracer is None else tracer.call_unseen(call, args, kwargs)
 
 
+def _range(*args: Any, **kwargs: Any) -> Any:
+    """Replace `torch.range`, which no mode sees."""
+    tracer, call = _idle_tracer(), _originals["range"]
+    return call(*args, **kwargs) if tracer is None else tracer.call_unseen(call, args, kwargs)
+
+
 def _operator_call(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Replace the call of operators with functions inside: under autograd they trace these with fake tensors."""
     call = _originals["HigherOrderOperator.__call__"].__get__(operator)
@@ -360,6 +366,7 @@ _PATCHES: list[Patch] = [
     (torch, "compile", _compile),
     (torch._ops.HigherOrderOperator, "__call__", _operator_call),
     (_NESTED, "nested_tensor", _nested_tensor),
+    (torch, "range", _range),
     (torch.Tensor, "set_", _set),
     (torch.UntypedStorage, "resize_", _resize_storage),
     (torch.utils, "swap_tensors", _swap_tensors),
@@ -399,11 +406,19 @@ def _install(patches: list[Patch]) -> None:
         for owner, name, replacement in patches:
             key = _key(owner, name)
             if not _users[key]:
-                if (original := getattr(owner, name) if name in _INHERITED else vars(owner)[name]) is not replacement:
-                    _originals[key] = original  # else another tool has restored ours
+                original = getattr(owner, name) if name in _INHERITED else vars(owner)[name]
+                if not _leads_to(original, replacement):  # else another tool has restored or wrapped ours
+                    _originals[key] = original
                     _copy_signature(replacement, original)
-                setattr(owner, name, replacement)
+                    setattr(owner, name, replacement)
             _users[key] += 1
+
+
+def _leads_to(function: Any, replacement: Any) -> bool:
+    """Return whether a function is our replacement, or wraps it: the compiler wraps functions when it is loaded."""
+    while function is not None and function is not replacement:
+        function = getattr(function, "__wrapped__", None)
+    return function is not None
 
 
 def _copy_signature(replacement: Any, original: Any) -> None:

@@ -22,6 +22,7 @@ import torch
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.dispatch_watch import DispatchWatch
 from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
+from pytest_torchlens.capture.dispatch_watch import makes_no_values
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.function_tracer import function_modes
 from pytest_torchlens.capture.leaves import is_lazy
@@ -43,6 +44,7 @@ from pytest_torchlens.capture.saving import FunctionCopies
 from pytest_torchlens.capture.saving import OptionRetention
 from pytest_torchlens.capture.saving import RecentOutputs
 from pytest_torchlens.capture.saving import SaveOptions
+from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tracer import Tracer
@@ -177,6 +179,7 @@ class OnePass:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Record this thread, and the threads that it starts."""
+        self.tracer.table.knows_fakes = makes_no_values() or any(map(is_fake, self._tensors_before()))
         self.recording.started = time.time()
         start = time.perf_counter()
         try:
@@ -186,6 +189,11 @@ class OnePass:
             self.tracer.close()
         self.recording.elapsed = time.perf_counter() - start
 
+    def _tensors_before(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors that exist before the pass: inputs, parameters, buffers."""
+        yield from (source.live for source in self.recording.sources)
+        yield from (tensor for tensor, _, _ in self._members.tensors.values())
+
     @dispatch_modes_removed()
     def finish(self, model: torch.nn.Module, output: Any) -> Recording:
         """Complete the recording with the output and the final states, and return it."""
@@ -194,6 +202,7 @@ class OnePass:
         if recording.stream is not None:
             recording.stream.close()
         recording.output_kinds = kinds(output)
+        self.tracer.table.knows_fakes = True  # an output may be one
         with torch._C.DisableTorchFunction():
             recording.outputs = [(path, self.tracer.table.read(tensor)) for path, tensor in walk(output)]
             _check_sources(recording)

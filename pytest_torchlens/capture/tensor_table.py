@@ -110,6 +110,8 @@ class TensorTable:
         self.slots = 0
         self.parameters_too = False
         """Whether parameters get a fingerprint: they are large, and their version counters show most writes."""
+        self.knows_fakes = False
+        """Whether fake tensors are recorded: the model or its inputs are some, or a mode around the pass makes them."""
         self.makers: Makers | None = None
         """The operations that allocated memory, if the dispatcher is watched."""
 
@@ -335,7 +337,7 @@ class TensorTable:
         named = self._named.get(id(tensor))
         if named is not None and named[0] is tensor:
             return self.add_source(tensor, named[1], named[2])
-        if is_functorch_wrapped_tensor(tensor):
+        if is_functorch_wrapped_tensor(tensor) or (is_fake(tensor) and not self.knows_fakes):
             raise UntracedTensorError
         key = storage_key(tensor)
         owner = self._owner_of(key) or self._registered_over(key)

@@ -26,7 +26,6 @@ from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import tensors
-from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import Pullback
@@ -37,7 +36,7 @@ from pytest_torchlens.capture.opaque import custom_info
 from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
 from pytest_torchlens.capture.opaque import steps_of_operator
-from pytest_torchlens.capture.origins import tensors_used
+from pytest_torchlens.capture.origins import tensors_used_by
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import UntracedTensorError
 
@@ -200,7 +199,7 @@ class Tracer(FunctionTracer):
 
     def call_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
         """Call an operator with functions inside (`torch.cond`), as one operation that names its steps."""
-        info = custom_info(func, name)
+        info = custom_info(func, name.removesuffix("_impl"))
         info.steps = self._unrecorded(steps_of_operator, name, args)
         return self._opaque(info, args, kwargs)
 
@@ -265,7 +264,7 @@ class Tracer(FunctionTracer):
         """Make a graph of code of the model, which runs as without a recording; what it changed is found afterwards."""
         writes = WriteDetector()
         with self.lock or _UNSHARED:
-            self._unrecorded(lambda: writes((self._known_tensors(args, kwargs),), {}))
+            self._unrecorded(self._note_before_tracing, writes, args, kwargs)
         self.busy = True
         try:
             with mode_disabled(self), dispatch_modes_removed() as modes:
@@ -276,15 +275,16 @@ class Tracer(FunctionTracer):
             self._unrecorded(self._note_tracing, writes, result)
         return result
 
-    def _known_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        """Return the recorded tensors that code to trace, the first of `args`, may change."""
-        own = tensors_used(args[0]) if args and is_a(args[0], torch.nn.Module) else ()
-        return tuple(tensor for tensor in (*tensors((args, kwargs)), *own) if self.table.accounts_for(tensor))
+    def _note_before_tracing(self, writes: WriteDetector, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note what code to trace, the first of `args`, may change: the recorded tensors, and those that it uses."""
+        for tensor in tensors_used_by(args[0]) if args else ():
+            self._template(tensor)
+        known = tuple(tensor for tensor in self.table.live() if self.table.accounts_for(tensor))
+        self.table.before_write(writes((known,), {}))
 
     def _note_tracing(self, writes: WriteDetector, traced: Any) -> None:
         """Note what tracing wrote, and whether the graph holds results of operations."""
-        for tensor in writes.changed_tensors():
-            self.table.record_change(tensor, "what torch.jit.trace wrote when it ran the code")
+        self._note_changes(writes, "what torch.jit.trace wrote when it ran the code")
         constants = self.table.recorded_values(constants_in(traced))
         if any(value.call >= 0 or self.recording.sources[value.position].kind == "input" for value in constants):
             message = "code that torch.jit.trace made here holds computed tensors as constants, which have no edges"

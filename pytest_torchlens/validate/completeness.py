@@ -27,7 +27,8 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     score.checked = recording.num_dispatched
     for missed in recording.missed_operations:
         score.fail(_missed_operation(missed, where))
-    unknown = () if recording.missed_operations else recording.unknown_sources  # missed operations explain them
+    # missed operations explain them, and what is without values was not computed
+    unknown = [] if recording.missed_operations else [one for one in recording.unknown_sources if not is_fake(one.live)]
     kept = [source for source in unknown if _is_kept_in_gradient(source, recording)]
     for source in unknown:
         if not _is_kept_in_gradient(source, recording):
@@ -95,11 +96,9 @@ def _unknown_source(source: Source, recording: Recording, where: Where) -> Failu
 
 
 def _maker(source: Source) -> str:
-    if source.made_inside >= 0:
-        return f"{source.maker} made it inside a recorded operation, which did not return it: a hook or a cache kept it"
-    if is_fake(source.live):
-        return "it is a fake tensor, which its FakeTensorMode makes without a torch function"
-    return ""
+    if source.made_inside < 0:
+        return ""
+    return f"{source.maker} made it inside a recorded operation, which did not return it: a hook or a cache kept it"
 
 
 def _escapes(recording: Recording) -> Iterator[str]:

@@ -161,7 +161,9 @@ def _independent_outputs(recording: Recording, where: Where, from_inputs: Reach)
     for path, read in recording.outputs:
         if value_of(read).shape.numel() and not from_inputs.has(read):
             number = value_of(read).call
-            message = f"{f'output {path!r}' if path else 'the output'} depends on no input in the recorded graph"
+            kind = _kind_without_values(value_of(read))
+            lack = f"is among the {kind}, without values" if kind else "depends on no input in the recorded graph"
+            message = f"{f'output {path!r}' if path else 'the output'} {lack}"
             known = 0 <= number < len(recording.calls)  # a record that fails may lack the call
             yield _at(number, message, where) if known else Unproven(message=message)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.capture import record
 from pytest_torchlens.capture.guarded import Limits
 from pytest_torchlens.capture.guarded import record_guarded
 from pytest_torchlens.records import Status
@@ -148,3 +150,28 @@ def test_statistics_that_tracing_updates():
     model.norm = nn.BatchNorm1d(2)
     result = validate(model, (torch.randn(3, 2),))
     assert result.verdict.status is not Status.FAILED, result.verdict
+
+
+def test_a_wrapper_that_is_put_around_ours_while_recording_stays():
+    plain = torch.jit.trace_module
+
+    def forward(model, x):
+        if torch.jit.trace_module is not plain and not hasattr(torch.jit.trace_module, "is_wrapper"):
+            torch.jit.trace_module = wrapped(torch.jit.trace_module)
+        return of_a_module_method(model, x)
+
+    def wrapped(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            return function(*args, **kwargs)
+
+        wrapper.is_wrapper = True
+        return wrapper
+
+    try:
+        for _ in range(2):
+            (call,) = record(Tracing(forward), (torch.randn(2),)).calls
+            assert call.info.layer_type == "sequential"
+        assert torch.jit.trace_module.is_wrapper
+    finally:
+        torch.jit.trace_module = plain

@@ -1,0 +1,237 @@
+"""Forward traces its own code (`make_fx`, export, compile, `fx`, jit), or tries shapes out with fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import grad
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import pytest_torchlens as tl
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+X = torch.tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]])
+
+
+class Tracing(nn.Module):
+    """Runs a function of itself and the input."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+        self.net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        self.scale = torch.tensor(2.0)
+
+    def forward(self, x):
+        return self.body(self, x)
+
+
+def waves(v):
+    return v.sin() * 2 + 1
+
+
+def with_fx(mode, code, **options):
+    """Trace code of the model, a function of the model, the input and a computed tensor; then run the graph."""
+
+    def body(model, x):
+        y = x.exp()
+        traced = make_fx(lambda v: code(model, v, y), tracing_mode=mode, _allow_non_fake_inputs=True, **options)
+        return traced(x + 1)(x * 2) + y
+
+    return body
+
+
+def writes(_model, v, y):
+    y.add_(1)
+    return v * 2
+
+
+CODE = {
+    "a function": lambda model, v, y: waves(v),
+    "a module": lambda model, v, y: model.net(v),
+    "a computed tensor": lambda model, v, y: v * y,
+    "random numbers": lambda model, v, y: v + torch.rand(3),
+    "a size": lambda model, v, y: v * v.shape[1],
+    "vmap of grad": lambda model, v, y: vmap(grad(lambda row: row.sin().sum()))(v),
+    "a graph": lambda model, v, y: make_fx(waves)(v)(v),
+}
+
+
+def exported(strict):
+    return lambda model, x: torch.export.export(model.net, (x,), strict=strict).module()(x * 2)
+
+
+def sizes_of_fakes(model, x):
+    fake = FakeTensorMode()
+    return model.net(x) * (fake.from_tensor(model.net[0].weight) @ fake.from_tensor(x).T).shape[0]
+
+
+def under_a_fake_mode(model, x):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        width = (x * 2).shape[1] + nn.Linear(3, 7).out_features
+    return model.net(x) * width
+
+
+def leaked(model, x):
+    kept = []
+    make_fx(lambda v: (kept.append(v * 2), v)[1], tracing_mode="fake")(x)
+    return model.net(x) * kept[0].shape[0]
+
+
+def leaked_values(model, x):
+    kept = []
+    make_fx(lambda v: (kept.append(v * 2), v)[1])(x)
+    return model.net(x) * kept[0]
+
+
+def symbolic_of_a_closure(_model, x):
+    y = x.exp()
+    return torch.fx.symbolic_trace(lambda v: v * y)(x)
+
+
+def compiled(backend, code):
+    def body(model, x):
+        torch._dynamo.reset()
+        y = x.exp()
+        return torch.compile(lambda v: code(model, v, y), backend=backend)(x) + y
+
+    return body
+
+
+PASS = {
+    **{f"make_fx, real, {name}": with_fx("real", code) for name, code in CODE.items()},
+    **{f"make_fx, fake, {name}": with_fx("fake", code) for name, code in CODE.items()},
+    **{
+        f"make_fx, symbolic, {name}": with_fx("symbolic", CODE[name])
+        for name in ("a function", "a module", "a size", "random numbers")
+    },
+    "make_fx, real, a write": with_fx("real", writes),
+    "make_fx before dispatch": with_fx("symbolic", CODE["a module"], pre_dispatch=True),
+    "symbolic_trace": lambda model, x: torch.fx.symbolic_trace(model.net)(x),
+    "symbolic_trace, a computed tensor": symbolic_of_a_closure,
+    "an interpreter": lambda model, x: torch.fx.Interpreter(torch.fx.symbolic_trace(model.net)).run(x),
+    "export": exported(strict=False),
+    "export, not run": lambda model, x: (torch.export.export(model.net, (x,)), model.net(x))[1],
+    "export and decompositions": lambda model, x: torch.export.export(model.net, (x,)).run_decompositions().module()(x),
+    "sizes of fake tensors": sizes_of_fakes,
+    "under a fake mode": under_a_fake_mode,
+    "a fake tensor that is kept": leaked,
+    "a tensor that is kept": leaked_values,
+    "range": lambda model, x: torch.range(0, 2) * x,
+    "range into a tensor": lambda model, x: torch.range(2, 0, -1, out=torch.empty(3)) * x,
+    "jit.trace, a module": lambda model, x: torch.jit.trace(model.net.eval(), x)(x * 2),
+}
+COMPILED = {
+    "export, strict": exported(strict=True),
+    **{f"{backend}, a write": compiled(backend, writes) for backend in ("eager", "aot_eager")},
+    **{f"{backend}, a module": compiled(backend, CODE["a module"]) for backend in ("eager", "aot_eager")},
+}
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("body", PASS.values(), ids=PASS)
+def test_it_is_proven(body, gradients):
+    with torch.set_grad_enabled(gradients):
+        verdict = validate(Tracing(body), (X,)).verdict
+    assert verdict.status is Status.PASSED, verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("body", COMPILED.values(), ids=COMPILED)
+def test_with_the_compiler_it_is_proven(body, gradients):
+    with torch.set_grad_enabled(gradients):
+        verdict = validate(Tracing(body), (X,)).verdict
+    assert verdict.status is Status.PASSED, verdict
+
+
+def jit_writes_to_a_view(_model, x):
+    y = x.exp()
+    part = y[0]
+
+    def code(v):
+        part.mul_(2)
+        return v * 2
+
+    return torch.jit.trace(code, (x,), check_trace=False)(x) + y
+
+
+def jit_writes_to_an_attribute(model, x):
+    def code(v):
+        model.scale.mul_(2)
+        return v * 2
+
+    torch.jit.trace(code, (x,), check_trace=False)
+    return x * model.scale
+
+
+def jit_trains(model, x):
+    return torch.jit.trace(model.net, x, check_trace=False)(x) + model.net(x)
+
+
+WRITES = {
+    "make_fx, fake": with_fx("fake", writes),
+    "make_fx, symbolic": with_fx("symbolic", writes),
+    "jit, a view": jit_writes_to_a_view,
+    "jit, an attribute": jit_writes_to_an_attribute,
+    "jit, statistics": jit_trains,
+}
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("body", WRITES.values(), ids=WRITES)
+def test_a_write_of_traced_code_is_recorded(body, gradients):
+    with torch.set_grad_enabled(gradients):
+        result = validate(Tracing(body), (X,))
+    assert result.verdict.status in (Status.PASSED, Status.UNPROVEN), result.verdict
+    assert "copy_" in [call.info.name for call in result.history.recording.calls]
+
+
+def test_a_parameter_that_traced_code_writes_to_is_recorded():
+    def body(model, x):
+        bias = model.net[0].bias
+        with torch.no_grad():
+            make_fx(lambda v: (bias.mul_(0.5), v)[1], tracing_mode="fake", _allow_non_fake_inputs=True)(x)
+        return model.net(x)
+
+    assert validate(Tracing(body), (X,)).verdict.status is Status.PASSED
+
+
+def test_what_traced_code_computes_is_no_operation():
+    history = tl.log_forward_pass(Tracing(with_fx("fake", CODE["a module"])), X)
+    assert [op.layer_type for op in history.find("*linear*")] == []
+    assert not [call for call in history.recording.module_calls if call.address.startswith("net")]
+
+
+@pytest.mark.parametrize("around", [FakeTensorMode, contextlib.nullcontext])
+def test_a_model_of_fake_tensors_is_recorded(around):
+    with (fake := FakeTensorMode()):
+        model, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.ones(2, 3)
+    with fake if around is FakeTensorMode else around():
+        assert tl.log_forward_pass(model, x).layer_list == ["input_1_0", "linear_1_1", "relu_1_2", "output_1_3"]
+
+
+def test_a_fake_output_is_unproven():
+    def body(model, x):
+        return model.net(x), FakeTensorMode().from_tensor(x) * 2
+
+    verdict = validate(Tracing(body), (X,)).verdict
+    assert verdict.status is Status.UNPROVEN
+    assert [one.message for one in verdict.unproven] == ["output '1' is among the fake tensors, without values"]
+
+
+def test_a_hidden_operation_beside_traced_code_still_fails():
+    def body(model, x):
+        y = torch.export.export(model.net, (x,)).module()(x)
+        with torch._C.DisableTorchFunction():
+            return y + torch.ones(3)
+
+    verdict = validate(Tracing(body), (X,)).verdict
+    assert {"aten::add", "aten::ones"} <= {one.operation for part in verdict.failed_parts for one in part.failures}
