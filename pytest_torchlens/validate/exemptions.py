@@ -133,7 +133,10 @@ class Explainer:
     def _single(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect with two elements: a softmax over one ignores its values."""
         ways = (partial(self._doubled_ones, differs=differs) for differs in (False, True))
-        return "single element" if any(self._larger(trial, place, way) for way in ways) else None
+        reacts = any(self._larger(trial, place, way) for way in ways)
+        if not reacts and (two := _with_two_bins(trial)) is not None:
+            reacts = self._matters(two, place, {})
+        return "single element" if reacts else None
 
     def _beside_empty(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect once arguments without elements have some."""
@@ -192,6 +195,21 @@ class Explainer:
         tensor = trial.tensors[place].detach()
         noisy = is_dense(tensor) or next(self._noise.variants(tensor), None) is not None
         return None if noisy else "no noise for this kind of tensor"
+
+
+def _with_two_bins(trial: Trial) -> Trial | None:
+    """Return the call of a histogram with two bins in each dimension of which the edges leave one; else None.
+
+    The share of a single bin is 1 or not a number, whatever the values are.
+    """
+    if trial.call.info.layer_type not in ("histogram", "histogramdd") or not is_of_torch(trial.call.info.func):
+        return None
+    edges = [path.partition(".")[0] in ("1", "bins") for path, _ in trial.edges]
+    single = [at for at, tensor in enumerate(trial.tensors) if edges[at] and tensor.shape == (len(("from", "to")),)]
+    tensors = list(trial.tensors)
+    for at in single:
+        tensors[at] = torch.linspace(-2, 2, 3, dtype=tensors[at].dtype, device=tensors[at].device)
+    return trial.with_tensors(tensors) if single else None
 
 
 def _filled(tensor: torch.Tensor, like: torch.Tensor | None, number: int) -> torch.Tensor:

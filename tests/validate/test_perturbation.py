@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -179,6 +181,19 @@ def test_dtypes_that_lack_functions_are_perturbed(dtype):
 def test_a_target_that_is_no_class_has_no_effect():
     part = perturbed(lambda x: F.hinge_embedding_loss(x, torch.full((3,), 2.0)))
     assert part.failures == ()
+
+
+@pytest.mark.parametrize("edges", [(0.0, 1.0), (-9.0, 9.0), (2.0, 1.0), (math.nan, math.nan)], ids=str)
+@pytest.mark.parametrize("histogram", [torch.histogram, torch.histogramdd])
+def test_the_share_of_a_single_bin_says_nothing(histogram, edges):
+    single = torch.tensor(edges)
+    bins = single if histogram is torch.histogram else [single] * 3
+
+    def forward(x):
+        values = x.flatten() if histogram is torch.histogram else x.view(1, -1).expand(4, 3)
+        return histogram(values, bins, weight=torch.full(values.shape[:1], 2.0), density=True)[0]
+
+    assert perturbed(forward).failures == ()
 
 
 EXCUSED = [(named, forward) for named, forwards in WITHOUT_EFFECT.items() for forward in forwards]
