@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pytest_torchlens.draw.draw_options import DrawOptions
 from pytest_torchlens.draw.metric import once_by_parameters
 from pytest_torchlens.draw.text import duration
 from pytest_torchlens.draw.text import shape_text
+from pytest_torchlens.draw.text import steps_text
 from pytest_torchlens.draw.theme import Theme
 from pytest_torchlens.draw.theme import ink_on
 from pytest_torchlens.records import EscapeRecord
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 _MANY = 6
 """Shapes, answers and the like that one line lists."""
+_MOST_LISTS = 3
+"""Lists of steps inside an operation that a node of several passes shows."""
+_HINT_WIDTH = 100
 MARKS = {"added": "+", "removed": "−", "changed": "~"}
 # Functions whose two tensors may be swapped, unless they have an `alpha`.
 _COMMUTATIVE = frozenset(
@@ -88,7 +93,7 @@ class Words:
         lines = [with_passes(name, node.num_passes), " … ".join(list(tensors)[:: max(1, len(tensors) - 1)])]
         if shapes := op.parent_param_shapes:
             lines.append("params: " + _list_text(map(shape_text, shapes)) + _frozen_text(node))
-        return [*lines, *self._answer_lines(node.operations), *self._address(op)]
+        return [*lines, *_steps_lines(node.operations), *self._answer_lines(node.operations), *self._address(op)]
 
     def _answer_lines(self, operations: tuple[Operation, ...]) -> Iterator[str]:
         """Yield the values that Python read and the branches it took; those of both passes if they differ."""
@@ -159,6 +164,8 @@ class Words:
         yield f"{op.func_applied_name}{' in place' if op.function_is_inplace else ''}"
         yield f"arguments: {arguments}" if arguments else ""
         yield f"params: {params}" if params else ""
+        for steps in filter(None, dict.fromkeys(each.steps for each in node.operations)):
+            yield from textwrap.wrap(f"steps inside: {', '.join(steps)}", _HINT_WIDTH)
         yield f"buffer: {op.buffer_address}" if op.buffer_address else ""
         yield f"constant: {op.constant_origin}" if op.constant_origin else ""
         yield f"module: {module}" if module else ""
@@ -200,6 +207,13 @@ def with_passes(name: str, passes: int) -> str:
 def tensor_line(op: Operation) -> str:
     """Return shape and size."""
     return f"{shape_text(op.tensor_shape)} ({byte_size(op.tensor_fsize)})"
+
+
+def _steps_lines(operations: tuple[Operation, ...]) -> list[str]:
+    """Return how many steps ran inside an operation, and the first of them; a line for each list that a pass ran."""
+    lines = [steps_text(steps) for steps in dict.fromkeys(op.steps for op in operations) if steps]
+    more = len(lines) - _MOST_LISTS
+    return [*lines[:_MOST_LISTS], *([f"and {count_text(more, 'other list')} of steps"] if more > 0 else [])]
 
 
 def _frozen_text(node: DrawnNode) -> str:

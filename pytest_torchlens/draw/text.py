@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_torchlens.records import count_text
+
 if TYPE_CHECKING:
     from pytest_torchlens.records import Operation
 
 
 _LONGEST_NAME = 80
+_FEW_STEPS = 3
 
 
 def duration(seconds: float) -> str:
@@ -25,6 +28,12 @@ def shape_text(shape: tuple[int, ...]) -> str:
     if not shape:
         return "scalar"
     return "x".join(map(str, shape)) if len(shape) > 1 else f"x{shape[0]}"
+
+
+def steps_text(steps: tuple[str, ...]) -> str:
+    """Return how many steps there are, and the first: ``2 steps: sin, sum``, ``9 steps: sin, mul, sum and 6 more``."""
+    more = f" and {len(steps) - _FEW_STEPS} more" if len(steps) > _FEW_STEPS else ""
+    return f"{count_text(len(steps), 'step')}: {', '.join(steps[:_FEW_STEPS])}{more}"
 
 
 def short_place(operation: Operation) -> str:

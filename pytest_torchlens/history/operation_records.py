@@ -52,7 +52,11 @@ def assign_labels(nodes: list[Node], layers: list[list[Node]] | None = None) -> 
 
 def type_of(node: Node) -> str:
     """Return the layer type: the function's name without underscores, or the kind of a source or output."""
-    return node.call.info.layer_type.replace("_", "") if node.call is not None else node.kind
+    return _without_underscores(node.call.info.layer_type) if node.call is not None else node.kind
+
+
+def _without_underscores(layer_type: str) -> str:
+    return layer_type.replace("_", "")
 
 
 def label_of(node: Node) -> str:
@@ -126,6 +130,7 @@ def _call(node: Node) -> dict[str, Any]:
         "is_part_of_iterable_output": several,
         "iterable_output_index": node.value.position if several else None,
         "composite": call.group.path if call.group is not None else "",
+        "steps": tuple(map(_without_underscores, call.info.steps)),
         "source_place": source_place(call),
     }
 

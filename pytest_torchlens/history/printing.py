@@ -9,6 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def facts_of_operation(op: LoggedOperation) -> Facts:
         ("Parent Layers", _comma_list(op.parent_layers)),
         ("Child Layers", _comma_list(op.child_layers)),
         *_function(op),
+        *_steps([op]),
         ("Computed inside module", op.containing_module_origin or "none"),
         ("Time elapsed", f"{op.func_time_elapsed: .3E}s"),
     ]
@@ -81,6 +83,7 @@ def facts_of_layer(layer: Layer) -> Facts:
             _comma_list(dict.fromkeys(_endpoint(edge.child, edge.out_label) for edge in layer.child_edges)),
         ),
         *_function(first),
+        *_steps(layer.passes),
         ("Computed inside module", _comma_list(dict.fromkeys(op.containing_module_origin or "none" for op in layer))),
         ("Time elapsed", f"{sum(op.func_time_elapsed for op in layer): .3E}s"),
     ]
@@ -104,6 +107,17 @@ def _comma_list(texts: Iterable[str]) -> str:
 def _function(op: LoggedOperation) -> Facts:
     name = op.func_applied_name
     return [("Function", f"{name} (gradfunc={op.gradfunc_name or 'none'})")] if name else []
+
+
+def _steps(passes: Sequence[LoggedOperation]) -> Facts:
+    """Return what ran inside an operation; where passes ran something else, each list with its passes."""
+    passes_of: dict[tuple[str, ...], list[str]] = {}
+    for op in passes:
+        passes_of.setdefault(op.steps, []).append(str(op.pass_num))
+    if len(passes_of) == 1:
+        return [("Steps inside", ", ".join(steps)) for steps in passes_of if steps]
+    lists = (f"{_comma_list(steps)} (pass {', '.join(numbers)})" for steps, numbers in passes_of.items())
+    return [("Steps inside", "; ".join(lists))]
 
 
 def _parameters(op: LoggedOperation) -> str:

@@ -114,6 +114,8 @@ class Operation(WithSourcePlace):
     """Place among the returned tensors, from 0; None if the function returned one."""
     composite: str = ""
     """Dotted names of the Python functions that were expanded to reach this call, outermost first."""
+    steps: tuple[str, ...] = ()
+    """Layer types of what ran inside it, in order: of `vmap`, `grad`, `torch.cond` and others that call functions."""
     source_line: str = ""
     """``file:line, in function`` of the innermost frame that is not PyTorch's own."""
     source_place: SourcePlace | None = field(default=None, compare=False)

@@ -119,6 +119,8 @@ _LONGEST = 300
 
 _MOST_LINKS = 50
 
+_STEPS: Final = "steps inside"
+
 
 def layers(history: HistoryRecord) -> Iterator[LayerRow]:
     """Yield a row for each operation and source."""
@@ -255,7 +257,7 @@ def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
             "label": op.label,
             "nodes": _nodes(op),
             "view": next((smallest[id_] for id_ in _nodes(op) if id_ in smallest), ""),
-            "facts": [(name, shorten(printable(text), _LONGEST)) for name, text in _facts(op, costs) if text],
+            "facts": [(name, _shown(name, text)) for name, text in _facts(op, costs) if text],
             "code": report.code.get(op.source_line, ""),
             "from": _links(op.parent_layers, operations),
             "to": _links(op.child_layers, operations),
@@ -271,6 +273,11 @@ def details(report: ModelReport, costs: Costs, views: Views) -> dict[str, Any]:
         for call, path in paths.items()
     }
     return {"layers": layers, "modules": module_details}
+
+
+def _shown(name: str, text: str) -> str:
+    """Return a fact's text without the middle of a long one, but all steps: nothing else on the page lists them."""
+    return printable(text) if name == _STEPS else shorten(printable(text), _LONGEST)
 
 
 def _nodes(op: Operation) -> list[str]:
@@ -297,6 +304,7 @@ def _facts(op: Operation, costs: Costs) -> Iterator[tuple[str, str]]:
     yield "size", byte_size(op.tensor_fsize)
     yield "function", op.func_applied_name + (" (in place)" if op.function_is_inplace else "")
     yield "inside", op.composite
+    yield _STEPS, ", ".join(op.steps)
     yield "arguments", ", ".join(op.func_position_args_non_tensor + op.func_keyword_args_non_tensor)
     yield "parameters", ", ".join(f"{name} {shape_text(shape)}" for name, shape in params)
     yield "of them frozen", f"{frozen:,}" if frozen else ""

@@ -20,6 +20,7 @@ from pytest_torchlens.draw.text import printable
 from pytest_torchlens.draw.text import shape_text
 from pytest_torchlens.draw.text import short_place
 from pytest_torchlens.draw.text import shorten
+from pytest_torchlens.draw.text import steps_text
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
@@ -63,7 +64,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shorten}
+        self.jinja.filters |= {"bytes": byte_size, "shape": shape_text, "short": shorten, "steps": steps_text}
         self.jinja.filters |= {
             "printable": printable,
             "mark": _mark,

@@ -85,6 +85,7 @@ class ExpectedFields:
             "is_part_of_iterable_output": several,
             "iterable_output_index": call.outputs.index(one.value) if several else None,
             "composite": ".".join(reversed(list(_groups(call.group)))),
+            "steps": tuple([step.replace("_", "") for step in call.info.steps]),
             "source_line": self.lines.of(call),
             "source_place": SourcePlace.of_text(self.lines.of(call)),
         }
@@ -144,6 +145,7 @@ _NO_CALL: dict[str, Any] = {
     "is_part_of_iterable_output": False,
     "iterable_output_index": None,
     "composite": "",
+    "steps": (),
     "source_line": "",
     "source_place": None,
 }

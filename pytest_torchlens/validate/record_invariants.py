@@ -177,7 +177,7 @@ def _as_listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-_OF_THE_CALL = ("tensor", "func", "gradfunc", "iterable", "composite", "source_line", "fingerprint")
+_OF_THE_CALL = ("tensor", "func", "gradfunc", "iterable", "composite", "steps", "source_line", "fingerprint")
 
 
 def _differences(

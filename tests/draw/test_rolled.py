@@ -47,6 +47,20 @@ def test_rolled_passes_are_one_node_with_their_number():
     assert drawn.lines("op-linear_1_1") == ["linear_1_1 (x3)", "5x5 (100 B)", "@fc"]
 
 
+def test_a_node_of_several_passes_names_the_steps_that_each_ran():
+    net = Sketch("Net")
+    x = net.op("input")
+    lists = [("sin",), ("cos", "mul"), ("sin",), ("tan",), ("exp",), ("neg",)]
+    for number, steps in enumerate(lists, 1):
+        fields = {"layer_label": "vmap_1_1", "layer_label_w_pass": f"vmap_1_1:{number}", "pass_num": number}
+        net.op("vmap", layer_passes_total=len(lists), edges=(Edge(x, "0"),), steps=steps, **fields)
+        x = f"vmap_1_1:{number}"
+    drawn = parse(replace_children(net), vis_opt="rolled")
+    said = ["1 step: sin", "2 steps: cos, mul", "1 step: tan", "and 2 other lists of steps"]
+    assert drawn.lines("op-vmap_1_1") == ["vmap_1_1 (x6)", "5x5 (100 B)", *said]
+    assert all(f"steps inside: {', '.join(steps)}" in drawn.nodes["op-vmap_1_1"]["tooltip"] for steps in lists)
+
+
 def test_rolled_arrows_say_which_passes_they_are_of_where_not_all():
     drawn = parse(recurrent(), vis_opt="rolled")
     assert drawn.arrows == [

@@ -232,6 +232,19 @@ def test_hint_of_a_node_tells_type_and_source(demo):
     assert hint[-1] == "demo.py:12, in forward"
 
 
+def test_a_node_names_a_few_steps_and_its_hint_all():
+    net = Sketch("Net")
+    steps = ("linear", "tanh", "linear", "sum", *["add"] * 60)
+    few = net.op("grad", net.op("input"), steps=steps[:2])
+    net.op("add", net.op("vmap", few, steps=steps))
+    drawn = parse(net.record())
+    assert "2 steps: linear, tanh" in drawn.lines("op-grad_1_1")
+    assert "64 steps: linear, tanh, linear and 61 more" in drawn.lines("op-vmap_1_2")
+    assert not [line for line in drawn.lines("op-add_1_3") if "step" in line]
+    hint = " ".join(drawn.nodes["op-vmap_1_2"]["tooltip"].split(r"\n"))
+    assert f"steps inside: {', '.join(steps)} from: grad_1_1" in hint
+
+
 def test_link_of_a_node():
     drawn = parse(demo_network(), link=lambda op: f"#row-{op.layer_label}")
     assert drawn.nodes["op-add_1_1"]["URL"] == "#row-add_1_1"

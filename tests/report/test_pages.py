@@ -23,6 +23,8 @@ from pytest_torchlens.report import pages
 from pytest_torchlens.report import save_drawing
 from pytest_torchlens.report import write_site
 from pytest_torchlens.report.drawings import read_views
+from pytest_torchlens.report.layer_table import Costs
+from pytest_torchlens.report.layer_table import details
 from pytest_torchlens.report.pages import Pages
 from tests.draw.samples import Sketch
 from tests.draw.samples import transformer
@@ -81,6 +83,19 @@ def test_a_page_has_a_row_for_each_layer_and_the_graph_leads_to_it(tmp_path):
     links = {link.removeprefix("#") for link in page.values("a", "href") if link.startswith("#")}
     assert links <= set(page.ids) | {"main"}
     assert set(rows) <= links
+
+
+def test_a_page_names_a_few_steps_in_the_table_and_all_beside_the_graph(tmp_path):
+    net, steps = Sketch("Net"), ("linear", "tanh", "linear", *["add"] * 200)
+    net.op("output", net.op("vmap", net.op("input"), steps=steps))
+    report = save_drawing(passed("steps", history=net.record()), tmp_path)
+    views, _ = read_views(report, tmp_path)
+    page = Page(Pages(run(report)).model(report, views))
+    assert "203 steps: linear, tanh, linear and 200 more" in page.words
+    assert ", ".join(steps) in page.values("small", "title")
+    layers = details(report, Costs(report.history), views)["layers"]
+    assert ["steps inside", ", ".join(steps)] in [list(fact) for fact in layers["row-vmap_1_1"]["facts"]]
+    assert "steps inside" not in dict(layers["row-input_1_0"]["facts"])
 
 
 def test_a_page_tells_of_findings_with_their_places(tmp_path):

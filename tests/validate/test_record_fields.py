@@ -49,6 +49,7 @@ WITHOUT_A_FULL_WITNESS = {
     # read off the frames, which the recorder alone has seen
     "Operation: source_line": "history/test_table.py::test_operation_fields",
     "Operation: composite": "history/test_table.py::test_operation_fields",
+    "Operation: steps": "history/test_steps.py::test_a_transform_lists_its_steps",
     # read off the tensor when it was made: a replay compares shape, dtype, device, values; not these
     "Operation: tensor_stride": "history/test_table.py::test_operation_fields",
     "Operation: gradfunc_name": "history/test_table.py::test_operation_fields",

@@ -110,13 +110,13 @@ class Operations:
         return self._number[id(node)] if node.from_input and node.kind == "operation" else -1
 
     def call_signature(self, number: int) -> int:
-        """Return a number that is equal for operations of one kind with the same non-tensor arguments and shapes."""
+        """Return a number that is equal for operations of one kind: same non-tensor arguments, shapes and steps."""
         signature = self._call_signatures.get(number)
         if signature is None:
             node = self.nodes[number]
             key: Hashable = self.kind[number]
             if not self.weights[number] and node.call is not None:
-                key = (key, node.value.shape, arguments_signature(node.call))
+                key = (key, node.value.shape, node.call.info.steps, arguments_signature(node.call))
             signature = self._call_signatures[number] = self._interner["call signature", key]
         return signature
 
