@@ -47,6 +47,18 @@ def _digest(state: torch.Tensor) -> int:
     return digest_memory(state.data_ptr(), state.nbytes)
 
 
+def is_generator_state(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor holds the state of a generator: one accepts it, which others are not likely to pass."""
+    own = torch.Generator().get_state()
+    if tensor.dtype is not own.dtype or tensor.shape != own.shape or tensor.device != own.device:
+        return False
+    try:
+        torch.Generator().set_state(tensor)
+    except RuntimeError:
+        return False
+    return True
+
+
 def default_generator(device: torch.device) -> torch.Generator:
     """Return the generator that functions on `device` draw from by default."""
     if device.type == "cuda":

@@ -6,10 +6,13 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
+import torch
+
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.calls import MissedOperation
 from pytest_torchlens.capture.functions import Kind
+from pytest_torchlens.capture.generators import is_generator_state
 from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.history.source import first_model_place
 from pytest_torchlens.records import Failure
@@ -27,8 +30,8 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     score.checked = recording.num_dispatched
     for missed in recording.missed_operations:
         score.fail(_missed_operation(missed, where))
-    # missed operations explain them, and what is without values was not computed
-    unknown = [] if recording.missed_operations else [one for one in recording.unknown_sources if not is_fake(one.live)]
+    sources = () if recording.missed_operations else recording.unknown_sources  # missed operations explain them
+    unknown = [source for source in sources if not _is_uncomputed(source.live)]
     kept = [source for source in unknown if _is_kept_in_gradient(source, recording)]
     for source in unknown:
         if not _is_kept_in_gradient(source, recording):
@@ -37,6 +40,11 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     if not kept or not verdict.status.ok:
         return verdict
     return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=_kept_in_gradient(kept[0], recording, where))
+
+
+def _is_uncomputed(tensor: torch.Tensor) -> bool:
+    """Return whether no operation makes such a tensor: it has no values, or is the state of a generator."""
+    return is_fake(tensor) or is_generator_state(tensor)
 
 
 _CAUSES = {"aten::set_": "Tensor.set_ gives a tensor other memory, which is not recorded"}

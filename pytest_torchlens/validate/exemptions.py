@@ -346,7 +346,8 @@ def _is_overwritten(trial: Trial, place: int) -> bool:
 
 
 _SHAPE_OF_SECOND = frozenset(
-    "expand_as view_as reshape_as type_as resize_as to max_pool2d_with_indices_backward".split()
+    """expand_as view_as reshape_as type_as resize_as to max_pool2d_with_indices_backward
+    new_zeros_with_same_feature_meta""".split()
 )
 
 
@@ -371,7 +372,8 @@ def _two_windows(trial: Trial, dimensions: int) -> bool:
     return all(size <= 2 for output in trial.reference or () for size in output.shape[-dimensions:])  # noqa: PLR2004
 
 
-_SHAPE_OF_FIRST = SHAPE_OF_FIRST | {"fill"}  # the function; for the method, see `_is_overwritten`
+_SHAPE_OF_FIRST = SHAPE_OF_FIRST | {"new_zeros_with_same_feature_meta"}
+_SHAPE_OF_FIRST |= {"fill"}  # the function; for the method, see `_is_overwritten`
 
 
 def _settled_by_dtype(name: str, trial: Trial, place: int) -> bool:

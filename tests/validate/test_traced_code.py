@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import grad
+from torch.func import linearize
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -216,6 +217,38 @@ def test_a_model_of_fake_tensors_is_recorded(around):
         model, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.ones(2, 3)
     with fake if around is FakeTensorMode else around():
         assert tl.log_forward_pass(model, x).layer_list == ["input_1_0", "linear_1_1", "relu_1_2", "output_1_3"]
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_linearized_function_is_not_failed(gradients):
+    def body(model, x):
+        y, tangent = linearize(lambda v: model.net[0](v).sin(), x)
+        return y + tangent(x)
+
+    with torch.set_grad_enabled(gradients):
+        verdict = validate(Tracing(body).eval(), (X,)).verdict
+    assert verdict.status in (Status.PASSED, Status.UNPROVEN), verdict
+    assert all("meta tensors" in one.message for one in verdict.unproven)
+
+
+def test_the_state_of_a_generator_is_no_missed_operation():
+    def body(model, x):
+        state = torch.clone(torch.random.get_rng_state())
+        noise = torch.rand(3)
+        torch.random.set_rng_state(state)
+        return model.net(x) * noise
+
+    assert validate(Tracing(body).eval(), (X,)).verdict.status is Status.PASSED
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_memory_as_large_as_a_state_is_a_missed_operation(number):
+    def body(model, x):
+        with torch._C.DisableTorchFunction():
+            hidden = torch.full(torch.get_rng_state().shape, number, dtype=torch.uint8)
+        return model.net(x) + hidden.sum()
+
+    assert validate(Tracing(body).eval(), (X,)).verdict.status is Status.FAILED
 
 
 def test_a_fake_output_is_unproven():
