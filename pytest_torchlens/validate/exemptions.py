@@ -29,8 +29,11 @@ from pytest_torchlens.validate.noise import with_arguments
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import same
 
-# these do not check indices: values out of range would read memory outside their arguments
-_GENTLE = frozenset(["roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d", "nms"])
+# these do not check indices: values out of range would read or write memory outside their arguments
+_GENTLE = frozenset(
+    "roi_align ps_roi_align roi_pool ps_roi_pool deform_conv2d nms "
+    "linalg_ldl_solve segment_reduce max_pool2d_with_indices_backward grouped_mm".split()
+)
 
 
 def is_gentle(call: Call) -> bool:
@@ -47,8 +50,10 @@ class Explainer:
     def reason(self, trial: Trial, place: int) -> str | None:
         """Return why other values for the argument at `place` changed nothing; None if no reason is known."""
         named = next((name for name, holds in _FACTS.items() if holds(trial, place)), None)
-        if named is not None or is_gentle(trial.call):
+        if named is not None:
             return named
+        if is_gentle(trial.call):
+            return None if self._has_safe_noise(trial.tensors[place].detach()) else "no noise for this kind of tensor"
         if trial.call.info.opaque:
             return "inside not seen"
         experiments = (
@@ -190,6 +195,10 @@ class Explainer:
             for size, doubled in zip(sizes, self._doubled(tensor, differs=differs), strict=True)
         )
         yield from itertools.repeat(tensor)
+
+    def _has_safe_noise(self, tensor: torch.Tensor) -> bool:
+        """Return whether there are other values that no function takes for an index out of range."""
+        return any(not same([other], [tensor]) for other in self._noise.variants(tensor, True))
 
     def _unknowable(self, trial: Trial, place: int) -> str | None:
         tensor = trial.tensors[place].detach()

@@ -343,6 +343,42 @@ def test_boxes_that_are_all_selected_matter(boxes):
     assert part.exempt.get("single element", 0) == (2 if boxes == 1 else 0)
 
 
+@pytest.mark.parametrize("pivots", [[1, -2, -2], [1, 1, 1]])
+def test_indices_that_pytorch_does_not_check_stay_in_range(pivots):
+    given = []
+
+    def solve(x, y):
+        given.append(sorted(y.tolist()))
+        return x + y
+
+    x = torch.tensor(pivots)
+    operator = torch.library.custom_op(
+        "lens_notes::linalg_ldl_solve", solve, mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor"
+    )
+    assert perturbed(lambda x: operator(X, x), x).failures == ()
+    assert given.count(sorted(pivots)) == len(given) > 2
+
+
+def solved(x):
+    factors, pivots = torch.linalg.ldl_factor(x[:, None] @ x[None] + torch.eye(len(x)))
+    return torch.linalg.ldl_solve(factors, pivots, x[:, None])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        solved,
+        lambda x: solved(x[:1]) + x,
+        lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([2, 1])),
+        lambda x: torch.segment_reduce(x, "sum", offsets=torch.tensor([0, 1, 3])),
+        lambda x: torch.segment_reduce(x[:1], "sum", lengths=torch.tensor([1])) + x,
+    ],
+    ids=["pivots", "one pivot", "lengths", "offsets", "one length"],
+)
+def test_functions_of_such_indices_raise_no_alarm(function):
+    assert perturbed(function).failures == ()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_quantised_zeros_matter_under_each_default_dtype(dtype):
     def forward(x):
