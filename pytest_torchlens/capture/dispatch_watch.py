@@ -218,14 +218,14 @@ def _compiler_calls(frame: FrameType) -> bool:
         name = str(caller.f_globals.get("__name__"))
         if name.startswith(_COMPILER) and name != _AROUND_HANDLERS:
             return True
-        if name.partition(".")[0] != "torch":
+        if name.partition(".")[0] not in ("torch", _PACKAGE):
             break
     return False
 
 
 _AROUND_HANDLERS = "torch._dynamo.eval_frame"
 """Module of the frames that PyTorch puts around the handler of each mode, and around compiled functions."""
-_COMPILER = ("torch._dynamo.", "torch.export.", "torch._export.")
+_COMPILER = ("torch._dynamo.", "torch.export._trace", "torch._export.")
 
 
 def _calling_mode(frame: FrameType) -> str:

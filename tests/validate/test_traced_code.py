@@ -228,7 +228,7 @@ def test_a_linearized_function_is_not_failed(gradients):
     with torch.set_grad_enabled(gradients):
         verdict = validate(Tracing(body).eval(), (X,)).verdict
     assert verdict.status in (Status.PASSED, Status.UNPROVEN), verdict
-    assert all("meta tensors" in one.message for one in verdict.unproven)
+    assert any("meta tensors" in one.message for one in verdict.unproven)
 
 
 def test_the_state_of_a_generator_is_no_missed_operation():
