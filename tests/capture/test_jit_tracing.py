@@ -175,3 +175,12 @@ def test_a_wrapper_that_is_put_around_ours_while_recording_stays():
         assert torch.jit.trace_module.is_wrapper
     finally:
         torch.jit.trace_module = plain
+
+
+def test_parameters_and_buffers_of_a_traced_child_are_the_models():
+    plain = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
+    model = nn.Sequential(torch.jit.trace(plain, torch.ones(3, 2)), nn.Tanh())
+    recording = record(model, (torch.ones(3, 2),))
+    assert set(recording.parameters) == {f"0.{name}" for name, _ in plain.named_parameters()}
+    read = {source.name for source in recording.sources if source.kind != "input"}
+    assert read == {f"0.{name}" for name, _ in [*plain.named_parameters(), *plain.named_buffers()]}
