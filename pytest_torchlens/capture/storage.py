@@ -116,6 +116,12 @@ class Extent:
         return cls(start, start + reach(tensor) * tensor.itemsize, shape, stride, tensor.itemsize)
 
 
+def memory_place(tensor: torch.Tensor) -> tuple[int, Extent | None]:
+    """Return which bytes of which memory a tensor covers."""
+    with torch._C.DisableTorchFunction():
+        return storage_key(tensor), Extent.of(tensor)
+
+
 def reach(tensor: torch.Tensor) -> int:
     """Return the number of elements in memory from a strided tensor's first to its last element."""
     if not tensor.numel():

@@ -26,6 +26,7 @@ from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import Pullback
@@ -37,6 +38,7 @@ from pytest_torchlens.capture.opaque import is_opaque
 from pytest_torchlens.capture.opaque import may_write
 from pytest_torchlens.capture.opaque import steps_of_operator
 from pytest_torchlens.capture.origins import tensors_used_by
+from pytest_torchlens.capture.storage import memory_place
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import UntracedTensorError
 
@@ -291,12 +293,14 @@ class Tracer(FunctionTracer):
             self.recording.detours.append((len(self.calls), message))
 
     def call_set(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call ``Tensor.set_``: where the tensor comes from is found when it is read next."""
+        """Call ``Tensor.set_``: where the tensor comes from, if it moves, is found when it is read next."""
         self.busy = True
         try:
+            place = memory_place(args[0]) if is_a(args[0], torch.Tensor) else None
             result = func(*args, **kwargs)
-            with self.lock or _UNSHARED:
-                self.table.forget(args[0])
+            if memory_place(args[0]) != place:
+                with self.lock or _UNSHARED:
+                    self.table.forget(args[0])
         finally:
             self.busy = False
         return result

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nested import nested_tensor as bound_early
+from torch.nn.utils import parametrize
 
 import pytest_torchlens as tl
 from pytest_torchlens.capture import record
@@ -105,6 +106,51 @@ def test_a_parameter_that_set_gave_other_memory_is_no_source_any_more():
     assert multiplied.args[0].call >= 0
     verdict = validate(SetsItsParameter(), (X,)).verdict
     assert "parameter 'w'" in verdict.words
+
+
+SET = {
+    "itself": lambda w: w.set_(w),
+    "its storage": lambda w: w.set_(w.untyped_storage(), 0, (2,)),
+    "a tensor over its memory": lambda w: w.set_(w.detach()),
+}
+
+
+@pytest.mark.parametrize("setting", SET.values(), ids=SET)
+def test_a_parameter_that_set_gave_its_own_memory_stays_that_parameter(setting):
+    class SetsItself(SetsItsParameter):
+        def __init__(self):
+            super().__init__()
+            self.constants = [torch.ones(2)]
+
+        @torch.no_grad()
+        def forward(self, x):
+            x = x + self.constants[0]  # looks for parameters over the memory of the constant
+            setting(self.w)
+            return self.w * x
+
+    recording = record(SetsItself(), (X,))
+    (multiplied,) = [call for call in recording.calls if call.info.layer_type == "mul"]
+    source = recording.sources[multiplied.args[0].position]
+    assert (source.kind, source.name) == ("parameter", "w")
+    assert validate(SetsItself(), (X,)).verdict
+
+
+def test_a_parametrization_registered_in_forward_reads_the_parameter():
+    class Parametrizes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, x):
+            parametrize.register_parametrization(self.fc, "weight", nn.Tanh())
+            y = self.fc(x + torch.ones(2))
+            parametrize.remove_parametrizations(self.fc, "weight", leave_parametrized=False)
+            return y
+
+    history = tl.log_forward_pass(Parametrizes(), X)
+    (tanh,) = [operation for operation in history.operations if operation.layer_type == "tanh"]
+    assert len(tanh.parent_param_addresses) == 1
+    assert validate(Parametrizes(), (X,)).verdict
 
 
 @torch.no_grad()
