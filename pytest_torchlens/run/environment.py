@@ -54,6 +54,8 @@ PACKAGES = (
     "transformers",
     "torchaudio",
     "torch_geometric",
+    "diffusers",
+    "peft",
     "segmentation_models_pytorch",
 )
 _BUILT_WITH = {"MKL": r"Math Kernel Library Version (\S+)", "oneDNN": r"MKL-DNN v(\S+)", "BLAS": r"BLAS_INFO=(\w+)"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from pytest_torchlens.zoo.fill import fill_model
 from pytest_torchlens.zoo.fill import fill_tensor
 from pytest_torchlens.zoo.inputs import FromFunction
 from pytest_torchlens.zoo.inputs import InputSpec
+from pytest_torchlens.zoo.inputs import PythonValue
 from pytest_torchlens.zoo.inputs import TensorSpec
 from pytest_torchlens.zoo.inputs import argument_error
 from pytest_torchlens.zoo.providers import Provider
@@ -83,7 +85,7 @@ class ModelCase:
         spec = self.settings.input
         if spec is None:
             spec = self._default_input(model)
-        if isinstance(spec, TensorSpec):
+        if isinstance(spec, TensorSpec | PythonValue):
             spec = [spec]
         with self.fixed_seed():
             return inputs_of(self._make(spec, "", model))
@@ -123,6 +125,8 @@ class ModelCase:
             return self._make_tensor(spec, name)
         if isinstance(spec, FromFunction):
             return spec.make(model)
+        if isinstance(spec, PythonValue):
+            return copy.deepcopy(spec.value)
         prefix = f"{name}." if name else ""
         if isinstance(spec, dict):
             return {key: self._make(item, f"{prefix}{key}", model) for key, item in spec.items()}

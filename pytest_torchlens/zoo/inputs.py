@@ -33,7 +33,7 @@ MOST_NUMBERS = 2**59
 """Numbers in a tensor: PyTorch counts its bytes with 63 bits, and a complex128 has 16 bytes."""
 NO_SHAPE = "a tensor needs a shape, such as shape: [1, 3, 224, 224]"
 InputSpec = Any
-"""A `TensorSpec`, a `FromFunction`, or a list or dict of these."""
+"""A `TensorSpec`, a `FromFunction`, a `PythonValue`, or a list or dict of these."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,13 @@ class FromFunction:
         return self.function(model) if _accepts(self.function, model) else self.function()
 
 
+@dataclass(frozen=True)
+class PythonValue:
+    """An input that is a number, a text, a truth value or None, or a list or dict of such."""
+
+    value: Any
+
+
 def parse_input(value: Any, parent: LinedDict, key: str) -> InputSpec:
     """Return `value`, the value of `key` in `parent`, with each tensor replaced by a `TensorSpec`."""
     if isinstance(value, list):
@@ -65,13 +72,30 @@ def parse_input(value: Any, parent: LinedDict, key: str) -> InputSpec:
     if isinstance(value, str) and ":" in value:
         return _from_function(value, parent, key)
     if not isinstance(value, LinedDict):
-        form = "{shape: [...]}, 'module:function', or a list or mapping of such"
+        form = "{shape: [...]}, {value: ...}, 'module:function', or a list or mapping of such"
         raise parent.error(key, f"{key}: expected {form}, got {value!r}")
+    if list(value) == ["value"] and _is_plain(value["value"]):
+        return PythonValue(_without_lines(value["value"]))
     if "shape" in value or not all(map(_may_be_argument, value.values())):
         return _tensor(value, parent, key)
     if "range" in value or "dtype" in value:
         raise parent.error(key, f"{key}: {NO_SHAPE}")
     return {name: parse_input(item, value, name) for name, item in value.items()}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value specifies no tensor and no function."""
+    if isinstance(value, dict):
+        return "shape" not in value and all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return not (isinstance(value, str) and ":" in value)
+
+
+def _without_lines(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_lines(item) for key, item in value.items()}
+    return [_without_lines(item) for item in value] if isinstance(value, list) else value
 
 
 def _may_be_argument(value: Any) -> bool:

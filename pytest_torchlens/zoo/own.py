@@ -14,6 +14,7 @@ from pytest_torchlens.zoo.errors import as_zoo_error
 from pytest_torchlens.zoo.imports import load_function
 from pytest_torchlens.zoo.inputs import FromFunction
 from pytest_torchlens.zoo.inputs import InputSpec
+from pytest_torchlens.zoo.inputs import PythonValue
 from pytest_torchlens.zoo.inputs import TensorSpec
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _is_input(spec: Any) -> bool:
         return all(map(_is_input, spec))
     if isinstance(spec, dict):
         return all(map(_is_input, spec.values()))
-    return isinstance(spec, TensorSpec | FromFunction)
+    return isinstance(spec, TensorSpec | FromFunction | PythonValue)
 
 
 class _MappingProvider:
@@ -173,7 +174,8 @@ class MembersProvider:
 
     def __init__(self, module: ModuleType, names: list[str]) -> None:
         self._module = module
-        self._names = [name for name in names if hasattr(module, name)]
+        members = set(dir(module))
+        self._names = [name for name in names if name in members]
 
     def names(self) -> list[str]:
         """Return the names of the members that exist."""

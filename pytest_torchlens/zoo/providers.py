@@ -10,6 +10,7 @@ from typing import Protocol
 from typing import cast
 
 from pytest_torchlens.records import nearest
+from pytest_torchlens.zoo.diffusers import DiffusersProvider
 from pytest_torchlens.zoo.errors import ZooError
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import TensorSpec
@@ -18,6 +19,7 @@ from pytest_torchlens.zoo.own import GRAPHS
 from pytest_torchlens.zoo.own import SEGMENTATION
 from pytest_torchlens.zoo.own import MembersProvider
 from pytest_torchlens.zoo.own import python_provider
+from pytest_torchlens.zoo.peft import PeftProvider
 from pytest_torchlens.zoo.transformers import TransformersProvider
 
 if TYPE_CHECKING:
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-INSTALL = "install the extra 'zoo' of pytest-torchlens: pip install 'pytest-torchlens[zoo]', or from a clone '.[zoo]'"
-IN_EXTRA = ("torchvision", "timm", "transformers")
+EXTRAS = {**dict.fromkeys(("torchvision", "timm", "transformers"), "zoo"), "diffusers": "diffusers", "peft": "peft"}
+"""The extra of this package that installs a library."""
 IMAGE = TensorSpec((1, 3, 224, 224))
 
 
@@ -129,8 +131,14 @@ def _library(module: str) -> ModuleType:
         package = module.partition(".")[0]
         if error.name != package:
             raise
-        remedy = INSTALL if package in IN_EXTRA else f"pip install {package.replace('_', '-')}"
-        raise ZooError(f"the package {package} is not installed: {remedy}") from None
+        raise ZooError(f"the package {package} is not installed: {_remedy(package)}") from None
+
+
+def _remedy(package: str) -> str:
+    if extra := EXTRAS.get(package):
+        where = f"pip install 'pytest-torchlens[{extra}]', or from a clone '.[{extra}]'"
+        return f"install the extra {extra!r} of pytest-torchlens: {where}"
+    return f"pip install {package.replace('_', '-')}"
 
 
 def _members(module: str, names: list[str]) -> Callable[[], Provider]:
@@ -141,6 +149,8 @@ LIBRARIES: dict[str, Callable[[], Provider]] = {
     "torchvision": TorchvisionProvider,
     "timm": TimmProvider,
     "transformers": lambda: TransformersProvider(_library("transformers")),
+    "diffusers": lambda: DiffusersProvider(_library("diffusers")),
+    "peft": lambda: PeftProvider(_library("peft")),
     "torchaudio": _members("torchaudio.models", AUDIO),
     "torch_geometric": _members("torch_geometric.nn", GRAPHS),
     "segmentation_models_pytorch": _members("segmentation_models_pytorch", SEGMENTATION),

@@ -200,13 +200,15 @@ def test_an_unknown_model_of_a_node_id_is_a_usage_error(pytester: pytest.Pyteste
     result.stderr.fnmatch_lines(["*no model 'linaer': did you mean 'linear'?"])
 
 
-def test_a_missing_library_names_the_extra(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(__import__("sys").modules, "timm", None)
-    result = pytester.runpytest_inprocess("--lens-zoo=timm:test_vit")
+@pytest.mark.parametrize(("library", "extra"), [("timm", "zoo"), ("diffusers", "diffusers"), ("peft", "peft")])
+def test_a_missing_library_names_the_extra(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, library: str, extra: str
+):
+    monkeypatch.setitem(__import__("sys").modules, library, None)
+    result = pytester.runpytest_inprocess(f"--lens-zoo={library}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["*timm is not installed: install the extra 'zoo' of pytest-torchlens: pip install 'pytest-torchlens[[]zoo]'*"]
-    )
+    remedy = f"install the extra '{extra}' of pytest-torchlens: pip install 'pytest-torchlens[[]{extra}]'"
+    result.stderr.fnmatch_lines([f"*{library} is not installed: {remedy}*"])
 
 
 def test_a_wrong_key_is_a_usage_error_with_its_line(pytester: pytest.Pytester, tiny_zoo):

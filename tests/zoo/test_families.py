@@ -18,6 +18,9 @@ FAMILIES = {
     "torchvision": "squeezenet1_1 shufflenet_v2_x0_5",
     "transformers": "bert gpt2 llama mixtral vit gemma2 dinov2 mamba jetmoe",
     "torch_geometric": "GAT",
+    "diffusers": "UNet2DConditionModel FluxTransformer2DModel AutoencoderKL DDIMScheduler HeunDiscreteScheduler "
+    "UniPCMultistepScheduler KarrasVeScheduler RePaintScheduler ScoreSdeVeScheduler VQDiffusionScheduler",
+    "peft": "lora dora adalora ia3 loha lokr boft vera prefix_tuning prompt_tuning lora_of_parameters",
 }
 
 

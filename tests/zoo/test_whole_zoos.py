@@ -9,6 +9,7 @@ import pytest
 pytestmark = [pytest.mark.zoo, pytest.mark.sweep]
 
 ZOOS = ["torchvision", "timm_smallest", "transformers", "torchaudio", "torch_geometric", "segmentation_models_pytorch"]
+ZOOS += ["diffusers", "peft"]
 LIBRARIES = {"timm_smallest": "timm"}
 
 

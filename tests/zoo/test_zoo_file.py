@@ -93,6 +93,40 @@ def test_inputs_of_every_form(tmp_path: Path):
     assert kwargs["more"]["mask"].dtype is torch.bool
 
 
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        ("3", 3),
+        ("null", None),
+        ("false", False),
+        ("cached", "cached"),
+        ("[]", []),
+        ("{}", {}),
+        ("[[[1, 4, 4], [1, 2, 2]]]", [[[1, 4, 4], [1, 2, 2]]]),
+        ("{depth: [1, 2]}", {"depth": [1, 2]}),
+    ],
+)
+def test_an_input_may_be_a_value_of_python(tmp_path: Path, spec: str, value: object):
+    text = HEAD + "defaults:\n  input: "
+    for form in (f"{{value: {spec}}}", f"[{{value: {spec}}}]", f"{{size: {{value: {spec}}}}}"):
+        case = load(tmp_path, text + form).case("small")
+        args, kwargs = case.make_inputs(case.build())
+        assert [*args, *kwargs.values()] == [value]
+        if isinstance(value, list | dict):  # made anew, and without the lines of the file
+            assert type((*args, *kwargs.values())[0]) is type(value)
+            args, kwargs = case.make_inputs(case.build())
+            (*args, *kwargs.values())[0].clear()
+            assert [*case.make_inputs(case.build()).args, *case.make_inputs(case.build()).kwargs.values()] == [value]
+
+
+def test_an_argument_may_be_called_value(tmp_path: Path):
+    case = load(tmp_path, HEAD + "defaults: {input: {value: {shape: [2]}}}").case("small")
+    args, kwargs = case.make_inputs(case.build())
+    assert (args, list(kwargs), kwargs["value"].shape) == ((), ["value"], (2,))
+    case = load(tmp_path, HEAD + "defaults: {input: {value: [{shape: [2]}, {shape: [3]}]}}").case("small")
+    assert [tensor.shape[0] for tensor in case.make_inputs(case.build()).kwargs["value"]] == [2, 3]
+
+
 def test_values_lie_in_the_range_up_to_the_ends_of_the_dtype(tmp_path: Path):
     text = HEAD + "defaults: {input: {shape: [2000], dtype: "
     case = load(tmp_path, text + "uint8, range: [0, 256]}, seed: 18446744073709551615}").case("small")
