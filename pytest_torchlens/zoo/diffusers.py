@@ -124,7 +124,7 @@ class DenoisingLoop(nn.Module):
     def forward(self, sample: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
         """Return the sample after all steps; `more` are further arguments of each step."""
         self.scheduler.set_timesteps(**self.timesteps)
-        loop: Callable[..., torch.Tensor] = LOOPS.get(type(self.scheduler).__name__, _loop)
+        loop = LOOPS.get(type(self.scheduler).__name__, _loop)
         return loop(self._denoise, self.scheduler, sample, *more)
 
     def _denoise(self, sample: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
@@ -252,7 +252,7 @@ def _of_classes(denoise: Denoise, scheduler: Any, sample: torch.Tensor) -> torch
 OF_TOKENS = (
     "AmusedScheduler BlockRefinementScheduler DiscreteDDIMScheduler EntropyBoundScheduler VQDiffusionScheduler"
 ).split()
-LOOPS = {
+LOOPS: dict[str, Callable[..., torch.Tensor]] = {
     "CogVideoXDPMScheduler": _with_former_output,
     "DDPMWuerstchenScheduler": _without_last_time,
     "HeliosDMDScheduler": _with_noise_added_again,
