@@ -263,8 +263,7 @@ class TensorTable:
         """Forget a tensor that ``set_`` has put over other memory, which it may share with another tensor."""
         self._live.pop(id(tensor), None)
         self._named.pop(id(tensor), None)
-        self._named_memory = None
-        self._owners = None
+        self._named_memory = self._owners = None
         self._set[id(tensor)] = weakref.ref(tensor)
 
     def before_resize(self, storage: torch.UntypedStorage) -> tuple[Tensor | None, Value | Aliased | None]:

@@ -124,7 +124,7 @@ class DenoisingLoop(nn.Module):
     def forward(self, sample: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
         """Return the sample after all steps; `more` are further arguments of each step."""
         self.scheduler.set_timesteps(**self.timesteps)
-        loop = LOOPS.get(type(self.scheduler).__name__, _loop)
+        loop: Callable[..., torch.Tensor] = LOOPS.get(type(self.scheduler).__name__, _loop)
         return loop(self._denoise, self.scheduler, sample, *more)
 
     def _denoise(self, sample: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
