@@ -59,7 +59,8 @@ def _zoo(name: str, rows: list[Row]) -> Iterator[str]:
     zoo = load_zoo(shipped_folder() / f"{name}.yaml")
     verdicts = Counter(row["verdict"] for row in rows)
     said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-    versions = ", ".join(sorted({f"torch {row['torch']}, {row['library']}, Python {row['python']}" for row in rows}))
+    ran = [row for row in rows if row["library"]]  # no library is imported for a model that is skipped
+    versions = ", ".join(sorted({f"torch {row['torch']}, {row['library']}, Python {row['python']}" for row in ran}))
     yield f"## {name}\n\n{NOTES.get(name, '')}{len(rows)} of {len(zoo.names)} models: {said}. {versions}."
     yield f"All rows: [{name}.csv]({name}.csv).\n"
     if (drawn := FOLDER / "drawn" / f"{name}.csv").exists():
