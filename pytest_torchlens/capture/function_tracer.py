@@ -165,6 +165,8 @@ class FunctionTracer(TorchFunctionMode):
         kind = info.kind
         if dispatch_depth() > self.num_own_modes and self.is_trying_out and kind is not ESCAPE:
             return self._plainly(info, args, kwargs)
+        if types and _is_left_to_objects(kinds := tuple(types)):
+            return self._call_object(info, kinds, args, kwargs)
         if kind is COMPOSITE and func not in self._expanding and not any(overrides(kind) for kind in types):
             return self._expand(info, args, kwargs)
         self.busy = kind is not UNTRACED
@@ -334,6 +336,20 @@ class FunctionTracer(TorchFunctionMode):
             self._expanding.pop()
             self._group = outer
 
+    def _call_object(
+        self, info: FunctionInfo, kinds: tuple[type, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Let the class of an argument that is no tensor run its own Python, and record the calls inside it."""
+        outer = self._group
+        self._group = Group(info.name, outer)
+        try:
+            with self:
+                answers = (kind.__torch_function__(info.func, kinds, args, kwargs) for kind in kinds)  # type: ignore[attr-defined]
+                answer = next((one for one in answers if one is not NotImplemented), NotImplemented)
+        finally:
+            self._group = outer
+        return info.func(*args, **kwargs) if answer is NotImplemented else answer  # PyTorch's own error
+
     def _escape(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = info.func(*args, **kwargs)
         self._num_escapes += 1
@@ -406,6 +422,15 @@ def overrides(kind: type) -> bool:
     """Return whether a tensor class defines its own ``__torch_function__``."""
     own = getattr(kind, "__torch_function__", None)
     return getattr(own, "__func__", own) not in _NO_OVERRIDE
+
+
+def _is_left_to_objects(kinds: tuple[type, ...]) -> bool:
+    """Return whether PyTorch leaves a call to the class of an argument that is no tensor, and to no tensor's class."""
+    own = [kind for kind in kinds if overrides(kind)]
+    return any(own) and all(
+        not issubclass(kind, Tensor) and isinstance(kind.__torch_function__, types.MethodType)  # type: ignore[attr-defined]
+        for kind in own
+    )
 
 
 def _tensors_written(info: FunctionInfo, expected: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.func import grad
 from torch.func import hessian
@@ -428,6 +429,104 @@ def test_a_subclass_hears_the_model_and_not_us(keep):
     Listening.heard.clear()
     record(model, (x,), keep=keep)
     assert Listening.heard == ["mul", "relu", "add_", "sum"]
+
+
+# -- objects with __torch_function__ that are no tensors --------------------------------------------------------------
+
+
+class Interval:
+    """Two bounds, which functions of PyTorch take like one tensor."""
+
+    def __init__(self, low, high):
+        self.low = low
+        self.high = high
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func not in (torch.add, torch.Tensor.add, torch.stack, F.silu, torch.sum):
+            return NotImplemented
+        low, high = (func(*_bounds(args, name), **(kwargs or {})) for name in ("low", "high"))
+        return cls(low, high) if func is not torch.sum else high - low
+
+
+def _bounds(arg, name):
+    if isinstance(arg, list | tuple):
+        return type(arg)(_bounds(item, name) for item in arg)
+    return getattr(arg, name) if isinstance(arg, Interval) else arg
+
+
+@PROGRAMS.add(
+    """
+    input_1
+    sub_1: input_1
+    add_1: input_1
+    stack_1: sub_1
+    stack_2: add_1
+    add_2: input_1 stack_1
+    add_3: input_1 stack_2
+    silu_1: add_2
+    silu_2: add_3
+    sum_1: silu_1
+    sum_2: silu_2
+    sub_2: sum_2 sum_1
+    output_1: sub_2
+    """
+)
+def object_in_place_of_tensors(x):
+    interval = Interval(x - 1, x + 2)
+    both = torch.stack([interval, interval])
+    return torch.sum(F.silu(torch.add(x, both)))
+
+
+def test_an_object_is_asked_once_and_its_steps_are_grouped_under_the_function():
+    recording = record(Function(object_in_place_of_tensors), (torch.rand(3),))
+    groups = [(call.info.name, call.group.name) for call in recording.calls if call.group is not None]
+    assert groups == [
+        *[("stack", "stack")] * 2,
+        *[("add", "add")] * 2,
+        *[("silu", "silu")] * 2,
+        *[("sum", "sum")] * 2,
+        ("sub", "sum"),
+    ]
+
+
+def test_a_function_that_an_object_does_not_know_raises_as_without_us():
+    def unknown(x):
+        return torch.cos(Interval(x, x))
+
+    with pytest.raises(TypeError) as plain:
+        unknown(torch.rand(2))
+    with pytest.raises(TypeError) as recorded:
+        record(Function(unknown), (torch.rand(2),))
+    assert str(recorded.value) == str(plain.value)
+
+
+def test_an_error_of_an_object_leaves_the_group_as_it_was():
+    class Refusing:
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            raise LookupError(func.__name__)
+
+    def refused(x):
+        with pytest.raises(LookupError, match="cos"):
+            torch.cos(Refusing())
+        return x + 1
+
+    (call,) = record(Function(refused), (torch.rand(2),)).calls
+    assert call.group is None
+
+
+def test_a_method_in_place_of_a_class_method_stays_one_call():
+    class Old:
+        def __init__(self, value):
+            self.value = value
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(self.value)
+
+    with pytest.warns(UserWarning, match="plain method"):
+        recording = record(Function(lambda x: torch.cos(Old(x)) + x), (torch.rand(2),))
+    assert [call.info.name for call in recording.calls][-1] == "add"
 
 
 @PROGRAMS.parametrize()
