@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.validate import validate
 from tests.history.loop_programs import trace
 from tests.models import Function
 
@@ -63,6 +64,39 @@ class InOneLoopAndOnItsOwn(OneLinear):
 
 def test_passes_outside_a_loop_are_none_of_its():
     assert loops_of(InOneLoopAndOnItsOwn()) == [(2, ("linear_1_1", "sin_1_2"), 2)]
+
+
+class NamesOnLaterLines(nn.Module):
+    # fmt: off
+    def forward(self, x):
+        for _ in range(2):
+            x = (
+                x + 1
+            ).clamp_min(0.0)
+            x = (x
+                 .sin()
+                 .cos(
+                 ))
+            x = (x
+                 .T) * 2
+            x = torch.tanh(
+                x
+            )
+        while (
+            x.sum()
+        ).abs() > 1:
+            x = x * 0.5
+        return x
+    # fmt: on
+
+
+def test_a_call_whose_name_stands_on_a_later_line_is_in_the_loop():
+    model = NamesOnLaterLines()
+    body = ("add_1_1", "clampmin_1_2", "sin_1_3", "cos_1_4", "t_1_5", "mul_1_6", "tanh_1_7")
+    assert loops_of(model, torch.ones(2, 2)) == [(1, body, 2), (14, ("sum_1_8", "abs_1_9", "gt_1_10", "mul_2_11"), 2)]
+    (reason,) = trace(model, torch.ones(2, 2)).loops[1].decided_by
+    assert reason.startswith("gt_1_10, asked by while")
+    assert validate(model, (torch.ones(2, 2),)).verdict
 
 
 class Counts(nn.Module):

@@ -77,7 +77,20 @@ def _expressions(filename: str) -> dict[Span, ast.expr | ast.stmt]:
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.expr | ast.If | ast.While | ast.Assert | ast.AugAssign):
             by_span.setdefault((node.lineno, _end(node), node.col_offset, node.end_col_offset or 0), node)
+            if name := _name_on_a_later_line(node):
+                by_span.setdefault((*name, node.end_col_offset or 0), node)
     return by_span
+
+
+def _name_on_a_later_line(node: ast.AST) -> Span:
+    """Return the lines and the first column that Python 3.11 gives to a call whose name is not on its first line.
+
+    They begin at that name, and not where the expression does.
+    """
+    attribute = node.func if isinstance(node, ast.Call) else node
+    if not isinstance(attribute, ast.Attribute) or _end(attribute) == attribute.lineno:
+        return ()
+    return _end(attribute), _end(node), (attribute.end_col_offset or 0) - len(attribute.attr)
 
 
 def _end(node: ast.AST) -> int:
