@@ -354,3 +354,100 @@ class Cayley(OneLinear):
 class CayleyOnce(Cayley):
     def forward(self, x):
         return F.linear(x, self.made_weight())
+
+
+class ThreeNetworks(nn.Module):
+    """Transforms of one state whose coefficients come from networks of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.nets = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+
+
+@PROGRAMS.add(
+    "linear_1 chunk_1 chunk_2 chunk_3 chunk_4 exp_1 mul_1 add_1 cat_1 "
+    "linear_2 chunk_5 chunk_6 chunk_7 chunk_8 exp_2 mul_2 add_2 cat_2 "
+    "linear_3 chunk_9 chunk_10 chunk_11 chunk_12 exp_3 mul_3 add_3 cat_3"
+)
+class CouplingTransforms(ThreeNetworks):
+    def forward(self, x):
+        context = x
+        for net in self.nets:
+            scale, shift = net(context).chunk(2, -1)
+            first, second = x.chunk(2, -1)
+            x = torch.cat([first * scale.exp() + shift, second], -1)
+        return x
+
+
+@PROGRAMS.add("linear_1 linear_2 linear_3 exp_1 mul_1 exp_2 mul_2 exp_3 mul_3")
+class CoefficientsMadeBefore(ThreeNetworks):
+    def forward(self, x):
+        for scale in [net(x) for net in self.nets]:
+            x = torch.exp(x) * scale
+        return x
+
+
+@PROGRAMS.add("linear_1 linear_2 linear_3 tanh_1 add_1 tanh_2 add_2")
+class FeaturePyramid(ThreeNetworks):
+    def forward(self, x):
+        laterals = [net(x) for net in self.nets]
+        for i in (2, 1):
+            laterals[i - 1] = laterals[i - 1] + torch.tanh(laterals[i])
+        return laterals[0]
+
+
+@PROGRAMS.add(
+    "linear_1 chunk_1 chunk_2 neg_1 neg_2 tanh_1 cat_1 add_1 sin_1 "
+    "linear_2 chunk_3 chunk_4 neg_3 neg_4 tanh_2 cat_2 add_2 sin_2"
+)
+class TransformsBesideAnInnerLoop(ThreeNetworks):
+    """Inner loops that other networks feed are not the passes of one loop, with the transforms as its detours."""
+
+    def forward(self, x):
+        for net in self.nets[:2]:
+            shift, scale = tuple(-part for part in net(x).chunk(2, -1))
+            x = torch.sin(torch.tanh(x) + torch.cat([shift, scale], -1))
+        return x
+
+
+@PROGRAMS.add("mul_1 linear_1 mul_2 linear_2 tanh_1 add_1 mul_3 linear_3 mul_4 linear_4 tanh_2 add_2")
+class MaskedNetworks(nn.Module):
+    """Weights that are masked in each network are not the passes of one loop, with the transforms as its detours."""
+
+    def __init__(self):
+        super().__init__()
+        self.nets = nn.ModuleList([nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]) for _ in range(2)])
+        self.register_buffer("mask", torch.ones(4, 4).tril())
+
+    def forward(self, x):
+        for net in self.nets:
+            h = x
+            for layer in net:
+                h = F.linear(h, layer.weight * self.mask, layer.bias)
+            x = torch.tanh(x) + h
+        return x
+
+
+@PROGRAMS.add("linear_1 exp_1:1 mul_1:1 exp_1:2 mul_1:2 exp_1:3 mul_1:3")
+class OneNetworkForAllPasses(OneLinear):
+    def forward(self, x):
+        scale = self.fc(x)
+        for _ in range(3):
+            x = torch.exp(x) * scale
+        return x
+
+
+@PROGRAMS.add("linear_1 linear_2 add_1:1 tanh_1:1 add_1:2 tanh_1:2 add_1:3 tanh_1:3")
+class TwoStepsBack(nn.Module):
+    """The two first states come from two networks; the second pass reads one of them at another place."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.fc2 = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        before = self.fc(x)
+        x = self.fc2(before)
+        for _ in range(3):
+            x, before = torch.tanh(x + before), x
+        return x

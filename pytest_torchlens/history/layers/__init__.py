@@ -23,8 +23,9 @@ operations by number, in execution order (`signatures.Operations`), and joins se
     grows in turn, until no neighbour is left.  In the example: the three ``relu``, then the three ``add``.
 5.  **The third rule, by call site** (`repeats.repeats_by_site`).  A sequence without parameters that is run from one
     place in the code, back to back, is a loop: each pass reads what the previous pass made, and nothing new is made
-    in between.  Scalars and shapes may change from pass to pass.  `growth.Visits` has the candidates,
-    `repeats.Rounds` the pass that each operation ran in.
+    in between.  What layers outside the loop make for one pass must come from the same layers for the next: steps that
+    networks of their own feed are no loop.  Scalars and shapes may change from pass to pass.  `growth.Visits` has the
+    candidates, `repeats.Rounds` the pass that each operation ran in.
 6.  **The third rule, written out** (`repeats.repeats_written_out`).  A block of two operations or more that is
     written out several times in a row, with the same arguments and shapes, is a loop as well.  A single operation is
     not: ``a + b + c`` is three additions.  The same block later in the model, not back to back, is another one.

@@ -22,7 +22,8 @@ class Detours:
     An operation is a detour if all of this holds:
 
     * its place in the code runs no other function;
-    * it runs between two visits of another place, which is visited more often than its own;
+    * it runs between two visits of another place, which is visited more often than its own, works on what descends from
+      an input, and is not fed by another layer each time;
     * all that it reads comes from before the loop, from places visited more often, or from detours.
 
     A place is the chain of code positions from the model's forward down; only a loop or a recursive function visits
@@ -55,7 +56,7 @@ class Detours:
 
     def _find(self, ops: Operations) -> list[bool]:
         visits, places, shared = self._visits, ops.place, ops.shared_places
-        inside = self._inside(places)
+        inside = self._inside(ops)
         flags: list[bool] = []
         for number, place in enumerate(places):
             own_visits = visits[place]
@@ -72,20 +73,38 @@ class Detours:
             )
         return flags
 
-    def _inside(self, places: list[int]) -> list[bool]:
+    def _inside(self, ops: Operations) -> list[bool]:
         """Return for each operation whether it runs between two visits of a place that is visited more often."""
-        visits = self._visits
-        first: dict[int, int] = {}
-        last = {place: number for number, place in enumerate(places) if visits[place] > 1}
+        visits, runs = self._visits, self._runs(ops)
+        first: dict[tuple[int, int], int] = {}
+        last = {run: number for number, run in enumerate(runs) if ops.from_input[number] and visits[run[0]] > 1}
         spans: list[tuple[int, int]] = []
         inside = []
-        for number, place in enumerate(places):
-            if place in last and first.setdefault(place, number) == number:
-                heappush(spans, (-visits[place], last[place]))
+        for number, run in enumerate(runs):
+            own_visits = visits[run[0]]
+            if run in last and first.setdefault(run, number) == number:
+                heappush(spans, (-own_visits, last[run]))
             while spans and spans[0][1] <= number:
                 heappop(spans)
-            inside.append(bool(spans) and -spans[0][0] > visits[place])
+            inside.append(bool(spans) and -spans[0][0] > own_visits)
         return inside
+
+    def _runs(self, ops: Operations) -> list[tuple[int, int]]:
+        """Return for each operation its place, and the number of the run of visits that it belongs to.
+
+        A run ends where a layer of its own feeds the next visit: that is another network, and no pass of a loop.
+        """
+        latest_visit: dict[int, int] = {}
+        count: Counter[int] = Counter()
+        latest_new: list[int] = []
+        runs = []
+        for number, place in enumerate(ops.place):
+            above = max([latest_new[parent] for _, parent in ops.parents[number]], default=-1)
+            latest_new.append(number if self.always_new[number] else above)
+            count[place] += latest_new[number] > latest_visit.get(place, number)
+            latest_visit[place] = number
+            runs.append((place, count[place]))
+        return runs
 
     def _connect(self, ops: Operations) -> None:
         visits, places = self._visits, ops.place

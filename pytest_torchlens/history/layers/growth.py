@@ -148,6 +148,7 @@ class Visits:
 
     def __init__(self, ops: Operations, keys: list[int], detours: Detours | None = None) -> None:
         self.keys = keys
+        self._network = ops.network
         self.parents: Sequence[Sequence[Link]] = ops.parents
         if detours and detours.any:
             self.parents = [[*near, *far] for near, far in zip(ops.parents, detours.parents, strict=True)]
@@ -200,9 +201,23 @@ class Visits:
         return self._of_key[self.keys[number]][0]
 
     def reads_something_new(self, number: int) -> bool:
-        """Return whether an ancestor since the previous visit has a key that occurs only once."""
+        """Return whether an ancestor since the previous visit occurs only once, or another network feeds this visit."""
         nth = self._visit_index[number]
-        return bool(nth) and self._latest_single[number] > self._of_key[self.keys[number]][nth - 1]
+        if not nth:
+            return False
+        earlier = self._of_key[self.keys[number]][nth - 1]
+        return self._latest_single[number] > earlier or self._reads_another_network(earlier, number)
+
+    def _reads_another_network(self, earlier: int, number: int) -> bool:
+        """Return whether two visits read, at one argument place, what two networks outside the loop made."""
+        loop, network, before = self.loop, self._network, dict(self.parents[earlier])
+        return any(
+            place in before
+            and loop[parent] != loop[number] != loop[before[place]]
+            and network[parent] != network[before[place]]
+            and parent not in before.values()
+            for place, parent in self.parents[number]
+        )
 
 
 def visits_by_site(ops: Operations, detours: Detours) -> Visits:

@@ -138,7 +138,9 @@ def _have_same_signature(ops: Operations, groups: Groups, first: Node | None, se
     one, two = ops.number(first), ops.number(second)
     if min(one, two) < 0:
         return first.kind == second.kind and first.from_input == second.from_input
-    return groups.same(one, two) or ops.key[one] == ops.key[two] or ops.call_signature(one) == ops.call_signature(two)
+    return ops.network[one] == ops.network[two] and (
+        groups.same(one, two) or ops.key[one] == ops.key[two] or ops.call_signature(one) == ops.call_signature(two)
+    )
 
 
 def repeats_written_out(ops: Operations, groups: Groups) -> list[int]:

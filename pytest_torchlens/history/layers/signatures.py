@@ -42,6 +42,8 @@ class Operations:
         Whether they descend from an input.  Those that do not are passes only of layers with one that does.
     weights
         Whether they work on parameters.
+    network
+        Kind of the latest operation with parameters among an operation and its ancestors; -1 if there is none.
     kind
         Equal for the same function in the same module, or on the same parameters.
     site
@@ -61,6 +63,8 @@ class Operations:
         self.parents: list[list[Link]] = []
         self.children: list[list[Link]] = []
         self.weights: list[bool] = []
+        self.network: list[int] = []
+        self._latest_weights: list[int] = []
         self.kind: list[int] = []
         self.site: list[int] = []
         self.key: list[int] = []
@@ -104,6 +108,9 @@ class Operations:
         self.children.append([])
         for where, parent in self.parents[-1]:
             self.children[parent].append((where, number))
+        latest = max([self._latest_weights[parent] for _, parent in self.parents[-1]], default=-1)
+        self._latest_weights.append(number if parameters else latest)
+        self.network.append(kind if parameters else self.kind[latest] if latest >= 0 else -1)
 
     def number(self, node: Node) -> int:
         """Return the number of an operation that descends from an input; -1 for any other node."""
