@@ -21,7 +21,7 @@ from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.opaque import WriteDetector
-from pytest_torchlens.capture.origins import tensors_used
+from pytest_torchlens.capture.origins import tensors_reached
 from pytest_torchlens.capture.tensor_table import TensorTable
 from pytest_torchlens.capture.tensor_table import torch_function_disabled
 from pytest_torchlens.capture.values import version_of
@@ -143,5 +143,5 @@ class GradientWatch(WriteDetector):
 
     def _tensors_of_model(self) -> list[torch.Tensor]:
         """Return the tensors in attributes of the model, registered or not, and in globals that its forwards use."""
-        every = [] if self._model is None else tensors_used(self._model)
+        every = [] if self._model is None else tensors_reached(self._model)
         return [tensor for tensor in every if not is_lazy(tensor)]

@@ -186,12 +186,20 @@ def _is_without_values(result: Any) -> bool:
 
 
 def _harmless(func: torch._ops.OpOverload) -> bool:
-    """Return whether an operation computes nothing: autograd passes tensors on, constructors allocate memory."""
+    """Return whether an operation computes nothing: autograd passes tensors on, constructors allocate memory.
+
+    Subclasses of tensors are asked for their shape by way of the dispatcher.
+    """
     return _name(func) in _HARMLESS
 
 
 _HARMLESS = frozenset(
-    ["aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh", "prim::device", "aten::empty"]
+    [
+        *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh", "aten::empty"),
+        *("prim::device", "prim::layout", "aten::dim", "aten::size", "aten::stride", "aten::numel"),
+        *("aten::sym_size", "aten::sym_stride", "aten::sym_storage_offset", "aten::sym_numel"),
+        *("aten::is_contiguous", "aten::is_strides_like_format", "aten::is_non_overlapping_and_dense"),
+    ]
 )
 
 

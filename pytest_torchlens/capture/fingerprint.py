@@ -16,6 +16,7 @@ from pytest_torchlens.capture.values import CPU
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import sparse_parts
+from pytest_torchlens.capture.wrappers import inner_tensors
 
 # complex tensors may be lazily conjugated, quantized ones also have a scale
 _UNUSUAL = frozenset([torch.complex32, torch.complex64, torch.complex128])
@@ -114,20 +115,24 @@ def _special(tensor: torch.Tensor) -> str:
     with torch._C.DisableTorchFunction(), torch.no_grad():
         try:
             return _parts(tensor.detach()) if type(tensor) in PLAIN else _of_subclass(tensor)
-        except (RuntimeError, NotImplementedError):
+        except Exception:  # noqa: BLE001 - a subclass runs user code
             return ""
 
 
 def _of_subclass(tensor: torch.Tensor) -> str:
     """Digest a tensor of another class, whose ``__torch_dispatch__`` must see no operation of ours."""
-    if hasattr(tensor, "__tensor_flatten__"):
-        names, _ = tensor.__tensor_flatten__()
-        inner = (getattr(tensor, name) for name in names)  # DTensor names its mesh too
-        return _join("wrapper", *(fingerprint(part) for part in inner if isinstance(part, torch.Tensor)))
+    if parts := inner_tensors(tensor) or _flattened(tensor):
+        return _join("wrapper", *map(fingerprint, parts))
     if not storage_key(tensor):  # a wrapper, which only its class can read
         return ""
     with torch._C._DisableTorchDispatch():
         return _parts(tensor.detach())
+
+
+def _flattened(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    names = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ()
+    inner = (getattr(tensor, name) for name in names)
+    return tuple([part for part in inner if isinstance(part, torch.Tensor)])
 
 
 def _parts(tensor: torch.Tensor) -> str:

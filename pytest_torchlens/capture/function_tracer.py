@@ -301,7 +301,7 @@ class FunctionTracer(TorchFunctionMode):
                 self.table.narrow_read(call, outputs[0])
             if call.uninitialised:
                 self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
-            elif type(watch := call.info.writer) is GradientWatch and (code := watch.code or self._code_in_graph()):
+            elif isinstance(watch := call.info.writer, GradientWatch) and (code := watch.code or self._code_in_graph()):
                 self.recording.code_in_gradients[number] = _with_results(code, call, outputs, written)
 
     def _gradient(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -129,6 +129,11 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
     """Return the slots and the ``__dict__`` entries of a plain object; nothing for modules and code."""
     if is_a(value, (torch.nn.Module, types.ModuleType, type)) or callable(value):
         return []
+    return attributes(value)
+
+
+def attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return the slots and the ``__dict__`` entries of an object."""
     slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
     return [(name, _attribute(value, name)) for name in slots] + list((instance_dict(value) or {}).items())
 

@@ -21,6 +21,9 @@ from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.wrappers import inner_tensors
+from pytest_torchlens.capture.wrappers import is_wrapper
+from pytest_torchlens.capture.wrappers import map_parts
 
 
 class Retention:
@@ -69,6 +72,8 @@ def _copy(value: Value, pieces: dict[int, _CopiedBytes], in_graph: bool) -> torc
     if value.tensor is None:
         raise ValueError("expected a value whose tensor is saved, got one without")
     tensor = value.tensor
+    if is_wrapper(tensor):
+        return duplicate(tensor)
     # a view of a weight requires gradients in inference mode too, one of a tensor made there does not
     with torch.inference_mode(tensor.is_inference()), torch.set_grad_enabled(in_graph and tensor.grad_fn is not None):
         if torch.is_grad_enabled():
@@ -128,8 +133,16 @@ def _pieces(values: list[Value]) -> dict[int, _CopiedBytes]:
     return pieces
 
 
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor over the same memory without a history; a wrapper's class is not asked."""
+    with torch._C.DisableTorchFunction():
+        return map_parts(tensor, detached) if is_wrapper(tensor) else tensor.detach()
+
+
 def duplicate(tensor: torch.Tensor) -> torch.Tensor:
     """Return a detached copy, also of a dtype that can only be stored (``int4``, ``float4_e2m1fn_x2``)."""
+    if is_wrapper(tensor):
+        return map_parts(tensor, duplicate)
     tensor = tensor.detach()
     if is_freed(tensor):  # it has no values; to read them would end the process
         return tensor
@@ -142,6 +155,10 @@ def duplicate(tensor: torch.Tensor) -> torch.Tensor:
 def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
     """Copy `contents` into `tensor` without autograd; do nothing if the memory of either was freed."""
     if storage_key(tensor) < 0 or storage_key(contents) < 0:
+        return
+    if is_wrapper(tensor):
+        for part, part_contents in zip(inner_tensors(tensor), inner_tensors(contents), strict=True):
+            overwrite(part, part_contents)
         return
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         try:

@@ -168,6 +168,16 @@ def tensors_used_by(code: Any) -> list[torch.Tensor]:
     return [*(tensor for _, tensor in _tensors_in(names, "")), *inner]
 
 
+def tensors_reached(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the tensors that the modules of a model hold, however deep in their attributes, and in such globals."""
+    reached = [
+        tensor
+        for _, part in named_modules(module)
+        for tensor in tensors({**_attributes(part), **looked_at(_named_by, part, otherwise={})})
+    ]
+    return list({id(tensor): tensor for tensor in (*tensors_used(module), *reached)}.values())
+
+
 def script_attributes(module: Any) -> list[tuple[str, Any]]:
     """Return name and value of each attribute that a method of a scripted module assigns."""
     methods = [module._c._get_method(name) for name in module._c._method_names()]

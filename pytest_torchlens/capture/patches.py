@@ -259,6 +259,15 @@ def _operator_call(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
     return tracer.call_operator(call, args, kwargs, operator.name())
 
 
+def _backward(*args: Any, **kwargs: Any) -> None:
+    """Replace ``torch.autograd.backward``, which no mode sees."""
+    tracer, call = _idle_tracer(), _originals["torch.autograd.backward"]
+    if tracer is None:
+        call(*args, **kwargs)
+    else:
+        tracer.call_backward(call, args, kwargs)
+
+
 def _set(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
     """Replace ``Tensor.set_``, which no mode sees: `torch.load` and `pickle` make tensors with it."""
     tracer, call = _idle_tracer(), _originals["Tensor.set_"]
@@ -381,6 +390,7 @@ _PATCHES: list[Patch] = [
     (torch._ops.HigherOrderOperator, "__call__", _operator_call),
     (_NESTED, "nested_tensor", _nested_tensor),
     (torch, "range", _range),
+    (torch.autograd, "backward", _backward),
     (torch.Tensor, "set_", _set),
     (torch.UntypedStorage, "resize_", _resize_storage),
     (torch.utils, "swap_tensors", _swap_tensors),
@@ -401,7 +411,7 @@ def _patches() -> list[Patch]:
 
 _INHERITED = frozenset(["set_", "resize_"])
 """Attributes that their classes inherit: to undo the patch is to delete it."""
-_NAMED_BY_MODULE = (_thread, _NESTED, torch.jit, torch.utils)
+_NAMED_BY_MODULE = (_thread, _NESTED, torch.autograd, torch.jit, torch.utils)
 # the attributes as recording found them: PyTorch's own, or another tool's replacement
 _originals: dict[str, Any] = {}
 

@@ -14,6 +14,7 @@ import torch
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.gradients import Gradients
 from pytest_torchlens.capture.memory import Retention
+from pytest_torchlens.capture.memory import detached
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.storage import storage_key
@@ -75,7 +76,7 @@ class SaveOptions:
 
     def apply(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor to save for an activation; it may share the activation's memory."""
-        saved = tensor.detach() if self.detach else tensor
+        saved = detached(tensor) if self.detach else tensor
         if self.transform is not None:
             before = version_of(tensor)
             saved = self.transform(saved)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from pytest_torchlens.capture.values import PLAIN
+from pytest_torchlens.capture.wrappers import inner_tensors
+
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Return a number that all tensors over the same memory share, also through NumPy; 0 if it has none."""
@@ -35,16 +38,18 @@ def _has_no_memory(tensor: torch.Tensor) -> bool:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Return the storage of a tensor; of a sparse or jagged tensor, that of its values.
+    """Return the storage of a tensor; of a sparse or jagged tensor that of its values, of a wrapper that of its part.
 
     It is the same object as long as the memory lives, for all tensors over it.
     """
+    if type(tensor) not in PLAIN and (parts := inner_tensors(tensor)):
+        return storage_of(parts[0])
     if tensor.layout is not torch.strided:
         values = _values_of(tensor)
         return None if values is None else storage_of(values)
     try:
         return tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError, ValueError):  # wrapper tensors have no storage
+    except (RuntimeError, NotImplementedError, ValueError):  # such as a wrapper of no tensors
         return None
 
 

@@ -42,6 +42,11 @@ from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import version_of
+from pytest_torchlens.capture.wrappers import Wrap
+from pytest_torchlens.capture.wrappers import inner_tensors
+from pytest_torchlens.capture.wrappers import is_wrapper
+from pytest_torchlens.capture.wrappers import parts_of
+from pytest_torchlens.capture.wrappers import unwrap
 from pytest_torchlens.capture.write_log import WriteLog
 
 ARRAY = "an array, written to by Python"
@@ -105,6 +110,8 @@ class TensorTable:
         self._unpacked: dict[int, UnpackedObject] = {}
         self._writes: dict[int, WriteLog] = {}
         self._retention = retention
+        self._parts: dict[int, tuple[int, ...]] = {}
+        self._wrapped: dict[int, tuple[weakref.ref[Tensor], Entry, int]] = {}
         self._arrays = Arrays(self._array_changed)
         self._memory: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.slots = 0
@@ -159,6 +166,8 @@ class TensorTable:
         if entry is None or entry[0]() is not tensor:
             with torch_function_disabled():
                 entry = self._register(tensor)
+        elif self._parts and type(tensor) is not Tensor:
+            entry = self._rewrapped(tensor, entry)
         if self._writes:
             log = self._writes.get(entry[2])
             if log is not None and log.latest > entry[3]:
@@ -187,6 +196,8 @@ class TensorTable:
         entry = self._live[id(tensor)] = (ref, value, key, number)
         if old is not None and ref is old[0] and key != old[2]:  # ``tensor.data = other``
             self._owners = None
+        if type(tensor) is not Tensor:
+            self._note_wrapper(entry, tensor)
         if self._owners is not None:
             self._note_owner(entry)
         if self._keep is not None:
@@ -339,6 +350,10 @@ class TensorTable:
             return self.add_source(tensor, named[1], named[2])
         if is_functorch_wrapped_tensor(tensor) or (is_fake(tensor) and not self.knows_fakes):
             raise UntracedTensorError
+        if is_wrapper(tensor) and any(self._is_known(part) for part in inner_tensors(tensor)):
+            return self._view_entry(_wrap_of(tensor, self.template(parts_of(tensor))), tensor)
+        if self._wrapped and (unwrapping := self._unwrapping(tensor)) is not None:
+            return self._view_entry(unwrapping, tensor)
         key = storage_key(tensor)
         owner = self._owner_of(key) or self._registered_over(key)
         if owner is None:
@@ -350,6 +365,35 @@ class TensorTable:
             owner = self._view_entry((_DETACH, (self.read(whole),)), detached)
         view = self._as_view(tensor, owner[0], owner[1])
         return self.add_source(tensor, "constant", "") if view is None else self._view_entry(view, tensor)
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        entry = self._live.get(id(tensor))
+        return entry is not None and entry[0]() is tensor
+
+    def _note_wrapper(self, entry: Entry, tensor: Tensor) -> None:
+        self._parts.pop(id(tensor), None)
+        if parts := inner_tensors(tensor):
+            self._parts[id(tensor)] = tuple(map(id, parts))
+            self._wrapped.update((id(part), (weakref.ref(part), entry, place)) for place, part in enumerate(parts))
+
+    def _rewrapped(self, tensor: Tensor, entry: Entry) -> Entry:
+        """Return the entry of a tensor: a new one for a wrapper that has other parts since."""
+        with torch_function_disabled():
+            if self._parts.get(id(tensor), ()) == tuple(map(id, inner_tensors(tensor))):
+                return entry
+            del self._live[id(tensor)]  # what it held before is another value
+            return self._view_entry(_wrap_of(tensor, self.template(parts_of(tensor))), tensor)
+
+    def _unwrapping(self, tensor: Tensor) -> View | None:
+        """Return the call that takes a tensor out of a known wrapper, which may be gone; None if none held it."""
+        ref, entry, place = self._wrapped.get(id(tensor), (None, None, 0))
+        if ref is None or entry is None or ref() is not tensor:
+            return None
+        if (wrapper := entry[0]()) is not None:
+            return _UNWRAP, (self.read(wrapper), place)
+        log = self._writes.get(entry[2])
+        is_written = log is not None and log.latest > entry[3]
+        return _UNWRAP, (self._with_writes(tensor, entry, log) if is_written and log else entry[1], place)
 
     def _origin_of(self, tensor: Tensor) -> str:
         ref = self._set.get(id(tensor))
@@ -377,6 +421,7 @@ class TensorTable:
             self._note_origin(source)
         ref = weakref.ref(tensor)
         entry = self._live[id(tensor)] = (ref, value, key, since)
+        self._note_wrapper(entry, tensor)
         if self._owners is not None:
             self._note_owner(entry)
         return entry
@@ -410,6 +455,8 @@ class TensorTable:
 
     def _note_owner(self, entry: Entry) -> None:
         assert self._owners is not None  # noqa: S101 - callers checked
+        if self._parts and (tensor := entry[0]()) is not None and inner_tensors(tensor):
+            return  # what is over its memory is no view of it, but of the tensors that it holds
         owner = self._owners.get(entry[2])
         if owner is None or owner[0]() is None or owner[0] is entry[0]:
             self._owners[entry[2]] = entry
@@ -452,3 +499,11 @@ def as_subclass(tensor: Tensor, requires_grad: bool) -> Parameter:
 
 _AS_PARAMETER = FunctionInfo(as_subclass)
 _AS_PARAMETER.kind = Kind.LEAF
+_UNWRAP = FunctionInfo(unwrap)
+_UNWRAP.kind = Kind.LEAF
+
+
+def _wrap_of(wrapper: Tensor, parts: Any) -> View:
+    info = FunctionInfo(Wrap(wrapper))
+    info.kind = Kind.LEAF
+    return info, (parts,)

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
+from pytest_torchlens.capture.backward import BackwardPass
+from pytest_torchlens.capture.backward import BackwardWatch
+from pytest_torchlens.capture.backward import backward
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import Group
 from pytest_torchlens.capture.calls import ModuleCall
@@ -25,8 +28,10 @@ from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
+from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.looks import is_a
+from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.opaque import Pullback
@@ -256,6 +261,28 @@ class Tracer(FunctionTracer):
                 return self._leaf(info, args, kwargs)
         finally:
             self.busy, info.func = False, func
+
+    def call_backward(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call `torch.autograd.backward`, and record it as an operation that returns the gradients of the leaves."""
+        with self.lock or _UNSHARED:
+            back = self._unrecorded(lambda: BackwardPass(func, args, kwargs, self._keepers_of_gradients()))
+        info, start = custom_info(back.run, "backward"), len(self.calls)
+        info.kind, info.opaque = Kind.GRADIENT, False
+        info.writer = watch = BackwardWatch(self.recording.model(), self.table, self.lock or _UNSHARED, self.on_fault)
+        try:
+            self._opaque(info, back.arguments, {})
+        finally:
+            watch.stop()
+        info.func, info.writer = backward, None
+        for call in self.calls[start:]:
+            if call.info is info:
+                call.args = back.changed_arguments(call.args)
+
+    def _keepers_of_gradients(self) -> list[torch.Tensor]:
+        """Return the parameters of the model, and the results that retain their gradients."""
+        model = self.recording.model()
+        parameters = [] if model is None else [one for _, one in named_parameters(model) if not is_lazy(one)]
+        return parameters + [tensor for tensor in self.table.live() if tensor.retains_grad]
 
     def call_unseen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a builtin that no mode sees, and record it like one that modes see."""

@@ -140,7 +140,8 @@ class Player:
         if call.info.layer_type == "make_dual" and forward_ad._current_level < 0:
             self._dual_level.enter_context(forward_ad.dual_level())  # until the end: leaving it drops the tangents
         args, kwargs = arguments
-        return tensors(call.info.func(*args, **kwargs))
+        with torch._C._EnableTorchFunction():  # the caller may have disabled it for its own work
+            return tensors(call.info.func(*args, **kwargs))
 
     def play(
         self, number: int, call: Call, arguments: Arguments

@@ -20,6 +20,7 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.functions import is_of_torch
+from pytest_torchlens.capture.memory import detached
 from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.validate.crop import is_elementwise
 from pytest_torchlens.validate.noise import Noise
@@ -74,7 +75,7 @@ class Explainer:
         return "comparison" if compares else "integer quantised" if discrete else "saturated"
 
     def _far(self, trial: Trial, place: int, compares: bool) -> Iterator[torch.Tensor]:
-        tensor = trial.tensors[place].detach()
+        tensor = detached(trial.tensors[place])
         yield from self._noise.extremes(tensor)
         if compares and is_dense(tensor):
             for number in _compared_with(trial, place):
@@ -82,14 +83,14 @@ class Explainer:
 
     def _not_finite(self, trial: Trial, place: int) -> str | None:
         """Return a reason if only values that are not finite have an effect; last, since infinity times zero is NaN."""
-        reacts = any(trial.reacts({place: other}) for other in self._noise.not_finite(trial.tensors[place].detach()))
+        reacts = any(trial.reacts({place: other}) for other in self._noise.not_finite(detached(trial.tensors[place])))
         return "comparison" if reacts else None
 
     def _hidden(self, trial: Trial, place: int) -> str | None:
         """Return a reason if this argument has an effect once another argument has other values."""
         others = [at for at in range(len(trial.edges)) if at != place]
         for at in others:
-            for noise in self._noise.instead(trial.tensors[at].detach()):
+            for noise in self._noise.instead(detached(trial.tensors[at])):
                 if self._matters(trial, place, {at: noise}):
                     return _cause(trial, place, at)
         together = self._together(trial, others)
@@ -97,7 +98,7 @@ class Explainer:
 
     def _together(self, trial: Trial, places: list[int]) -> Iterator[dict[int, torch.Tensor]]:
         """Yield other values for all arguments at `places` that have any, if there are several."""
-        streams = {at: list(self._noise.instead(trial.tensors[at].detach())) for at in places}
+        streams = {at: list(self._noise.instead(detached(trial.tensors[at]))) for at in places}
         streams = {at: noises for at, noises in streams.items() if noises}
         if len(streams) > 1:
             yield from (dict(zip(streams, noises, strict=True)) for noises in zip(*streams.values(), strict=False))
@@ -111,9 +112,9 @@ class Explainer:
         return any(outcome is not None and not trial.same(outcome, before) for outcome in after)
 
     def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
-        yield from self._noise.variants(trial.tensors[place].detach())
+        yield from self._noise.variants(detached(trial.tensors[place]))
         if is_elementwise(trial.call) or trial.call.info.layer_type in _OF_FEW_NUMBERS:
-            yield from self._noise.extremes(trial.tensors[place].detach())
+            yield from self._noise.extremes(detached(trial.tensors[place]))
 
     def _by_number(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect once a number is changed: ``alpha=0``, ``p=1``."""
@@ -168,7 +169,7 @@ class Explainer:
         if not is_of_torch(trial.call.info.func) or not all(map(is_dense, trial.tensors)):
             return False
         shape = trial.tensors[place].shape
-        each = [larger(at, tensor.detach()) for at, tensor in enumerate(trial.tensors)]
+        each = [larger(at, detached(tensor)) for at, tensor in enumerate(trial.tensors)]
         for tensors, _ in zip(zip(*each, strict=False), range(max(len(shape), 1)), strict=False):
             if tensors[place].shape != shape and self._matters(trial.with_tensors(list(tensors)), place, {}):
                 return True
@@ -201,7 +202,7 @@ class Explainer:
         return any(not same([other], [tensor]) for other in self._noise.variants(tensor, True))
 
     def _unknowable(self, trial: Trial, place: int) -> str | None:
-        tensor = trial.tensors[place].detach()
+        tensor = detached(trial.tensors[place])
         noisy = is_dense(tensor) or next(self._noise.variants(tensor), None) is not None
         return None if noisy else "no noise for this kind of tensor"
 
@@ -229,7 +230,7 @@ def _filled(tensor: torch.Tensor, like: torch.Tensor | None, number: int) -> tor
 
 def _cause(trial: Trial, place: int, at: int) -> str:
     """Name why the values of the argument at `at` hide the one at `place`."""
-    hiding, hidden = trial.tensors[at].detach(), trial.tensors[place]
+    hiding, hidden = detached(trial.tensors[at]), trial.tensors[place]
     if not is_dense(hiding):
         return "hidden by another argument"
     if hiding.dtype is torch.bool or _has(hiding == float("-inf")):
@@ -250,7 +251,7 @@ def _with_longer_input(trial: Trial) -> Trial | None:
     at = {_CTC_ARGUMENTS.get(path, path): place for place, (path, _) in enumerate(trial.edges)}
     if not {"log_probs", "targets"} <= at.keys():
         return None
-    log_probs, targets = trial.tensors[at["log_probs"]].detach(), trial.tensors[at["targets"]]
+    log_probs, targets = detached(trial.tensors[at["log_probs"]]), trial.tensors[at["targets"]]
     length = max(len(log_probs), 2 * (targets.shape[-1] if targets.dim() else 1) + 1)
     tensors = list(trial.tensors)
     tensors[at["log_probs"]] = log_probs[torch.arange(length, device=log_probs.device) % len(log_probs)]

@@ -17,6 +17,9 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import PLAIN
+from pytest_torchlens.capture.wrappers import inner_tensors
+from pytest_torchlens.capture.wrappers import is_wrapper
+from pytest_torchlens.capture.wrappers import map_parts
 
 _SMALLEST = 127  # the largest number of the smallest integers
 _NAMES_OF_STORED = """bits8 bits16 bits1x8 bits2x4 bits4x2 bcomplex32 float4_e2m1fn_x2
@@ -76,7 +79,7 @@ class Noise:
         tensors are reordered, then replaced by the smallest and the largest.  Meta tensors yield nothing.
         """
         if not is_dense(tensor):
-            yield from _of_another_kind(tensor)
+            yield from _of_another_kind(tensor, self)
         elif not tensor.numel():
             return
         elif tensor.dtype in _STORAGE_DTYPES:
@@ -170,14 +173,26 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return plain and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
 
 
-def _of_another_kind(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _of_another_kind(tensor: torch.Tensor, noise: Noise) -> Iterator[torch.Tensor]:
     """Yield other values for sparse, nested and quantized tensors and subclasses, if PyTorch can compute them."""
     if tensor.is_meta:
+        return
+    if is_wrapper(tensor):
+        yield from _variants_of_parts(tensor, noise)
         return
     try:
         yield from _quantized_variants(tensor) if tensor.is_quantized else _halved_or_shorter(tensor)
     except Exception:  # noqa: BLE001 - a subclass runs user code, and some layouts lack functions
         return
+
+
+def _variants_of_parts(tensor: torch.Tensor, noise: Noise) -> Iterator[torch.Tensor]:
+    """Yield a wrapper around other values of one of its tensors, the others unchanged."""
+    parts = inner_tensors(tensor)
+    for place in range(len(parts)):
+        for other in noise.variants(parts[place]):
+            changed = iter((*parts[:place], other, *parts[place + 1 :]))
+            yield map_parts(tensor, lambda _, changed=changed: next(changed))  # type: ignore[misc]
 
 
 def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

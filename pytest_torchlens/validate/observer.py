@@ -44,8 +44,9 @@ class RunDigests:
     @modes_disabled()
     def of(cls, model: torch.nn.Module, inputs: dict[str, torch.Tensor], output: Any) -> RunDigests:
         """Return the digests of a model's output and of everything that its forward may change."""
-        outputs = {path: described for path, item in walk_all(output) if (described := _describe(item))}
-        state = state_digests(model, inputs) | Generators().digests()
+        with torch._C.DisableTorchFunction():
+            outputs = {path: described for path, item in walk_all(output) if (described := _describe(item))}
+            state = state_digests(model, inputs) | Generators().digests()
         return cls(type(output).__qualname__, outputs, state)
 
 

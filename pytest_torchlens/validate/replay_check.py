@@ -95,7 +95,7 @@ class Replay:
     def verdicts(self, returned: list[str]) -> list[PartVerdict]:
         """Replay, and return the parts' verdicts; `returned` has the fingerprints of the model's outputs."""
         self._check.sources()
-        with _preserve_generators(), Player(self._recording) as player:
+        with _preserve_generators(), torch._C.DisableTorchFunction(), Player(self._recording) as player:
             complete = all(self._step(player, number, call) for number, call in enumerate(self._recording.calls))
             if complete:
                 self._check.outputs(player, returned)
@@ -284,10 +284,14 @@ class ReplayCheck:
         """
         if call.info.name == "as_subclass" or value.slot in self._flagged:
             return True
-        if not (with_gradients and value.requires_grad):
+        if not value.requires_grad:
             return False
         reads = [value_of(read) for _, read in edges_in(call)]
-        if any(read.slot in self._flagged or read.slot in self._made_in_group for read in reads):
+        if any(read.slot in self._flagged for read in reads):  # a view requires them without gradients, too
+            return True
+        if not with_gradients:
+            return False
+        if any(read.slot in self._made_in_group for read in reads):
             return True
         # An `apply` that was looked up before the recording makes no group: no argument was recorded to require one
         without_grad = not any(read.requires_grad for read in reads)

@@ -26,7 +26,11 @@ from pytest_torchlens.capture.origins import gradient_of
 from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
+from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import version_of
+from pytest_torchlens.capture.wrappers import inner_tensors
+from pytest_torchlens.capture.wrappers import is_wrapper
+from pytest_torchlens.capture.wrappers import parts_of
 from pytest_torchlens.validate.containers import ObjectGraph
 
 Tensor = torch.Tensor
@@ -49,7 +53,11 @@ class ModelState:
     def __init__(
         self, model: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> None:
-        self._objects = ObjectGraph({"attribute": model, "input": dict(enumerate(args)) | (kwargs or {})})
+        with torch._C.DisableTorchFunction():
+            self._look(model, args, kwargs or {})
+
+    def _look(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._objects = ObjectGraph({"attribute": model, "input": dict(enumerate(args)) | kwargs})
         self.single_use = self._objects.single_use("input")
         """Names of inputs that can be read only once."""
         opaque = [tensor for _, module in named_modules(model) if is_opaque(module) for tensor in tensors_used(module)]
@@ -57,14 +65,16 @@ class ModelState:
         tensors = {id(tensor): ("a tensor", tensor) for tensor in opaque} | tensors
         self._lazy = [(tensor, type(tensor)) for _, tensor in tensors.values() if is_lazy(tensor)]
         real = [(name, tensor) for name, tensor in tensors.values() if not is_lazy(tensor)]
+        self._wrappers = [(tensor, parts_of(tensor)) for _, tensor in real if is_wrapper(tensor)]
+        views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # a view has the autograd history of its base
+        self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
+        real = [(name, part) for name, tensor in real for part in inner_tensors(tensor) or (tensor,)]
         self._memory = [(tensor, tensor.detach()) for _, tensor in real]
         storages = [storage for _, tensor in real if (storage := storage_of(tensor)) is not None]
         self._sizes = [(storage, storage.nbytes()) for storage in storages if storage.device.type != "meta"]
         copied = {id(tensor) for tensor in opaque}
         copied |= {id(tensor) for _, tensor in real if not is_a(tensor, torch.nn.Parameter)}
         self._tensors = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
-        views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # a view has the autograd history of its base
-        self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
         written = [one for _, tensor in real for one in (tensor, gradient_of(tensor)) if one is not None]
         self._versions = {id(tensor): (tensor, version_of(tensor)) for tensor in written}
         self._unrestored: list[str] = []
@@ -87,16 +97,18 @@ class ModelState:
         Memory with two owners (an array, and a tensor made from it during the pass) ends with its values from before
         the pass.
         """
+        with torch._C.DisableTorchFunction():
+            self._restore()
+
+    def _restore(self) -> None:
         self._objects.restore()
+        for wrapper, parts in self._wrappers:
+            for name, part in parts.items():
+                object.__setattr__(wrapper, name, part)
         for tensor, kind in self._lazy:
             tensor.data = torch.empty(0, device=tensor.device)
             tensor.__class__ = kind
-        for storage, size in self._sizes:
-            if storage.nbytes() != size and storage.resizable():
-                storage.resize_(size)
-        for tensor, former in self._memory:
-            if not _same_memory(tensor, former):
-                tensor.data = former
+        self._restore_memory()
         for _, autograd in self._autograd:
             autograd.restore()
         self._restore_values()
@@ -104,25 +116,35 @@ class ModelState:
             drawn.generator.set_state(drawn.state)
         self._unrestored = self._objects.restore_states()
 
+    def _restore_memory(self) -> None:
+        for storage, size in self._sizes:
+            if storage.nbytes() != size and storage.resizable():
+                storage.resize_(size)
+        for tensor, former in self._memory:
+            if not _same_memory(tensor, former):
+                tensor.data = former
+
     def _restore_values(self) -> None:
         for live, former in self._overwritten.values():
-            if not is_lazy(live) and former.shape == live.shape:
+            if not is_lazy(live) and shape_of(former) == shape_of(live):
                 _overwrite_changed(live, former)
         for tensor, contents in self._tensors:
             _overwrite_changed(tensor, contents)
 
     def restore_versions(self) -> None:
         """Restore the version counters, after all values: a graph that saved a tensor before may still use it."""
-        for tensor, version in self._versions.values():
-            if not is_lazy(tensor) and version_of(tensor) > version >= 0:
-                _set_version(tensor, version)
+        with torch._C.DisableTorchFunction():
+            for tensor, version in self._versions.values():
+                if not is_lazy(tensor) and version_of(tensor) > version >= 0:
+                    _set_version(tensor, version)
 
     def unrestored(self, maybe: bool = False) -> list[str]:
         """Return the names of changed objects that could not be restored.
 
         With `maybe`, also iterators that may have been read.
         """
-        histories = [name for name, autograd in self._autograd if not autograd.is_restored()]
+        with torch._C.DisableTorchFunction():
+            histories = [name for name, autograd in self._autograd if not autograd.is_restored()]
         return [*self._unrestored, *self._objects.used_up(maybe), *(f"the history of {name}" for name in histories)]
 
 
@@ -142,7 +164,7 @@ def _set_version(tensor: torch.Tensor, version: int) -> None:
 
 
 def _same_memory(tensor: torch.Tensor, former: torch.Tensor) -> bool:
-    if tensor.shape != former.shape or storage_key(tensor) != storage_key(former):
+    if shape_of(tensor) != shape_of(former) or storage_key(tensor) != storage_key(former):
         return False
     return tensor.layout is not torch.strided or tensor.is_nested or _place(tensor) == _place(former)
 

@@ -24,6 +24,7 @@ from pytest_torchlens.capture.storage import is_freed
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.player import Arguments
 from pytest_torchlens.validate.containers import ObjectGraph
@@ -196,6 +197,8 @@ def outcome_of(player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) ->
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a detached copy with the same strides."""
+    if is_wrapper(tensor):
+        return duplicate(tensor)
     with torch.no_grad():
         tensor = tensor.detach()
         if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.numel():

@@ -232,6 +232,12 @@ def of_swap(x):
         return y - 2 * z
 
 
+def of_backward(x):
+    leaf = x.detach().clone().requires_grad_()
+    counting_square(leaf).sum().backward()
+    return leaf.grad * 2
+
+
 def of_jit_tracing(x):
     return torch.jit.trace(counting_square, x)(x) + 1
 
@@ -248,6 +254,7 @@ USES = {
     "call_set": [of_set],
     "call_resize": [of_resized_storage],
     "call_swap": [of_swap],
+    "call_backward": [of_backward],
     "call_jit_tracing": [of_jit_tracing],
     "call_operator": [of_operator],
     "call_module": [of_module, of_scripted_module, of_compiled_module],
@@ -355,6 +362,7 @@ def test_errors_of_the_model_are_raised(name):
         "call_set": lambda x: (x * 2).set_("no storage"),
         "call_resize": lambda x: (x * 2).untyped_storage().resize_("no size"),
         "call_swap": lambda x: torch.utils.swap_tensors(x * 2, 3),
+        "call_backward": lambda x: x.sum().backward(),
         "call_operator": lambda x: cond_op(x.sum() > 0, raises, raises, (x.clone().requires_grad_(),)),
     }
     with pytest.raises(Exception) as plainly:  # noqa: PT011 - whatever it is

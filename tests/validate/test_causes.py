@@ -196,13 +196,14 @@ def test_an_operation_that_reads_a_hidden_state_depends_on_more_than_its_argumen
 def backward_inside(x):
     with torch.enable_grad():
         leaf = torch.ones(3, requires_grad=True)
-        (leaf * 2).sum().backward()
+        engine = torch.autograd.Variable._execution_engine
+        engine.run_backward(((leaf * 2).sum(),), (torch.ones(()),), False, False, (), accumulate_grad=True)
     return x + leaf.grad[0]
 
 
-def test_a_backward_pass_inside_forward_is_named():
+def test_a_backward_pass_by_the_engine_alone_is_named():
     causes = {one.operation: one.cause for one in failures(backward_inside)}
-    assert {"aten::ones_like", "aten::mul"} <= {*causes}
+    assert "aten::mul" in causes
     assert set(causes.values()) == {"autograd called it in a backward pass, which is not recorded"}
 
 
