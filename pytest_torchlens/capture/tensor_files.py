@@ -40,6 +40,11 @@ class TensorFileError(ValueError):
 
 def why_not_storable(tensor: torch.Tensor) -> str:
     """Return why the file format cannot store a tensor, as ``"torch.sparse_coo"``; ``""`` if it can."""
+    with torch._C.DisableTorchFunction():
+        return _why_not_storable(tensor)
+
+
+def _why_not_storable(tensor: torch.Tensor) -> str:
     if tensor.is_nested:
         return "nested"
     if tensor.is_meta:

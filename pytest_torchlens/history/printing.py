@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import ModuleRecord
 from pytest_torchlens.records import Operation
@@ -145,8 +146,13 @@ _CROP_SIZE = 5
 def crop_of(op: LoggedOperation) -> str:
     """Return the first rows and columns of the last two dimensions of the saved tensor, or why they are missing."""
     tensor = op.tensor_contents
-    if tensor is None:
-        return "(not saved)"
+    with torch._C.DisableTorchFunction():
+        return "(not saved)" if tensor is None else _crop(tensor)
+
+
+def _crop(tensor: torch.Tensor) -> str:
+    if is_wrapper(tensor):
+        return f"({type(tensor).__name__} on {tensor.device})"
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         kind = "nested" if tensor.is_nested else tensor.dtype if tensor.is_quantized else tensor.layout
         return f"({kind} tensor on {tensor.device})"

@@ -168,7 +168,8 @@ class _Pass:
     def _if_replayable(self, field: str, method: str, find: Callable[[], Any]) -> Any:
         """Return the result of `find`; None if the calls cannot be run again, which the method then states."""
         try:
-            value = find()
+            with torch._C.DisableTorchFunction():
+                value = find()
         except NotReplayableError as error:
             self._methods[field] = f"not known: {error}"
             return None

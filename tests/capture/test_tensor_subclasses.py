@@ -9,6 +9,7 @@ from torch.masked import as_masked_tensor
 from torch.masked import masked_tensor
 from torch.utils._pytree import tree_map
 
+import pytest_torchlens as tl
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.models import Function
@@ -272,3 +273,25 @@ class WithAttribute(nn.Module):
 def test_an_unusual_tensor_is_an_attribute(name, hooked):
     found = validate(WithAttribute(ATTRIBUTES[name](), hooked), (example(),))
     assert found.verdict.status is (Status.UNPROVEN if hooked else Status.PASSED)
+
+
+@pytest.mark.parametrize(
+    ("forward", "x"),
+    [
+        (MASKED["sum"], example()),
+        (lambda x: (OnlyMultiplies(x) * 2).content, example()),
+        (lambda x: OnlyAdds(x).add(1), example()),
+        (lambda pair: (pair * 2).content, Pair(example())),
+    ],
+    ids=["masked", "lacks operators", "raises", "input"],
+)
+def test_a_history_with_wrappers_is_printed_saved_drawn_and_measured(forward, x, tmp_path):
+    history = tl.log_forward_pass(Function(forward), x, layers_to_save="all")
+    assert all(str(operation) for operation in history)
+    with pytest.warns(UserWarning, match="of the class"):
+        history.save(tmp_path / "saved")
+    loaded = tl.load(tmp_path / "saved")
+    assert list(loaded.layer_list) == list(history.layer_list)
+    assert loaded.left_out
+    assert history.draw(tmp_path / "drawn.svg")
+    assert tl.measure_forward_pass(Function(forward), x, passes=1).live_bytes
