@@ -195,7 +195,7 @@ def _harmless(func: torch._ops.OpOverload) -> bool:
 
 _HARMLESS = frozenset(
     [
-        *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh", "aten::empty"),
+        *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh", "aten::empty", "c10d::barrier"),
         *("prim::device", "prim::layout", "aten::dim", "aten::size", "aten::stride", "aten::numel"),
         *("aten::sym_size", "aten::sym_stride", "aten::sym_storage_offset", "aten::sym_numel"),
         *("aten::is_contiguous", "aten::is_strides_like_format", "aten::is_non_overlapping_and_dense"),

@@ -164,7 +164,7 @@ def _is_composite(func: types.FunctionType, name: str) -> bool:
     if not isinstance(body, types.FunctionType):
         return False
     of_torch = (body.__module__ or "").partition(".")[0] == "torch"
-    return name in _COMPOSITE if of_torch else True
+    return name in _COMPOSITE or body.__module__ == _COLLECTIVES if of_torch else True
 
 
 def _may_draw(func: Function, name: str) -> bool:
@@ -185,6 +185,7 @@ _COMPOSITE = frozenset(
     normalize softsign softmin tanhshrink triplet_margin_with_distance_loss multilabel_soft_margin_loss stft
     pca_lowrank svd_lowrank lobpcg unravel_index __rdiv__ __contains__ linear_cross_entropy""".split()
 )
+_COLLECTIVES = "torch.distributed.distributed_c10d"  # they call methods of a process group, which are replaced
 _ESCAPES = frozenset(
     """__bool__ __float__ __int__ __index__ __complex__ __array__ item tolist numpy is_nonzero equal allclose
     __dlpack__ data_ptr""".split()

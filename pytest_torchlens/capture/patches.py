@@ -8,6 +8,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import re
 import sys
 import threading
 import types
@@ -40,6 +41,8 @@ _lock = threading.Lock()
 _active = threading.local()
 _users: Counter[str] = Counter()
 """Number of users of each patch in this process."""
+Patch = tuple[Any, str, Any]
+"""Owner, attribute, replacement."""
 Listener = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 """Makes an outermost module call: receives ``nn.Module.__call__`` and its arguments, returns the result of the call."""
 
@@ -268,6 +271,25 @@ def _backward(*args: Any, **kwargs: Any) -> None:
         tracer.call_backward(call, args, kwargs)
 
 
+@functools.cache
+def _collective(name: str) -> Patch:
+    """Return the patch of a collective: alone in its group, a process writes only what it has itself."""
+    key = f"ProcessGroup.{name}"
+
+    def finished(*args: Any, **kwargs: Any) -> Any:
+        work = _originals[key](*args, **kwargs)
+        work.wait()
+        return work
+
+    def replacement(group: Any, /, *args: Any, **kwargs: Any) -> Any:
+        tracer = _idle_tracer() if group.size() == 1 else None
+        if tracer is None:
+            return _originals[key](group, *args, **kwargs)
+        return tracer.call_opaque(finished, (group, *args), kwargs, name)
+
+    return torch.distributed.ProcessGroup, name, replacement
+
+
 def _set(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
     """Replace ``Tensor.set_``, which no mode sees: `torch.load` and `pickle` make tensors with it."""
     tracer, call = _idle_tracer(), _originals["Tensor.set_"]
@@ -370,8 +392,6 @@ def _show_warning(message: Any) -> None:
 
 
 _NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
-Patch = tuple[Any, str, Any]
-"""Owner, attribute, replacement."""
 _PATCHES: list[Patch] = [
     (torch.nn.Module, "__call__", _module_call),
     (warnings, "warn", _warn),
@@ -405,8 +425,17 @@ def _patches() -> list[Patch]:
     """Return all patches; that of the compiler only if it is loaded, because loading it takes seconds."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is None or not hasattr(compiler, "_callback_from_stance"):
-        return _PATCHES
-    return [*_PATCHES, (compiler, "_callback_from_stance", _callback_from_stance)]
+        return [*_PATCHES, *_collectives()]
+    return [*_PATCHES, *_collectives(), (compiler, "_callback_from_stance", _callback_from_stance)]
+
+
+def _collectives() -> list[Patch]:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return []
+    return [_collective(name) for name in vars(torch.distributed.ProcessGroup) if _COLLECTIVES.match(name)]
+
+
+_COLLECTIVES = re.compile("_?(all_?gather|all_?reduce|all_?to_?all|broadcast|gather|reduce|scatter)")
 
 
 _INHERITED = frozenset(["set_", "resize_"])

@@ -49,6 +49,27 @@ def write_to_what_it_holds(x, mesh):
     return (sharded + 1).to_local()
 
 
+def gathered(x, _mesh):
+    one, other = [torch.empty(2, 4)], [torch.empty(2, 4)]
+    torch.distributed.all_gather(one, x * 2)
+    torch.distributed.all_gather(other, x * 3)
+    return one[0] + other[0]
+
+
+def scattered(x, _mesh):
+    own = torch.empty(2, 4)
+    torch.distributed.scatter(own, [x * 5])
+    return own + 1
+
+
+def reduced(x, _mesh):
+    y = x * 2
+    torch.distributed.broadcast(y, 0, async_op=True).wait()
+    torch.distributed.barrier()
+    torch.distributed.all_reduce(y)
+    return y + 1
+
+
 USES = {
     "from_local": lambda x, mesh: (
         distributed.DTensor.from_local(x * 2, mesh, [distributed.Replicate()]).sum(-1).to_local()
@@ -59,6 +80,10 @@ USES = {
         replicated(x, mesh) + distributed.ones(2, 4, device_mesh=mesh, placements=[distributed.Replicate()])
     ).to_local(),
     "output": lambda x, mesh: replicated(x, mesh) * 3,
+    "sharded": lambda x, mesh: (distributed.distribute_tensor(x, mesh, [distributed.Shard(0)]) * 2).to_local(),
+    "gathered": gathered,
+    "scattered": scattered,
+    "reduced": reduced,
     "written": write_to_it,
     "written inside": write_to_what_it_holds,
 }
@@ -80,6 +105,12 @@ def test_distributed_tensors_are_recorded(name, mesh):
 def test_a_distributed_tensor_is_an_input(mesh):
     found = validate(Function(lambda x: (x * 2).to_local()), (replicated(torch.rand(2, 4), mesh),))
     assert found.verdict.status is Status.PASSED
+
+
+def test_a_collective_writes_what_later_operations_read(mesh):
+    history = validate(Function(lambda x: gathered(x, mesh)), (torch.rand(2, 4),)).history
+    assert [label[:5] for label in history.ancestors("output_1")].count("mul_1") == 1
+    assert [label[:5] for label in history.ancestors("output_1")].count("mul_2") == 1
 
 
 def column_and_row(mesh):
