@@ -130,7 +130,9 @@ def _of_subclass(tensor: torch.Tensor) -> str:
 
 
 def _flattened(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    names = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ()
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return ()
+    names, _ = tensor.__tensor_flatten__()
     inner = (getattr(tensor, name) for name in names)
     return tuple([part for part in inner if isinstance(part, torch.Tensor)])
 
