@@ -88,7 +88,6 @@ def as_part_of_a_wrapper(x):
             "aten::mul made it inside a recorded operation, which did not return it: a hook or a cache kept it",
         ),
         (by_an_operator, ""),  # the dispatcher's watch does not see into it
-        (as_part_of_a_wrapper, ""),
     ],
 )
 def test_a_tensor_that_an_operation_stores_is_missed(forward, cause):
@@ -97,6 +96,12 @@ def test_a_tensor_that_an_operation_stores_is_missed(forward, cause):
     assert not part.status.ok
     assert "was made during the pass by no recorded operation" in part.failures[0].message
     assert part.failures[0].cause == cause
+
+
+def test_a_tensor_that_a_wrapper_holds_is_handed_out():
+    found = validate(Function(as_part_of_a_wrapper), (torch.ones(3),))
+    assert found.verdict.status is Status.PASSED, found.verdict.words
+    assert found.history["unwrap_1"].parent_layers == ("add_1_3",)
 
 
 CACHE = torch.zeros(3)
