@@ -135,7 +135,10 @@ class ModelCase:
     def _make_tensor(self, spec: TensorSpec, name: str) -> torch.Tensor:
         """Return the tensor; a tensor of the default dtype takes the model's dtype, if the settings name one."""
         seed, dtype = self.settings.seed, getattr(torch, spec.dtype)
-        tensor = fill_tensor(spec.shape, dtype, spec.low, spec.high, seed=seed, name=f"input {name}")
+        if spec.values is None:
+            tensor = fill_tensor(spec.shape, dtype, spec.low, spec.high, seed=seed, name=f"input {name}")
+        else:
+            tensor = torch.tensor(spec.values, dtype=dtype)
         if self.settings.dtype and dtype is torch.float32:
             tensor = tensor.to(getattr(torch, self.settings.dtype))
         return tensor.to(self.settings.device)

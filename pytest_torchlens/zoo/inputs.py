@@ -38,12 +38,13 @@ InputSpec = Any
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input tensor; its values lie in ``[low, high)``."""
+    """One input tensor; its values lie in ``[low, high)``, or are `values`, nested lists of the tensor's shape."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     low: float = 0.0
     high: float = 1.0
+    values: Any = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def parse_input(value: Any, parent: LinedDict, key: str) -> InputSpec:
         raise parent.error(key, f"{key}: expected {form}, got {value!r}")
     if list(value) == ["value"] and _is_plain(value["value"]):
         return PythonValue(_without_lines(value["value"]))
+    if _are_numbers(value.get("values")):
+        return _given_tensor(value)
     if "shape" in value or not all(map(_may_be_argument, value.values())):
         return _tensor(value, parent, key)
     if "range" in value or "dtype" in value:
@@ -96,6 +99,22 @@ def _without_lines(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_lines(item) for key, item in value.items()}
     return [_without_lines(item) for item in value] if isinstance(value, list) else value
+
+
+def _are_numbers(value: Any) -> bool:
+    """Whether a value is a list of numbers, or of such lists."""
+    items = value if isinstance(value, list) else []
+    return bool(items) and all(_are_numbers(item) or type(item) in (int, float, bool) for item in items)
+
+
+def _given_tensor(raw: LinedDict) -> TensorSpec:
+    check_keys(raw, ("values", "dtype"))
+    dtype = one_of(raw, "dtype", FLOATS + INTEGERS) if "dtype" in raw else None
+    try:
+        tensor = torch.tensor(raw["values"], dtype=getattr(torch, dtype) if dtype else None)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise raw.error("values", f"values: expected lists of numbers of one length: {error}") from None
+    return TensorSpec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), values=raw["values"])
 
 
 def _may_be_argument(value: Any) -> bool:
