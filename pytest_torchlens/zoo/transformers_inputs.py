@@ -129,8 +129,13 @@ class _Inputs:
             return False
         if any(name in names and self._lacks(part) for part, names in _PARTS.items()):
             return False
-        required = self._parameters[name].default is inspect.Parameter.empty
-        return required or name == self._model.main_input_name or name not in _IF_REQUIRED
+        return name not in _IF_REQUIRED or name == self._model.main_input_name or self._requires(name)
+
+    def _requires(self, name: str) -> bool:
+        """Whether forward, or the method that it looks at an image with, has no default for the argument."""
+        look = getattr(self._model, "get_image_features", self._model.forward)
+        found = (parameters.get(name) for parameters in (self._parameters, inspect.signature(look).parameters))
+        return any(parameter and parameter.default is parameter.empty for parameter in found)
 
     def _lacks(self, part: str) -> bool:
         """Whether the model is built without one of its parts, such as ``vision_config``."""
@@ -237,5 +242,5 @@ _PARTS = {
     "audio_config": ("input_features", "input_features_mask", "feature_attention_mask"),
 }
 """Arguments for a part that a model may be built without."""
-_IF_REQUIRED = ("hidden_states", "pixel_values_videos", "input_values", "qformer_input_ids")
+_IF_REQUIRED = ("hidden_states", "image_sizes", "pixel_values_videos", "input_values", "qformer_input_ids")
 """Arguments that only some models need, or in place of others."""
