@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from pytest_torchlens.zoo.inputs import InputSpec
 
 
-GENERATING = ("gpt2 llama").split()
+GENERATING = (
+    "bart bloom blip deepseek_v3 falcon_mamba gemma3 gemma3_text git gpt2 gpt_oss idefics3 jamba kosmos-2 led lfm2 "
+    "llama llava mamba mamba2 marian mixtral moonshine mpt opt paligemma pegasus phi3 prophetnet qwen2_audio "
+    "qwen2_vl qwen3 qwen3_next recurrent_gemma rwkv speech_to_text t5 whisper xglm xlnet xlstm zamba2"
+).split()
 """An architecture of each family that generates text."""
 NEW_TOKENS = 4
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -44,12 +48,12 @@ class Generation(nn.Module):
     def __init__(self, model: Any, options: Mapping[str, Any]) -> None:
         super().__init__()
         self.model = model
-        self.options = options
+        self._options = options
 
     def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the tokens, and the logits that each was chosen by."""
         found = self.model.generate(
-            **inputs, **self.options, use_cache=True, return_dict_in_generate=True, output_logits=True
+            **inputs, **self._options, use_cache=True, return_dict_in_generate=True, output_logits=True
         )
         return (found.sequences, *found.logits)
 
@@ -59,7 +63,7 @@ class GenerationProvider(TransformersProvider):
 
     def names(self) -> list[str]:
         """Return an architecture and a strategy for each model: ``gpt2_beam``."""
-        known = super().names()
+        known = self._auto.CONFIG_MAPPING
         return [f"{name}_{strategy}" for name in GENERATING if name in known for strategy in STRATEGIES]
 
     def family(self, name: str) -> str:

@@ -12,6 +12,7 @@ from typing import cast
 from pytest_torchlens.records import nearest
 from pytest_torchlens.zoo.diffusers import DiffusersProvider
 from pytest_torchlens.zoo.errors import ZooError
+from pytest_torchlens.zoo.generation import GenerationProvider
 from pytest_torchlens.zoo.inputs import InputSpec
 from pytest_torchlens.zoo.inputs import TensorSpec
 from pytest_torchlens.zoo.own import AUDIO
@@ -151,6 +152,7 @@ LIBRARIES: dict[str, Callable[[], Provider]] = {
     "transformers": lambda: TransformersProvider(_library("transformers")),
     "diffusers": lambda: DiffusersProvider(_library("diffusers")),
     "peft": lambda: PeftProvider(_library("peft")),
+    "transformers_generate": lambda: GenerationProvider(_library("transformers")),
     "torchaudio": _members("torchaudio.models", AUDIO),
     "torch_geometric": _members("torch_geometric.nn", GRAPHS),
     "segmentation_models_pytorch": _members("segmentation_models_pytorch", SEGMENTATION),

@@ -9,8 +9,8 @@ import pytest
 pytestmark = [pytest.mark.zoo, pytest.mark.sweep]
 
 ZOOS = ["torchvision", "timm_smallest", "transformers", "torchaudio", "torch_geometric", "segmentation_models_pytorch"]
-ZOOS += ["diffusers", "peft"]
-LIBRARIES = {"timm_smallest": "timm"}
+ZOOS += ["diffusers", "peft", "transformers_generate"]
+LIBRARIES = {"timm_smallest": "timm", "transformers_generate": "transformers"}
 
 
 def needing(zoo: str):
