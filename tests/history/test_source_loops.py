@@ -54,6 +54,28 @@ def test_an_inner_loop_counts_the_passes_of_all_its_runs():
     assert loops_of(OneInAnother()) == [(2, ("linear_1_1", "relu_1_2"), 6), (1, ("cos_1_3",), 3)]
 
 
+class OverSeveralLines(OneLinear):
+    # fmt: off
+    def forward(self, x):
+        for _ in range(2):
+            x = self.fc(
+                x,
+            ).sin()
+            x = (
+                x + 1
+            ).mT
+            x = torch.cos(
+                x,
+            ).mT.tan()
+        return x
+    # fmt: on
+
+
+def test_methods_and_attributes_after_several_lines_are_in_the_loop():
+    layers = ("linear_1_1", "sin_1_2", "add_1_3", "mt_1_4", "cos_1_5", "mt_2_6", "tan_1_7")
+    assert loops_of(OverSeveralLines()) == [(1, layers, 2)]
+
+
 class InOneLoopAndOnItsOwn(OneLinear):
     def forward(self, x):
         x = self.fc(x)
