@@ -73,11 +73,11 @@ def parse_input(value: Any, parent: LinedDict, key: str) -> InputSpec:
     if isinstance(value, str) and ":" in value:
         return _from_function(value, parent, key)
     if not isinstance(value, LinedDict):
-        form = "{shape: [...]}, {value: ...}, 'module:function', or a list or mapping of such"
+        form = "{shape: [...]}, {tensor: [...]}, {value: ...}, 'module:function', or a list or mapping of such"
         raise parent.error(key, f"{key}: expected {form}, got {value!r}")
     if list(value) == ["value"] and _is_plain(value["value"]):
         return PythonValue(_without_lines(value["value"]))
-    if _are_numbers(value.get("values")):
+    if _are_numbers(value.get("tensor")):
         return _given_tensor(value)
     if "shape" in value or not all(map(_may_be_argument, value.values())):
         return _tensor(value, parent, key)
@@ -108,13 +108,13 @@ def _are_numbers(value: Any) -> bool:
 
 
 def _given_tensor(raw: LinedDict) -> TensorSpec:
-    check_keys(raw, ("values", "dtype"))
+    check_keys(raw, ("tensor", "dtype"))
     dtype = one_of(raw, "dtype", FLOATS + INTEGERS) if "dtype" in raw else None
     try:
-        tensor = torch.tensor(raw["values"], dtype=getattr(torch, dtype) if dtype else None)
+        tensor = torch.tensor(raw["tensor"], dtype=getattr(torch, dtype) if dtype else None)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise raw.error("values", f"values: expected lists of numbers of one length: {error}") from None
-    return TensorSpec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), values=raw["values"])
+        raise raw.error("tensor", f"tensor: expected lists of numbers of one length: {error}") from None
+    return TensorSpec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), values=raw["tensor"])
 
 
 def _may_be_argument(value: Any) -> bool:

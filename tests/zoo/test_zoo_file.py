@@ -128,7 +128,7 @@ def test_an_argument_may_be_called_value(tmp_path: Path):
 
 
 def test_an_input_of_given_values(tmp_path: Path):
-    text = HEAD + "defaults: {input: {grid: {values: [[1, 4, 4]]}, sizes: {values: [2.5, 1], dtype: float64}}}"
+    text = HEAD + "defaults: {input: {grid: {tensor: [[1, 4, 4]]}, sizes: {tensor: [2.5, 1], dtype: float64}}}"
     case = load(tmp_path, text).case("small")
     kwargs = case.make_inputs(case.build()).kwargs
     assert kwargs["grid"].tolist() == [[1, 4, 4]]
@@ -246,8 +246,8 @@ def test_names_and_globs(tmp_path: Path):
             ]
         ),
         (HEAD + "defaults:\n  input: {shape: [0, 99999999999999999999]}", "mine.yaml:3: shape: expected at most 5"),
-        (HEAD + "defaults:\n  input: {values: [[1, 2], [3]]}", "mine.yaml:3: values: expected lists of numbers of one"),
-        (HEAD + "defaults:\n  input: {values: [1], shape: [1]}", "mine.yaml:3: unknown key 'shape'"),
+        (HEAD + "defaults:\n  input: {tensor: [[1, 2], [3]]}", "mine.yaml:3: tensor: expected lists of numbers of one"),
+        (HEAD + "defaults:\n  input: {tensor: [1], shape: [1]}", "mine.yaml:3: unknown key 'shape'"),
         (HEAD + "defaults:\n  input: 3", r"mine.yaml:3: input: expected \{shape"),
         (HEAD + "defaults:\n  weights: no", r"mine.yaml:3: weights: expected random, init, pretrained, got False$"),
         (HEAD + "defaults:\n  seed: -1", r"mine.yaml:3: seed: expected a whole number from 0 to .*, got -1"),
