@@ -31,8 +31,8 @@ from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import same
 
 # these do not check indices: values out of range would read or write memory outside their arguments
-_GENTLE = frozenset(
-    "roi_align ps_roi_align roi_pool ps_roi_pool deform_conv2d nms "
+_GENTLE = frozenset(["roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d", "nms"])
+_OF_UNCHECKED_INTEGERS = frozenset(
     "linalg_ldl_solve segment_reduce max_pool2d_with_indices_backward grouped_mm".split()
 )
 
@@ -40,6 +40,11 @@ _GENTLE = frozenset(
 def is_gentle(call: Call) -> bool:
     """Return whether a call must get only values in the usual range."""
     return call.info.layer_type in _GENTLE
+
+
+def is_index(call: Call, tensor: torch.Tensor) -> bool:
+    """Return whether an argument has indices, lengths or pivots that the function does not check."""
+    return call.info.layer_type in _OF_UNCHECKED_INTEGERS and not _is_continuous(tensor)
 
 
 class Explainer:
@@ -54,13 +59,19 @@ class Explainer:
         if named is not None:
             return named
         if is_gentle(trial.call):
-            return None if self._has_safe_noise(trial.tensors[place].detach()) else "no noise for this kind of tensor"
+            return None
+        if is_index(trial.call, trial.tensors[place]):
+            return (
+                None if self._can_be_reordered(detached(trial.tensors[place])) else "no noise for this kind of tensor"
+            )
         if trial.call.info.opaque:
             return "inside not seen"
-        experiments = (
+        experiments: tuple[Callable[[Trial, int], str | None], ...] = (
             *(self._beside_empty, self._hidden, self._single, self._extreme),
             *(self._fully_overwritten, self._by_number, self._unaligned, self._not_finite),
         )
+        if any(is_index(trial.call, tensor) for tensor in trial.tensors):  # no other sizes, for which they do not fit
+            experiments = (self._hidden, self._extreme, self._by_number, self._not_finite)
         named = next(filter(None, (experiment(trial, place) for experiment in experiments)), None)
         return named or self._unknowable(trial, place)
 
@@ -88,7 +99,7 @@ class Explainer:
 
     def _hidden(self, trial: Trial, place: int) -> str | None:
         """Return a reason if this argument has an effect once another argument has other values."""
-        others = [at for at in range(len(trial.edges)) if at != place]
+        others = [at for at, tensor in enumerate(trial.tensors) if at != place and not is_index(trial.call, tensor)]
         for at in others:
             for noise in self._noise.instead(detached(trial.tensors[at])):
                 if self._matters(trial, place, {at: noise}):
@@ -197,8 +208,7 @@ class Explainer:
         )
         yield from itertools.repeat(tensor)
 
-    def _has_safe_noise(self, tensor: torch.Tensor) -> bool:
-        """Return whether there are other values that no function takes for an index out of range."""
+    def _can_be_reordered(self, tensor: torch.Tensor) -> bool:
         return any(not same([other], [tensor]) for other in self._noise.variants(tensor, True))
 
     def _unknowable(self, trial: Trial, place: int) -> str | None:

@@ -17,6 +17,7 @@ from pytest_torchlens.replay import Player
 from pytest_torchlens.validate.crop import crop_of
 from pytest_torchlens.validate.exemptions import Explainer
 from pytest_torchlens.validate.exemptions import is_gentle
+from pytest_torchlens.validate.exemptions import is_index
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
@@ -75,7 +76,11 @@ class Perturbation:
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
         gentle = is_gentle(trial.call)
         tensors = {place: detached(trial.tensors[place]) for place in places}
-        streams = {place: self._noise.variants(tensor, gentle) for place, tensor in tensors.items() if tensor.numel()}
+        streams = {
+            place: self._noise.variants(tensor, gentle or is_index(trial.call, tensor))
+            for place, tensor in tensors.items()
+            if tensor.numel()
+        }
         variants = zip(*streams.values(), strict=False)
         return any(trial.reacts(dict(zip(streams, noise, strict=True))) for noise in variants)
 

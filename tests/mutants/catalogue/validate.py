@@ -33,8 +33,8 @@ MUTANTS = (
     Mutant("validate/invariants.py", "elif not 0 < node.pass_num <=", "elif not 0 <= node.pass_num <="),
     Mutant(
         "validate/completeness.py",
-        "unknown = () if recording.missed_operations else recording.unknown_sources",
-        "unknown = recording.unknown_sources",
+        "sources = () if recording.missed_operations else recording.unknown_sources",
+        "sources = recording.unknown_sources",
         held_by="tests/validate/test_thresholds.py::test_what_was_missed",
     ),
     Mutant("validate/completeness.py", "reader, calls = source.since + 1,", "reader, calls = source.since,"),
