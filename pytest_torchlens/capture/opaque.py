@@ -20,6 +20,7 @@ import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import Function
@@ -220,7 +221,8 @@ def _steps_of_graph(graph: Any) -> Iterator[str]:
 def _makes_tensors(node: torch.fx.Node) -> bool:
     """Return whether a node's function makes tensors, and does not pick one of several results."""
     picks = node.target is operator.getitem and _has_several_results(node.args[0])
-    return bool(tensors(node.meta.get("example_value"))) and not picks
+    made = pytree.tree_leaves(node.meta.get("example_value"))  # a symbolic size is a leaf, though it holds a tensor
+    return any(is_a(leaf, torch.Tensor) for leaf in made) and not picks
 
 
 def _has_several_results(node: Any) -> bool:

@@ -164,3 +164,10 @@ def test_transforms_of_other_functions_are_no_loop():
 
     assert tl.log_forward_pass(Function(forward), X).model_max_recurrent_loops == 1
     assert tl.log_forward_pass(Function(repeated), X).model_max_recurrent_loops == 3
+
+
+def test_sizes_that_the_compiler_made_symbols_are_no_steps():
+    body, label, steps = STEPS_WITH_GRADIENTS["map in a cond"]
+    for length in (3, 5, 7):  # from the second shape on, the compiler's graphs are for any length
+        history = tl.log_forward_pass(Net(body), torch.ones(length, *X.shape[1:]) * 5)
+        assert " ".join(history[label + "_1"].steps) == steps
