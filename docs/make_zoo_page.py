@@ -78,7 +78,8 @@ def _alike(rows: list[Row]) -> Iterator[str]:
         said = row["verdict"], row["reason"], row.get("remark", "")
         groups.setdefault(said, []).append(f"`{row['model']}`")
     for (verdict, reason, remark), names in groups.items():
-        yield f"- {', '.join(names)}: {verdict}: {reason}" + (f" **Checked:** {remark}" if remark else "")
+        why = reason if reason.startswith(verdict) else f"{verdict}: {reason}"
+        yield f"- {', '.join(names)}: {why}" + (f" **Checked:** {remark}" if remark else "")
 
 
 def _drawn(rows: list[Row], num_models: int) -> Iterator[str]:

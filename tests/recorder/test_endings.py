@@ -90,7 +90,8 @@ def test_what_stays_is_seen(tmp_path: Path):
     mark, before = os.environ["LENS_TEST"], shared_memory()
     with Recorder(tmp_path, videos=False, page=False, timeout=PATIENCE) as recorder:
         recorder.step(loss=1.0)
-        assert processes_with(mark) == set(recorder._recording.output.pids)
+        pids = set(recorder._recording.output.pids)
+        wait_until(lambda: processes_with(mark) == pids, "the recorder's process")  # a new one has no environment yet
         assert len(shared_memory() - before) == 1
 
 
