@@ -135,22 +135,6 @@ class Reach:
         return any(value.call in self._made_by or id(value) in self._inputs for value in _values(read))
 
 
-class StateAlone:
-    """The values that recorded calls compute from parameters and buffers and from nothing else."""
-
-    def __init__(self, recording: Recording) -> None:
-        self._made_by: set[int] = set()
-        self._state = {id(source.value) for source in recording.sources if source.kind in ("parameter", "buffer")}
-        for number, call in enumerate(recording.calls):
-            reads = [read for _, read in edges_in(call)]
-            if reads and not call.random and all(map(self.has, reads)):
-                self._made_by.add(number)
-
-    def has(self, read: Value | Aliased) -> bool:
-        """Return whether a value, and each write that shows in it, comes from parameters and buffers alone."""
-        return all(value.call in self._made_by or id(value) in self._state for value in _values(read))
-
-
 def _values(read: Value | Aliased) -> tuple[Value, ...]:
     return (read.value, *read.writes) if isinstance(read, Aliased) else (read,)
 
@@ -174,28 +158,14 @@ def _outputs_elsewhere(recording: Recording) -> Iterator[Unproven]:
 def _independent_outputs(recording: Recording, where: Where, from_inputs: Reach) -> Iterator[Unproven]:
     if not _inputs(recording):
         return
-    shown = _outputs_of_state(recording, from_inputs)
     for path, read in recording.outputs:
-        if value_of(read).shape.numel() and not from_inputs.has(read) and path not in shown:
+        if value_of(read).shape.numel() and not from_inputs.has(read):
             number = value_of(read).call
             kind = _kind_without_values(value_of(read))
             lack = f"is among the {kind}, without values" if kind else "depends on no input in the recorded graph"
             message = f"{f'output {path!r}' if path else 'the output'} {lack}"
             known = 0 <= number < len(recording.calls)  # a record that fails may lack the call
             yield _at(number, message, where) if known else Unproven(message=message)
-
-
-def _outputs_of_state(recording: Recording, from_inputs: Reach) -> set[str]:
-    """Return the paths of outputs that are seen to come from parameters and buffers, beside one that needs an input.
-
-    None where an input's values went to Python: they may decide what is made of the parameters.
-    """
-    if any(_reads(one, from_inputs) for one in recording.escapes):
-        return set()
-    if not any(from_inputs.has(read) for _, read in recording.outputs):
-        return set()
-    from_state = StateAlone(recording)
-    return {path for path, read in recording.outputs if from_state.has(read)}
 
 
 def _constants_from_python(recording: Recording, where: Where, from_inputs: Reach) -> Iterator[Unproven]:

@@ -95,50 +95,6 @@ def test_a_parameter_s_number_is_no_input_s():
     assert validate(Scaled(), (X,)).verdict.status is Status.PASSED
 
 
-class OutputOfState(nn.Module):
-    def __init__(self, forward):
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(1.7))
-        self.register_buffer("shift", torch.rand(3))
-        self.compute = forward
-
-    def forward(self, x):
-        return self.compute(self, x)
-
-
-SHOWN_OF_STATE = {
-    "a scale": lambda m, x: (x * 2, m.scale.exp()),
-    "itself": lambda m, x: {"y": x * 2, "scale": m.scale},
-    "of both": lambda m, x: (x * 2, (m.scale * m.shift).softmax(0)),
-    "written in place": lambda m, x: (x * 2, m.shift.clone().mul_(m.scale)),
-    "asked of the parameter": lambda m, x: (x * 2, m.shift * 2 if m.scale > 1 else m.shift),
-}
-
-
-@pytest.mark.parametrize("compute", SHOWN_OF_STATE.values(), ids=SHOWN_OF_STATE)
-def test_an_output_of_parameters_beside_one_of_an_input_is_shown(compute):
-    verdict = validate(OutputOfState(compute), (X,)).verdict
-    assert verdict.status is Status.PASSED, verdict.words
-
-
-NOT_SHOWN_OF_STATE = {
-    "all outputs": lambda m, x: m.scale * 2,
-    "with a constant": lambda m, x: (x * 2, m.scale * TABLE),
-    "with numbers": lambda m, x: (x * 2, m.shift + torch.ones(3)),
-    "with random numbers": lambda m, x: (x * 2, torch.bernoulli(m.shift)),
-    "by a branch": lambda m, x: (x * 2, m.scale * 2 if x.sum() > 0 else m.scale),
-    "by a whole number": lambda m, x: (x * 2, m.scale * int(x.sum())),
-    "under a constant write": lambda m, x: (x * 2, m.shift.clone().copy_(TABLE)),
-}
-
-
-@pytest.mark.parametrize("compute", NOT_SHOWN_OF_STATE.values(), ids=NOT_SHOWN_OF_STATE)
-def test_an_output_that_may_depend_on_more_than_parameters_is_not_shown(compute):
-    verdict = validate(OutputOfState(compute), (X,)).verdict
-    assert verdict.status is Status.UNPROVEN, verdict.words
-    assert "depends on no input" in verdict.words
-
-
 def test_a_model_without_inputs_needs_none():
     assert validate(Function(lambda: torch.arange(3) * 2)).verdict.status is Status.PASSED
 
