@@ -115,10 +115,11 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if self._tracer.over:  # this thread outlives the pass
             return func(*args, **(kwargs or {}))
-        missed, number, busy = None, len(self._tracer.calls), self._tracer.busy
+        missed, number, busy, by_compiler = None, len(self._tracer.calls), self._tracer.busy, False
         try:
             self._count += 1
-            if not (busy or _harmless(func) or _compiler_calls(sys._getframe(1))):
+            by_compiler = not busy and _compiler_calls(sys._getframe(1))
+            if not (busy or by_compiler or _harmless(func)):
                 missed = self._missed_operation(_name(func), number)
         except Exception as error:  # noqa: BLE001 - the model's call is still to be made
             self._tracer.on_fault(error)
@@ -132,7 +133,8 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             if missed is not None and not _is_without_values(result):
                 self.missed_operations.append(missed)
-            self.makers.note(_name(func), number if busy else -1, (args, kwargs), result)
+            if not by_compiler:  # what it makes for itself has no maker: a recorded call that reads it is found
+                self.makers.note(_name(func), number if busy else -1, (args, kwargs), result)
         except Exception as error:  # noqa: BLE001 - the model's call has been made
             self._tracer.on_fault(error)
         return result

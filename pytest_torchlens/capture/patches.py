@@ -336,21 +336,7 @@ def _callback_from_stance(callback: Any) -> Any:
     """Replace the function that the compiler calls before a compiled function; without a callback none will run."""
     if callback:
         stop_recording_in_test(COMPILES)
-    if (tracer := tracer_here()) is not None and tracer.watch is not None:
-        _allow_no_compiled_frames()
     return _originals["_callback_from_stance"](callback)
-
-
-def _allow_no_compiled_frames() -> None:
-    """Let ``fullgraph=True`` pass under our dispatch mode: PyTorch compiles nothing under one, and then raises."""
-    count = getattr(torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", None)
-    if count is not None:  # older PyTorch does not count, nor raise
-        count(-1)
-
-
-def compiler_is_loaded() -> bool:
-    """Return whether PyTorch's compiler is loaded; a recording replaces functions of it only if it was before."""
-    return "torch._dynamo.eval_frame" in sys.modules
 
 
 def stop_recording_in_test(reason: str) -> None:

@@ -44,7 +44,8 @@ def is_gentle(call: Call) -> bool:
 
 def is_index(call: Call, tensor: torch.Tensor) -> bool:
     """Return whether an argument has indices, lengths or pivots that the function does not check."""
-    return call.info.layer_type in _OF_UNCHECKED_INTEGERS and not _is_continuous(tensor)
+    unchecked = call.info.layer_type in _OF_UNCHECKED_INTEGERS and is_of_torch(call.info.func)
+    return unchecked and not _is_continuous(tensor)
 
 
 class Explainer:

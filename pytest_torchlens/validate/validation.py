@@ -25,7 +25,6 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.origins import TensorsBefore
-from pytest_torchlens.capture.patches import compiler_is_loaded
 from pytest_torchlens.capture.record import ModelMembers
 from pytest_torchlens.capture.record import call_model
 from pytest_torchlens.capture.record import seed_all
@@ -321,15 +320,12 @@ class _Run:
         """
         if self._single_use:
             return self._record_with_tensors_before(watch, keep), None
-        loaded = compiler_is_loaded()
         try:
             recording = self._record_once(watch, keep)
         except Exception as error:
             if not watch:
                 raise
             self.restore()
-            if compiler_is_loaded() is not loaded:  # its functions will be replaced this time
-                return self._record(watch, keep)
             recording = self._record_once(False, keep)
             recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
         observed = self._digests(recording) if keep == "recent" else None

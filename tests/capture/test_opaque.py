@@ -5,10 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-import subprocess
-import sys
 from collections import UserDict
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -22,10 +19,8 @@ from torch.func import jacrev
 from torch.func import jvp
 from torch.func import vjp
 from torch.func import vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_torchlens.capture import record
-from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.capture.programs import Programs
 from tests.capture.programs import check
@@ -355,46 +350,6 @@ def test_a_compiled_function_is_recorded():
     found = validate(Function(lambda x: compiled(x) * 2), (torch.rand(4),))
     assert found.verdict
     assert [op.layer_type for op in found.history if op.func_applied_name] == ["mul", "relu", "add", "mul"]
-
-
-@torch.compile(backend="eager", fullgraph=True)
-def compiled_whole(x):
-    return torch.relu(x * 2) + 1
-
-
-def test_a_function_that_must_be_compiled_whole_is_validated_in_all_parts():
-    found = validate(Function(lambda x: compiled_whole(x) * 2), (torch.rand(4),))
-    assert found.verdict.status is Status.PASSED, found.verdict
-    assert [op.layer_type for op in found.history if op.func_applied_name] == ["mul", "relu", "add", "mul"]
-
-
-def test_a_function_that_must_be_compiled_whole_may_be_the_first_to_load_the_compiler():
-    program = """
-import torch
-from pytest_torchlens.validate import validate
-from tests.models import Function
-
-late = Function(lambda x: torch.compile(torch.relu, backend="eager", fullgraph=True)(x * 2))
-print(validate(late, (torch.randn(4),)).verdict.status.value)
-"""
-    folder = Path(__file__).parents[2]
-    run = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["passed"]
-
-
-def test_outside_a_validation_fullgraph_still_asks_for_a_compiled_frame():
-    if not hasattr(torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count"):
-        pytest.skip("this PyTorch does not count compiled frames")
-    validate(Function(lambda x: compiled_whole(x) * 2), (torch.rand(4),))
-    with pytest.raises(RuntimeError, match="no compiled frames"), NoDispatch():
-        compiled_whole(torch.rand(4))
-
-
-class NoDispatch(TorchDispatchMode):
-    """A mode of the user's."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
 
 
 @PROGRAMS.add(

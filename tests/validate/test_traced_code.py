@@ -268,3 +268,21 @@ def test_a_hidden_operation_beside_traced_code_still_fails():
 
     verdict = validate(Tracing(body), (X,)).verdict
     assert {"aten::add", "aten::ones"} <= {one.operation for part in verdict.failed_parts for one in part.failures}
+
+
+@pytest.mark.parametrize(
+    "hidden", [torch._dynamo.utils.clone_input, torch.compile(torch.sin, backend="eager")], ids=["a copy", "a function"]
+)
+def test_what_code_of_the_compiler_makes_for_the_model_is_missed(hidden):
+    """The compiler's own operations are excused; not one whose result the model reads."""
+
+    def forward(self, x, indices):
+        row = self.embedding(indices)
+        with torch._C.DisableTorchFunction():
+            made = hidden(row)
+        return self.linear(x) + made
+
+    net = type("Net", (nn.Module,), {"forward": forward})()
+    net.embedding, net.linear = nn.Embedding(5, 3), nn.Linear(3, 3)
+    verdict = validate(net, (X, torch.tensor([1, 2]))).verdict
+    assert verdict.part("completeness").status is Status.FAILED

@@ -82,7 +82,7 @@ MUTANTS = (
         "return function(*args)",
     ),
     Mutant("capture/record.py", "if id(tensor) not in registered.tensors:", "if True:"),
-    Mutant("capture/dispatch_watch.py", "if not (busy or _harmless(func) or", "if not (busy or not _harmless(func) or"),
+    Mutant("capture/dispatch_watch.py", "by_compiler or _harmless(func)):", "by_compiler or not _harmless(func)):"),
     Mutant(
         "capture/dispatch_watch.py",
         "return self._count + sum(watch._count for watch in self._thread_watches)",
