@@ -276,7 +276,7 @@ class ReplayCheck:
                 message = "it is recorded to overwrite a tensor, but gave one with memory of its own"
                 self._fail(number, message)
 
-    def _is_flagged(self, call: Call, value: Value, with_gradients: bool) -> bool:
+    def _is_flagged(self, call: Call, value: Value, tensor: torch.Tensor, with_gradients: bool) -> bool:
         """Return whether code without a recorded call made a result require gradients.
 
         Such code is the constructor of a parameter, and a custom autograd function after its steps, which run without
@@ -287,12 +287,10 @@ class ReplayCheck:
         if not value.requires_grad:
             return False
         reads = [value_of(read) for _, read in edges_in(call)]
-        if any(read.slot in self._flagged for read in reads):  # a view requires them without gradients, too
-            return True
+        if any(read.slot in self._flagged or read.slot in self._made_in_group for read in reads):
+            return with_gradients or tensor._is_view()  # a view requires them as its base does
         if not with_gradients:
             return False
-        if any(read.slot in self._made_in_group for read in reads):
-            return True
         # An `apply` that was looked up before the recording makes no group: no argument was recorded to require one
         without_grad = not any(read.requires_grad for read in reads)
         return bool(value.gradfunc) and without_grad and any(read.slot in self._made_without_grad for read in reads)
@@ -308,7 +306,8 @@ class ReplayCheck:
         self._score.checked += 1
         replayed = _facts(Value(value.slot, value.call, value.position, tensor))
         recorded = _facts(value)
-        if replayed["requires_grad"] != recorded["requires_grad"] and self._is_flagged(call, value, with_gradients):
+        is_other = replayed["requires_grad"] != recorded["requires_grad"]
+        if is_other and self._is_flagged(call, value, tensor, with_gradients):
             self._flagged.add(value.slot)
             replayed["requires_grad"] = recorded["requires_grad"]
         if replayed != recorded:

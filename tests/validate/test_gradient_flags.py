@@ -25,8 +25,19 @@ class Squared(torch.autograd.Function):
         return 2 * ctx.saved_tensors[0] * gradient
 
 
+def made_by_custom_function(x):
+    return Squared.apply(x @ nn.Parameter(torch.ones(3, 4)))
+
+
+def without_gradients(function, *args):
+    with torch.no_grad():
+        return function(*args)
+
+
 FORWARDS = {
     "a custom function": lambda x: Squared.apply(x @ nn.Parameter(torch.ones(3, 3))).relu() + 1,
+    "views of one without gradients": lambda x: sum(without_gradients(torch.chunk, made_by_custom_function(x), 2)),
+    "results of one without gradients": lambda x: without_gradients(torch.mul, made_by_custom_function(x), 2) + 1,
     "parameters made in forward": lambda x: nn.Linear(3, 2)(x * nn.Parameter(torch.ones(3))),
 }
 
@@ -46,6 +57,16 @@ def test_a_result_that_requires_gradients_by_the_record_alone_is_found():
     recording.calls[-1].outputs[0].requires_grad = True
     replay, *_ = check_recording(recording, ModelHistory(recording), ["replay"])
     assert [failure.operation for failure in replay.failures] == ["add_1_2"]
+
+
+def test_a_result_without_gradients_of_a_custom_functions_one_has_its_own_flag():
+    def product(x):
+        return without_gradients(torch.mul, made_by_custom_function(x).relu(), 2)
+
+    recording = record(Function(product), (torch.ones(2, 3),))
+    recording.calls[-1].outputs[0].requires_grad = True
+    replay, *_ = check_recording(recording, ModelHistory(recording), ["replay"])
+    assert [failure.operation for failure in replay.failures] == [ModelHistory(recording).operations[-2].label]
 
 
 def tuned(x, weight):
