@@ -427,7 +427,7 @@ def overrides(kind: type) -> bool:
 def _is_left_to_objects(kinds: tuple[type, ...]) -> bool:
     """Return whether PyTorch leaves a call to the class of an argument that is no tensor, and to no tensor's class."""
     own = [kind for kind in kinds if overrides(kind)]
-    return any(own) and all(
+    return bool(own) and all(
         not issubclass(kind, Tensor) and isinstance(kind.__torch_function__, types.MethodType)  # type: ignore[attr-defined]
         for kind in own
     )

@@ -445,6 +445,26 @@ def test_an_object_is_asked_once_and_its_steps_are_grouped_under_the_function():
     ]
 
 
+class Countable(type):
+    """A class that counts its members, of which it has none: false in a condition."""
+
+    def __len__(cls):
+        return 0
+
+
+class Empty(Interval, metaclass=Countable):
+    """An interval of such a class."""
+
+
+def test_an_object_whose_class_is_false_is_asked_as_any_other():
+    def forward(x):
+        return torch.sum(torch.add(Empty(x - 1, x + 2), x))
+
+    assert not bool(Empty)
+    groups = [call.group.name for call in record(Function(forward), (torch.rand(3),)).calls if call.group is not None]
+    assert groups == ["add", "add", "sum", "sum", "sum"]
+
+
 def test_a_function_that_an_object_does_not_know_raises_as_without_us():
     def unknown(x):
         return torch.cos(Interval(x, x))
