@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 from typing import TypeGuard
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from pytest_torchlens.capture.code_in_gradient import GradientWatch
-from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.values import version_of
 
 Tensor = torch.Tensor
+
+
+def backward_arguments(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `torch.autograd.backward` by name; those of many tensors as tuples, to read them twice.
+
+    Raises the function's own error for arguments that it does not take.
+    """
+    try:
+        named = inspect.signature(func).bind(*args, **kwargs).arguments
+    except TypeError:
+        func(*args, **kwargs)
+        raise
+    return {name: _read_once(value) if name in _OF_TENSORS else value for name, value in named.items()}
+
+
+_OF_TENSORS = frozenset(["tensors", "grad_tensors", "grad_variables", "inputs"])
+
+
+def _read_once(value: Any) -> Any:
+    single = is_a(value, (Tensor, Mapping, GradientEdge)) or hasattr(value, "__torch_function__")
+    return value if single or not isinstance(value, Iterable) else tuple(value)
+
+
+def is_of_tensors(arguments: dict[str, Any]) -> bool:
+    """Return whether a backward pass begins from tensors and goes to tensors; an edge of the graph has no record."""
+    results, inputs = _listed(arguments.get("tensors")), _listed(arguments.get("inputs"))
+    return bool(results) and all(is_a(one, Tensor) for one in (*results, *inputs))
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if is_a(value, Mapping):
+        return tuple(value.values())
+    return value if type(value) is tuple else (value,)
 
 
 def leaves_behind(results: Iterable[Tensor]) -> list[Tensor]:
@@ -23,7 +61,8 @@ def leaves_behind(results: Iterable[Tensor]) -> list[Tensor]:
     seen = set(waiting)
     while waiting:
         node: Any = waiting.pop()
-        if hasattr(node, "variable"):  # it adds up the gradient of a leaf
+        # A custom function may have an attribute of this name, and its class ends in "Backward"
+        if type(node).__name__ == "AccumulateGrad" and is_a(node.variable, Tensor):
             leaves.append(node.variable)
         inside = {parent for parent, _ in node.next_functions if parent is not None} - seen
         seen |= inside
@@ -36,38 +75,33 @@ class BackwardPass:
 
     Parameters
     ----------
-    func, args, kwargs
-        The function, and the arguments that it has.
+    func, arguments
+        The function, and the arguments that it has, by name.
     others
         Tensors that may get a gradient though the graph does not show it: parameters used in a checkpoint, and results
         that retain theirs.
     """
 
-    def __init__(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], others: Iterable[Tensor]
-    ) -> None:
-        self._func, self._args, self._kwargs = func, args, kwargs
-        self._results = tensors(args[0] if args else kwargs["tensors"])
-        reached = [*tensors(self._argument(5, "inputs")), *leaves_behind(self._results), *others]
+    def __init__(self, func: Callable[..., Any], arguments: dict[str, Any], others: Iterable[Tensor]) -> None:
+        self._func, self._arguments = func, arguments
+        self._results = _listed(arguments["tensors"])
+        reached = [*_listed(arguments.get("inputs")), *leaves_behind(self._results), *others]
         self._leaves = list({id(tensor): tensor for tensor in reached}.values())
         self._former = [gradient_before(leaf) for leaf in self._leaves]
         self._changed: list[int] = []
 
-    def _argument(self, place: int, name: str) -> Any:
-        return self._args[place] if len(self._args) > place else self._kwargs.get(name)
-
     @property
     def arguments(self) -> tuple[Any, ...]:
         """What the recorded call reads: results, their gradients, leaves, the leaves' gradients so far, and a flag."""
-        weights = self._argument(1, "grad_tensors")
+        weights = self._arguments.get("grad_tensors")
         if weights is None:
-            weights = self._argument(4, "grad_variables")
-        return self._results, weights, self._leaves, self._former, bool(self._argument(3, "create_graph"))
+            weights = self._arguments.get("grad_variables")
+        return self._results, weights, self._leaves, self._former, bool(self._arguments.get("create_graph"))
 
     def run(self, *_: Any) -> list[Tensor]:
         """Run the backward pass; return the gradients that are new or have changed."""
         before = [None if former is None else version_of(former) for former in self._former]
-        self._func(*self._args, **self._kwargs)
+        self._func(**self._arguments)
         now = [gradient_before(leaf) for leaf in self._leaves]
         self._changed = [
             place
@@ -96,13 +130,18 @@ def backward(
         results, leaves, weights, retain_graph=True, create_graph=create_graph, allow_unused=True
     )
     pairs = zip(gradients, leaves, former, strict=True)
-    return [_added(gradient, leaf, old, create_graph) for gradient, leaf, old in pairs if gradient is not None]
+    with torch.set_grad_enabled(create_graph):
+        return [_added(gradient, leaf, old, create_graph) for gradient, leaf, old in pairs if gradient is not None]
 
 
 def _added(gradient: Tensor, leaf: Tensor, former: Tensor | None, create_graph: bool) -> Tensor:
+    if former is None and not leaf.is_leaf:  # a result that retains its gradient gets a copy
+        return gradient.clone() if gradient.is_sparse else gradient.clone(memory_format=torch.contiguous_format)
     if former is None:
         return gradient if create_graph else _laid_out_like(gradient, leaf)
-    return former + gradient if create_graph else former.add_(gradient)
+    if former.is_sparse and not gradient.is_sparse:  # the other order does not exist
+        return gradient + former
+    return former + gradient if create_graph or not leaf.is_leaf else former.add_(gradient)
 
 
 def _laid_out_like(gradient: Tensor, leaf: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ import torch._functorch.apis
 import torch._functorch.eager_transforms
 import torch.overrides
 
+from pytest_torchlens.capture.backward import backward_arguments
+from pytest_torchlens.capture.backward import is_of_tensors
 from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.opaque import Pullback
@@ -267,8 +269,12 @@ def _backward(*args: Any, **kwargs: Any) -> None:
     tracer, call = _idle_tracer(), _originals["torch.autograd.backward"]
     if tracer is None:
         call(*args, **kwargs)
+        return
+    arguments = backward_arguments(call, args, kwargs)
+    if is_of_tensors(arguments):
+        tracer.call_backward(call, (), arguments)
     else:
-        tracer.call_backward(call, args, kwargs)
+        call(**arguments)
 
 
 @functools.cache

@@ -262,10 +262,13 @@ class Tracer(FunctionTracer):
         finally:
             self.busy, info.func = False, func
 
-    def call_backward(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call `torch.autograd.backward`, and record it as an operation that returns the gradients of the leaves."""
+    def call_backward(self, func: Callable[..., Any], args: tuple[()], kwargs: dict[str, Any]) -> None:
+        """Call `torch.autograd.backward`, and record it as an operation that returns the gradients of the leaves.
+
+        All arguments have names; the signature is that of the other calls.
+        """
         with self.lock or _UNSHARED:
-            back = self._unrecorded(lambda: BackwardPass(func, args, kwargs, self._keepers_of_gradients()))
+            back = self._unrecorded(lambda: BackwardPass(func, kwargs, self._keepers_of_gradients()))
         info, start = custom_info(back.run, "backward"), len(self.calls)
         info.kind, info.opaque = Kind.GRADIENT, False
         info.writer = watch = BackwardWatch(self.recording.model(), self.table, self.lock or _UNSHARED, self.on_fault)

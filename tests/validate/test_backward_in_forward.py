@@ -123,6 +123,55 @@ class Retains(Trains):
         return y.grad + z.grad
 
 
+class RetainsForEachClass(Trains):
+    """Grad-CAM: PyTorch makes a new sum of the gradients of a result, and adds in place to those of a leaf."""
+
+    create_graph = False
+
+    def forward(self, x):
+        z = self.latent(x)
+        y = self.fc(z).relu()
+        y.retain_grad()
+        scores, found = self.fc(y).square(), []
+        for k in range(3):
+            scores[:, k].sum().backward(retain_graph=True, create_graph=self.create_graph)
+            found += [y.grad, z.grad.clone()]
+        return torch.stack(found)
+
+
+class RetainsInAGraph(RetainsForEachClass):
+    create_graph = True
+
+
+class RetainsOtherStrides(Trains):
+    """The gradient of a result is contiguous, whatever strides the result has."""
+
+    def forward(self, x):
+        y = self.fc(self.latent(x)).t()
+        y.retain_grad()
+        y.sum().backward(retain_graph=True)
+        first = y.grad
+        (y * x.t()).sum().backward()
+        return first.view(-1) + y.grad.view(-1)
+
+
+class InputsInTheMiddle(Trains):
+    def forward(self, x):
+        y = self.fc(self.latent(x))
+        for _ in range(2):
+            torch.autograd.backward(y.sin().sum(), retain_graph=True, inputs={"y": y})
+        return y.grad * 2
+
+
+class OfAGenerator(Trains):
+    def forward(self, x):
+        z = self.latent(x)
+        y = self.fc(z)
+        results = (y * k for k in (1, 2))
+        torch.autograd.backward(results, (torch.ones_like(y) for _ in range(2)), inputs=iter([z]))
+        return z.grad * 2
+
+
 class Rows(Trains):
     def forward(self, x):
         z, rows = self.latent(x), []
@@ -151,6 +200,14 @@ class SparseGradient(Trains):
         return table.weight.grad.to_dense()
 
 
+class DenseOntoSparse(Trains):
+    def forward(self, x):
+        table = nn.Embedding.from_pretrained(torch.ones(5, 4), freeze=False, sparse=True)
+        (table(torch.tensor([1, 2])) * x).sum().backward()
+        (table.weight[:2] * x).sum().backward()
+        return table.weight.grad * 1
+
+
 class Unread(Trains):
     def forward(self, x):
         self.fc(self.latent(x)).sum().backward()
@@ -165,6 +222,17 @@ class Impossible(Trains):
             return self.fc(x)
 
 
+class WrongArguments(Trains):
+    def forward(self, x):
+        words = []
+        for wrong in [(), (5,), ("ab",), ([x, 5],), (self.fc(x).sum(), None, None, False, None, {}, 1)]:
+            with pytest.raises((TypeError, AttributeError, AssertionError, RuntimeError)) as raised:
+                torch.autograd.backward(*wrong)
+            words.append(f"{raised.type.__name__}: {raised.value}")
+        self.words = words
+        return self.fc(x)
+
+
 class CheckpointedAgain(Trains):
     def forward(self, x):
         checkpoint(self.fc, x, use_reentrant=False).square().sum().backward()
@@ -174,7 +242,8 @@ class CheckpointedAgain(Trains):
 PROVEN = [
     *(ReadsGradient, AddsUp, ReadsGradientOfWeight, Optimises, OptimisesByHand, OptimisesWithClosure, AdaptsItself),
     *(TwiceDifferentiated, SeveralResults, Retains, Rows, OtherStrides, SparseGradient, Unread, Impossible),
-    CheckpointedAgain,
+    *(CheckpointedAgain, RetainsForEachClass, RetainsInAGraph, RetainsOtherStrides, InputsInTheMiddle, OfAGenerator),
+    *(DenseOntoSparse, WrongArguments),
 ]
 
 
@@ -222,10 +291,54 @@ class Reentrant(Trains):
         return self.fc.weight.grad + 0
 
 
-@pytest.mark.parametrize("kind", [ByHook, Reentrant])
+class SetsVariable(Trains):
+    """An attribute of a custom function's context is no leaf."""
+
+    value = 5
+
+    def forward(self, x):
+        return Noted.apply(self.fc(x), self.value).sum().backward() or self.fc.weight.grad + 1
+
+
+class SetsVariableToTensor(SetsVariable):
+    value = torch.ones(2)
+
+
+class Noted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, variable):
+        ctx.variable = variable
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2, None
+
+
+@pytest.mark.parametrize("kind", [ByHook, Reentrant, SetsVariable, SetsVariableToTensor])
 def test_a_backward_pass_that_runs_code_of_the_model_is_unproven(kind):
     (reason,) = validate(kind(), (example(),)).verdict.unproven
     assert reason.message.startswith("replay: backward_1_")
+
+
+def test_wrong_arguments_raise_the_errors_of_pytorch():
+    plain, recorded = WrongArguments(), WrongArguments()
+    plain(example())
+    record(recorded, (example(),))
+    assert recorded.words == plain.words
+
+
+class FromAnEdge(Trains):
+    def forward(self, x):
+        edge = torch.autograd.graph.get_gradient_edge(self.fc(x).sum())
+        torch.autograd.backward(edge)
+        return self.fc.weight.grad + 1
+
+
+def test_a_backward_pass_from_an_edge_is_named_by_completeness():
+    (part,) = [part for part in validate(FromAnEdge(), (example(),)).verdict.parts if part.failures]
+    causes = {failure.cause for failure in part.failures}
+    assert (part.name, causes) == ("completeness", {"autograd called it in a backward pass, which is not recorded"})
 
 
 def test_edges_of_a_backward_pass():
