@@ -13,6 +13,8 @@ from collections.abc import Collection
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
@@ -173,7 +175,7 @@ def _constants_from_python(recording: Recording, where: Where, from_inputs: Reac
 
     Only a constant that an output depends on counts.
     """
-    handed = [one for one in recording.escapes if one.name not in _TRUTH and _reads(one, from_inputs)]
+    handed = [one for one in recording.escapes if not _is_truth_value(one) and _reads(one, from_inputs)]
     if not handed:
         return
     used = used_values(recording)
@@ -206,6 +208,11 @@ def _floats(template: Any) -> Iterator[float]:
     elif isinstance(template, list | tuple | dict):
         for _, item in children(template):
             yield from _floats(item)
+
+
+def _is_truth_value(escape: Escape) -> bool:
+    inside = escape.frames[0] if escape.frames else None
+    return escape.name in _TRUTH or inside is torch.Tensor.__contains__.__code__  # `number in tensor` asks an item
 
 
 def _reads(escape: Escape, from_inputs: Reach) -> bool:
