@@ -377,9 +377,15 @@ class TensorTable:
             self._wrapped.update((id(part), (weakref.ref(part), entry, place)) for place, part in enumerate(parts))
 
     def _rewrapped(self, tensor: Tensor, entry: Entry) -> Entry:
-        """Return the entry of a tensor: a new one for a wrapper that has other parts since."""
+        """Return the entry of a tensor: a new one for a wrapper that has other parts since, or other contents.
+
+        The memory of a wrapper is that of its first part, so only writes to the others are unknown.
+        """
         with torch_function_disabled():
-            if self._parts.get(id(tensor), ()) == tuple(map(id, inner_tensors(tensor))):
+            parts = inner_tensors(tensor)
+            logs = [self._writes.get(storage_key(part)) for part in parts[1:]] if self._writes else []
+            is_written = any(log is not None and log.latest > entry[3] for log in logs)
+            if self._parts.get(id(tensor), ()) == tuple(map(id, parts)) and not is_written:
                 return entry
             del self._live[id(tensor)]  # what it held before is another value
             return self._view_entry(_wrap_of(tensor, self.template(parts_of(tensor))), tensor)

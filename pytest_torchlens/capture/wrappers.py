@@ -6,18 +6,26 @@ reads.  So wrappers are copied, digested and rebuilt by these parts, and none of
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
+from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import attributes
+from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.looks import class_attribute
+from pytest_torchlens.capture.looks import home_of
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.looks import looked_at
 from pytest_torchlens.capture.values import PLAIN
+from pytest_torchlens.capture.values import Aliased
+from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import strides_of
 
 Tensor = torch.Tensor
@@ -43,12 +51,39 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def parts_of(tensor: Tensor) -> dict[str, Any]:
-    """Return the attributes of a wrapper that are tensors, or plain containers of tensors."""
-    return {name: value for name, value in attributes(tensor) if _is_part(value)}
+    """Return the attributes of a wrapper that are tensors, or plain containers of tensors.
+
+    A class that PyTorch's compiler can take apart names its tensors: others, such as a cache, are none of them.  What
+    leads back to the wrapper is no part either.
+    """
+    parts = {name: value for name, value in attributes(tensor) if _is_part(value) and not _leads_to(tensor, value)}
+    names = looked_at(_flattened, tensor, otherwise=((), None))[0]
+    return {name: parts[name] for name in names} if names and parts.keys() >= set(names) else parts
 
 
 def _is_part(value: Any) -> bool:
     return is_a(value, Tensor) or (type(value) in (list, tuple, dict) and bool(tensors(value)))
+
+
+def _leads_to(wrapper: Tensor, value: Any) -> bool:
+    """Return whether a wrapper is among the tensors in `value`, or among those that these hold."""
+    entered: set[int] = set()
+    waiting = list(tensors(value))
+    while waiting:
+        tensor = waiting.pop()
+        if tensor is wrapper:
+            return True
+        if type(tensor) not in PLAIN and id(tensor) not in entered:
+            entered.add(id(tensor))
+            waiting += [inner for _, held in attributes(tensor) if _is_part(held) for inner in tensors(held)]
+    return False
+
+
+def _flattened(wrapper: Any) -> tuple[tuple[str, ...], Any]:
+    """Return the names of its tensors, and the context from which its class makes a wrapper of them; raise if none."""
+    with torch._C.DisableTorchFunction():
+        names, context = wrapper.__tensor_flatten__()
+    return tuple(names), context
 
 
 def inner_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
@@ -61,13 +96,17 @@ def map_parts(wrapper: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     return Wrap(wrapper)(substitute(parts_of(wrapper), lambda leaf: change(leaf) if is_a(leaf, Tensor) else leaf))
 
 
+_MEMOS = frozenset(f"_sym_{what}_capsule{end}" for what in ("sizes", "strides") for end in ("", "_len"))
+"""Attributes in which PyTorch keeps sizes and strides that the class was asked for."""
+
+
 class Wrap:
     """Makes a wrapper like one that exists, from the parts for its attributes.
 
     Parameters
     ----------
     wrapper
-        The wrapper; it is not kept.
+        The wrapper; it is not kept, unless an object that it holds leads back to it.
     """
 
     def __init__(self, wrapper: Tensor) -> None:
@@ -75,16 +114,25 @@ class Wrap:
         with torch._C.DisableTorchFunction():
             self._kind, self._shape, self._stride = type(wrapper), wrapper.shape, strides_of(wrapper)
             self._settings = {name: getattr(wrapper, name) for name in ("dtype", "layout", "device", "requires_grad")}
-            self._context = looked_at(_flattened, wrapper, otherwise=None)
-        self._rest = {name: value for name, value in attributes(wrapper) if not _is_part(value)}
+        parts = parts_of(wrapper)
+        names, context = looked_at(_flattened, wrapper, otherwise=((), None))
+        self._has_protocol = bool(names) and set(names) == parts.keys()
+        self._context = context
+        others = {name: value for name, value in attributes(wrapper) if name not in parts and name not in _MEMOS}
+        self._to_itself = [name for name, value in others.items() if value is wrapper]
+        self._rest = {name: value for name, value in others.items() if value is not wrapper}
 
     def __call__(self, parts: dict[str, Any]) -> Tensor:
         """Return the wrapper around `parts`."""
         with torch._C.DisableTorchFunction():
-            wrapper = self._empty() if self._context is None else self._unflattened(parts)
-            for name, value in (parts | self._rest).items():
+            wrapper = self._unflattened(parts) if self._has_protocol else self._empty()
+            for name, value in (parts | self._kept() | dict.fromkeys(self._to_itself, wrapper)).items():
                 object.__setattr__(wrapper, name, value)
             return wrapper
+
+    def _kept(self) -> dict[str, Any]:
+        """Return what another wrapper holds too: not what the class computed from other parts, and can do again."""
+        return {name: value for name, value in self._rest.items() if not self._has_protocol or not _is_part(value)}
 
     def _empty(self) -> Tensor:
         make: Any = Tensor._make_wrapper_subclass
@@ -96,11 +144,37 @@ class Wrap:
         made: Tensor = kind.__tensor_unflatten__(parts, self._context, self._shape, self._stride)
         return made
 
+    def besides(self, parts: Any) -> Iterator[Any]:
+        """Yield what the wrapper holds that no argument shows: neither its tensors nor plain settings.
 
-def _flattened(wrapper: Any) -> Any:
-    """Return the context from which its class makes a wrapper; None if it has no such protocol for these parts."""
-    names, context = wrapper.__tensor_flatten__()
-    return context if set(names) == set(parts_of(wrapper)) else None
+        `parts` are its recorded tensors; numbers and arrays beside them are arguments as those of any call.
+        """
+        sizes = {*self._shape, *(self._stride or ()), *range(-len(self._shape), len(self._shape))}
+        held = _unsettled([*self._rest.values(), self._context])
+        yield from (one for one in held if type(one) is not int or one not in sizes)
+        yield from (one for one in _unsettled(parts) if not is_a(one, (*NUMBERS, *_RECORDED)))
+
+
+NUMBERS = (int, float, complex)
+_RECORDED = (np.ndarray, np.generic, Value, Aliased, UnpackedObject)
+_SETTINGS = (type(None), bool, str, bytes, type, enum.Enum, torch.Size)
+_SETTINGS += (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _unsettled(value: Any) -> Iterator[Any]:
+    """Yield the objects in plain containers and dataclasses that are no settings; what they hold is not known."""
+    entered: dict[int, Any] = {}
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if is_a(one, _SETTINGS) or home_of(type(one)).startswith("torch.distributed.") or id(one) in entered:
+            continue
+        entered[id(one)] = one
+        fields = class_attribute(type(one), "__dataclass_fields__")
+        if type(one) in (list, tuple, dict, set, frozenset) or (fields is not None and not is_a(one, _RECORDED)):
+            waiting += [inner for _, inner in children(one)]
+        else:
+            yield one
 
 
 def unwrap(wrapper: Tensor, place: int) -> Tensor:

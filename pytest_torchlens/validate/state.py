@@ -65,7 +65,7 @@ class ModelState:
         tensors = {id(tensor): ("a tensor", tensor) for tensor in opaque} | tensors
         self._lazy = [(tensor, type(tensor)) for _, tensor in tensors.values() if is_lazy(tensor)]
         real = [(name, tensor) for name, tensor in tensors.values() if not is_lazy(tensor)]
-        self._wrappers = [(tensor, parts_of(tensor)) for _, tensor in real if is_wrapper(tensor)]
+        self._wrappers = [(tensor, _attributes(tensor)) for _, tensor in real if is_wrapper(tensor)]
         views_last = sorted(real, key=lambda entry: entry[1]._is_view())  # a view has the autograd history of its base
         self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
         real = [(name, part) for name, tensor in real for part in inner_tensors(tensor) or (tensor,)]
@@ -102,9 +102,9 @@ class ModelState:
 
     def _restore(self) -> None:
         self._objects.restore()
-        for wrapper, parts in self._wrappers:
-            for name, part in parts.items():
-                object.__setattr__(wrapper, name, part)
+        for wrapper, attributes in self._wrappers:
+            for name, value in attributes.items():
+                object.__setattr__(wrapper, name, value)
         for tensor, kind in self._lazy:
             tensor.data = torch.empty(0, device=tensor.device)
             tensor.__class__ = kind
@@ -146,6 +146,11 @@ class ModelState:
         with torch._C.DisableTorchFunction():
             histories = [name for name, autograd in self._autograd if not autograd.is_restored()]
         return [*self._unrestored, *self._objects.used_up(maybe), *(f"the history of {name}" for name in histories)]
+
+
+def _attributes(wrapper: torch.Tensor) -> dict[str, Any]:
+    """Return what a wrapper holds: its tensors, and what its class caches or counts beside them."""
+    return (instance_dict(wrapper) or {}) | parts_of(wrapper)
 
 
 def _overwrite_changed(tensor: torch.Tensor, contents: torch.Tensor) -> None:

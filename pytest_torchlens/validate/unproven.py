@@ -1,7 +1,8 @@
 """Finds what a verdict without failures could not show.
 
 Each function looks for one kind: a part that was not judged, no operation at all, activations without values, an
-output without tensors, one that depends on no input, and a constant that may hold an input's values by way of Python.
+output without tensors, one that depends on no input, and a constant or a wrapper that may hold an input's values by
+way of Python.
 What `second_recording` found follows.
 """
 
@@ -22,7 +23,10 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.leaves import children
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.wrappers import NUMBERS
+from pytest_torchlens.capture.wrappers import Wrap
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Unproven
@@ -61,6 +65,7 @@ def find_unproven(
     found += _outputs_elsewhere(recording)
     found += _independent_outputs(recording, where, from_inputs)
     found += _constants_from_python(recording, where, from_inputs)
+    found += _held_by_wrappers(recording, where, from_inputs)
     known = {one.operation for one in found}
     changed = (_at_call(*one, where, len(recording.calls)) for one in recording.detours)
     return (*found, *(one for one in changed if one.operation not in known))
@@ -170,12 +175,17 @@ def _independent_outputs(recording: Recording, where: Where, from_inputs: Reach)
             yield _at(number, message, where) if known else Unproven(message=message)
 
 
+def _handed(recording: Recording, from_inputs: Reach) -> list[Escape]:
+    """Return the escapes that handed an input's values to Python, other than truth values."""
+    return [one for one in recording.escapes if not _is_truth_value(one) and _reads(one, from_inputs)]
+
+
 def _constants_from_python(recording: Recording, where: Where, from_inputs: Reach) -> Iterator[Unproven]:
     """Yield the first constant that was made after each function that handed an input's values to Python.
 
     Only a constant that an output depends on counts.
     """
-    handed = [one for one in recording.escapes if not _is_truth_value(one) and _reads(one, from_inputs)]
+    handed = _handed(recording, from_inputs)
     if not handed:
         return
     used = used_values(recording)
@@ -213,6 +223,22 @@ def _floats(template: Any) -> Iterator[float]:
 def _is_truth_value(escape: Escape) -> bool:
     inside = escape.frames[0] if escape.frames else None
     return escape.name in _TRUTH or inside is torch.Tensor.__contains__.__code__  # `number in tensor` asks an item
+
+
+def _held_by_wrappers(recording: Recording, where: Where, from_inputs: Reach) -> Iterator[Unproven]:
+    """Yield the first wrapper that holds something besides its tensors: its class may compute with it.
+
+    A number can only come from an input if an escape handed values of one to Python.
+    """
+    made = [(number, call) for number, call in enumerate(recording.calls) if type(call.info.func) is Wrap]
+    used = used_values(recording) if made else set()
+    settled = () if made and _handed(recording, from_inputs) else NUMBERS
+    for number, call in made:
+        held = call.info.func.besides(call.args[0]) if any(id(value) in used for value in call.outputs) else ()
+        for kind in [type(one).__name__ for one in held if not is_a(one, settled)][:1]:
+            owner = f"a tensor of class {call.info.name} holds an object of type {kind} besides its tensors"
+            yield _at(number, f"{owner}: how that was computed is not in the graph", where)
+            return
 
 
 def _reads(escape: Escape, from_inputs: Reach) -> bool:
