@@ -111,6 +111,8 @@ class TensorTable:
         self._writes: dict[int, WriteLog] = {}
         self._retention = retention
         self._parts: dict[int, tuple[int, ...]] = {}
+        self._held_by: dict[int, set[int]] = {}
+        """Storage keys of the wrappers that hold other memory too, by its key."""
         self._wrapped: dict[int, tuple[weakref.ref[Tensor], Entry, int]] = {}
         self._arrays = Arrays(self._array_changed)
         self._memory: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -322,7 +324,14 @@ class TensorTable:
             if key in self._arrays:
                 self._retention.before_write(key)
                 self._arrays.refresh(key)
+        if any(map(self._changes_other_parts, written)):
+            self._recording.detours.append((number, _OTHER_PART))
         call.writes = tuple(slots)
+
+    def _changes_other_parts(self, tensor: Tensor) -> bool:
+        """Return whether a known tensor of a wrapper, after the first, has not its recorded contents any more."""
+        known = [part for part in inner_tensors(tensor)[1:] if self._is_known(part)]
+        return any(self._live[id(part)][1].fingerprint not in ("", fingerprint(part)) for part in known)
 
     def about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
         """Return the tensors that the call will overwrite, after copying the saved tensors over the same memory."""
@@ -336,8 +345,9 @@ class TensorTable:
     def before_write(self, tensors: Iterable[Tensor]) -> None:
         """Copy the saved tensors over the memory of `tensors`, which may be overwritten next."""
         with torch_function_disabled():
-            for tensor in tensors:
-                self._retention.before_write(storage_key(tensor))
+            for key in [storage_key(part) for tensor in tensors for part in inner_tensors(tensor) or (tensor,)]:
+                for saved in (key, *self._held_by.get(key, ())):
+                    self._retention.before_write(saved)
 
     def live(self) -> list[Tensor]:
         """Return the tensors that the recording knows and that exist now."""
@@ -374,6 +384,8 @@ class TensorTable:
         self._parts.pop(id(tensor), None)
         if parts := inner_tensors(tensor):
             self._parts[id(tensor)] = tuple(map(id, parts))
+            for part in parts[1:]:
+                self._held_by.setdefault(storage_key(part), set()).add(entry[2])
             self._wrapped.update((id(part), (weakref.ref(part), entry, place)) for place, part in enumerate(parts))
 
     def _rewrapped(self, tensor: Tensor, entry: Entry) -> Entry:
@@ -391,12 +403,10 @@ class TensorTable:
             return self._view_entry(_wrap_of(tensor, self.template(parts_of(tensor))), tensor)
 
     def _unwrapping(self, tensor: Tensor) -> View | None:
-        """Return the call that takes a tensor out of a known wrapper, which may be gone; None if none held it."""
+        """Return the call that takes a tensor out of the last wrapper that held it, which may be gone; None if none."""
         ref, entry, place = self._wrapped.get(id(tensor), (None, None, 0))
         if ref is None or entry is None or ref() is not tensor:
             return None
-        if (wrapper := entry[0]()) is not None:
-            return _UNWRAP, (self.read(wrapper), place)
         log = self._writes.get(entry[2])
         is_written = log is not None and log.latest > entry[3]
         return _UNWRAP, (self._with_writes(tensor, entry, log) if is_written and log else entry[1], place)
@@ -505,6 +515,10 @@ def as_subclass(tensor: Tensor, requires_grad: bool) -> Parameter:
 
 _AS_PARAMETER = FunctionInfo(as_subclass)
 _AS_PARAMETER.kind = Kind.LEAF
+_OTHER_PART = (
+    "it writes through a wrapper to a tensor that is not the first of those it holds: "
+    "what reads this tensor itself has no edge to the write"
+)
 _UNWRAP = FunctionInfo(unwrap)
 _UNWRAP.kind = Kind.LEAF
 

@@ -57,7 +57,7 @@ def parts_of(tensor: Tensor) -> dict[str, Any]:
     leads back to the wrapper is no part either.
     """
     parts = {name: value for name, value in attributes(tensor) if _is_part(value) and not _leads_to(tensor, value)}
-    names = looked_at(_flattened, tensor, otherwise=((), None))[0]
+    names, _ = _protocol(tensor)
     return {name: parts[name] for name in names} if names and parts.keys() >= set(names) else parts
 
 
@@ -79,10 +79,15 @@ def _leads_to(wrapper: Tensor, value: Any) -> bool:
     return False
 
 
-def _flattened(wrapper: Any) -> tuple[tuple[str, ...], Any]:
-    """Return the names of its tensors, and the context from which its class makes a wrapper of them; raise if none."""
+def _protocol(wrapper: Tensor) -> tuple[tuple[str, ...], Any]:
+    """Return the names of its tensors, and the context from which its class makes a wrapper of them; else no names."""
+    nothing: tuple[tuple[str, ...], Any] = ((), None)
     with torch._C.DisableTorchFunction():
-        names, context = wrapper.__tensor_flatten__()
+        return looked_at(_flattened, wrapper, otherwise=nothing)
+
+
+def _flattened(wrapper: Any) -> tuple[tuple[str, ...], Any]:
+    names, context = wrapper.__tensor_flatten__()
     return tuple(names), context
 
 
@@ -106,7 +111,7 @@ class Wrap:
     Parameters
     ----------
     wrapper
-        The wrapper; it is not kept, unless an object that it holds leads back to it.
+        The wrapper; it is not kept, unless an object among its attributes that is no tensor leads back to it.
     """
 
     def __init__(self, wrapper: Tensor) -> None:
@@ -115,24 +120,22 @@ class Wrap:
             self._kind, self._shape, self._stride = type(wrapper), wrapper.shape, strides_of(wrapper)
             self._settings = {name: getattr(wrapper, name) for name in ("dtype", "layout", "device", "requires_grad")}
         parts = parts_of(wrapper)
-        names, context = looked_at(_flattened, wrapper, otherwise=((), None))
+        names, context = _protocol(wrapper)
         self._has_protocol = bool(names) and set(names) == parts.keys()
         self._context = context
         others = {name: value for name, value in attributes(wrapper) if name not in parts and name not in _MEMOS}
         self._to_itself = [name for name, value in others.items() if value is wrapper]
-        self._rest = {name: value for name, value in others.items() if value is not wrapper}
+        # no part: its class computed it from the parts, and can do so again, or it leads back to the wrapper
+        self._left_out = [type(value) for value in others.values() if _is_part(value) and value is not wrapper]
+        self._rest = {name: value for name, value in others.items() if not _is_part(value)}
 
     def __call__(self, parts: dict[str, Any]) -> Tensor:
         """Return the wrapper around `parts`."""
         with torch._C.DisableTorchFunction():
             wrapper = self._unflattened(parts) if self._has_protocol else self._empty()
-            for name, value in (parts | self._kept() | dict.fromkeys(self._to_itself, wrapper)).items():
+            for name, value in (parts | self._rest | dict.fromkeys(self._to_itself, wrapper)).items():
                 object.__setattr__(wrapper, name, value)
             return wrapper
-
-    def _kept(self) -> dict[str, Any]:
-        """Return what another wrapper holds too: not what the class computed from other parts, and can do again."""
-        return {name: value for name, value in self._rest.items() if not self._has_protocol or not _is_part(value)}
 
     def _empty(self) -> Tensor:
         make: Any = Tensor._make_wrapper_subclass
@@ -144,21 +147,24 @@ class Wrap:
         made: Tensor = kind.__tensor_unflatten__(parts, self._context, self._shape, self._stride)
         return made
 
-    def besides(self, parts: Any) -> Iterator[Any]:
-        """Yield what the wrapper holds that no argument shows: neither its tensors nor plain settings.
+    def besides(self, parts: Any) -> Iterator[type]:
+        """Yield the class of what the wrapper holds that no argument shows: neither its tensors nor plain settings.
 
         `parts` are its recorded tensors; numbers and arrays beside them are arguments as those of any call.
         """
         sizes = {*self._shape, *(self._stride or ()), *range(-len(self._shape), len(self._shape))}
         held = _unsettled([*self._rest.values(), self._context])
-        yield from (one for one in held if type(one) is not int or one not in sizes)
-        yield from (one for one in _unsettled(parts) if not is_a(one, (*NUMBERS, *_RECORDED)))
+        yield from self._left_out
+        yield from (type(one) for one in held if type(one) is not int or one not in sizes)
+        yield from (type(one) for one in _unsettled(parts) if not is_a(one, (*NUMBERS, *_RECORDED)))
 
 
 NUMBERS = (int, float, complex)
 _RECORDED = (np.ndarray, np.generic, Value, Aliased, UnpackedObject)
-_SETTINGS = (type(None), bool, str, bytes, type, enum.Enum, torch.Size)
-_SETTINGS += (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_SETTINGS = (
+    *(type(None), bool, str, bytes, type, enum.Enum),
+    *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 def _unsettled(value: Any) -> Iterator[Any]:

@@ -23,7 +23,6 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.leaves import children
-from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.wrappers import NUMBERS
 from pytest_torchlens.capture.wrappers import Wrap
@@ -230,12 +229,13 @@ def _held_by_wrappers(recording: Recording, where: Where, from_inputs: Reach) ->
 
     A number can only come from an input if an escape handed values of one to Python.
     """
-    made = [(number, call) for number, call in enumerate(recording.calls) if type(call.info.func) is Wrap]
+    wraps = [(number, call, call.info.func) for number, call in enumerate(recording.calls)]
+    made = [(number, call, wrap) for number, call, wrap in wraps if type(wrap) is Wrap]
     used = used_values(recording) if made else set()
     settled = () if made and _handed(recording, from_inputs) else NUMBERS
-    for number, call in made:
-        held = call.info.func.besides(call.args[0]) if any(id(value) in used for value in call.outputs) else ()
-        for kind in [type(one).__name__ for one in held if not is_a(one, settled)][:1]:
+    for number, call, wrap in made:
+        held = wrap.besides(call.args[0]) if any(id(value) in used for value in call.outputs) else ()
+        for kind in [one.__name__ for one in held if not issubclass(one, settled)][:1]:
             owner = f"a tensor of class {call.info.name} holds an object of type {kind} besides its tensors"
             yield _at(number, f"{owner}: how that was computed is not in the graph", where)
             return

@@ -1,0 +1,223 @@
+"""What a tensor that wraps others holds besides its first tensor: numbers, objects, other tensors, caches, itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+import pytest_torchlens as tl
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
+from tests.models import Function
+
+
+class Scaled(torch.Tensor):
+    """Stands for ``inner * factor``."""
+
+    @staticmethod
+    def __new__(cls, inner, factor):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=torch.float32)
+
+    def __init__(self, inner, factor):
+        self.inner, self.factor, self.cache = inner, factor, None
+
+    def whole(self):
+        return self.inner.float() * self.factor
+
+    @classmethod
+    def __torch_dispatch__(cls, func, _types, args=(), kwargs=None):
+        args, kwargs = tree_map(lambda one: one.whole() if isinstance(one, Scaled) else one, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class WithContext(Scaled):
+    """Gives its factor to PyTorch's compiler as context."""
+
+    def __tensor_flatten__(self):
+        return ["inner"], self.factor
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, factor, _size, _stride):
+        return cls(inner["inner"], factor)
+
+
+class Caching(Scaled):
+    """Keeps what it computed."""
+
+    def whole(self):
+        if self.cache is None:
+            self.cache = super().whole()
+        return self.cache
+
+    def __tensor_flatten__(self):
+        return ["inner", "factor"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, parts, _context, _size, _stride):
+        return cls(parts["inner"], parts["factor"])
+
+
+class OfArray(Scaled):
+    def whole(self):
+        return self.inner * torch.from_numpy(self.factor)
+
+
+class Box:
+    def __init__(self, content):
+        self.content = content
+
+
+class OfBox(Scaled):
+    def whole(self):
+        return self.inner * self.factor.content
+
+
+class ScalesItself(Scaled):
+    """Multiplies its factor where it is multiplied in place."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is not torch.ops.aten.mul_.Tensor:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        args[0].factor.mul_(args[1])
+        return args[0]
+
+
+def example():
+    torch.manual_seed(1)
+    return torch.randn(2, 3)
+
+
+def integers(x):
+    return (x * 9).to(torch.int8)
+
+
+def verdict_on(function):
+    return validate(Function(function), (example(),)).verdict
+
+
+def write_through_the_wrapper(x):
+    factor = x.abs().mean() + 1
+    wrapper = ScalesItself(integers(x), factor)
+    y = torch.relu(wrapper)
+    wrapper.mul_(x.max())
+    return y * factor + torch.relu(wrapper)
+
+
+def each_other(x):
+    one, other = Scaled(integers(x), x.mean()), Scaled(integers(x * 2), x.max())
+    one.other, other.other = other, one
+    return torch.relu(one) + torch.relu(other)
+
+
+BESIDES = {
+    "item": (lambda x: torch.relu(Scaled(x * 2, 1 / (1 + x.abs().max().item() ** 2))), "of type float"),
+    "float": (lambda x: torch.relu(Scaled(x * 2, float(x.abs().max()))), "of type float"),
+    "integer": (lambda x: torch.relu(Scaled(x * 2, int(x.abs().max().item() * 1000))), "of type int"),
+    "context": (lambda x: torch.relu(WithContext(x * 2, x.abs().max().item())), "of type float"),
+    "array": (lambda x: torch.relu(OfArray(x * 2, x.numpy() * 2)), "of type ndarray"),
+    "object": (lambda x: torch.relu(OfBox(x * 2, Box(x.mean()))), "of type Box"),
+    "each other": (each_other, "of type Scaled"),
+    "written through": (write_through_the_wrapper, "it writes through a wrapper"),
+}
+
+
+@pytest.mark.parametrize(("function", "reason"), BESIDES.values(), ids=BESIDES)
+def test_what_a_wrapper_holds_besides_its_tensors_is_not_shown(function, reason):
+    verdict = verdict_on(function)
+    assert verdict.status is Status.UNPROVEN
+    (found,) = [one for one in verdict.unproven if reason in one.message]
+    assert "test_wrapper_state.py" in found.source_line
+
+
+def itself(x):
+    wrapper = Scaled(integers(x), x.mean())
+    wrapper.me = wrapper
+    return torch.relu(wrapper) + 1
+
+
+SHOWN = {
+    "number of the code": lambda x: torch.relu(Scaled(x * 2, 0.37)) + 1,
+    "context of the code": lambda x: torch.relu(WithContext(x * 2, 0.37)) + 1,
+    "tensor": lambda x: torch.relu(Scaled(x * 2, x.mean())) + 1,
+    "cache": lambda x: torch.add(w := Caching(integers(x), x.mean()), w) + 1,
+    "itself": itself,
+}
+
+
+@pytest.mark.parametrize("function", SHOWN.values(), ids=SHOWN)
+def test_a_wrapper_of_tensors_and_settings_passes(function):
+    assert verdict_on(function).status is Status.PASSED
+
+
+def write_to_the_second(x):
+    factor = x.abs().mean() + 1
+    wrapper = Scaled(integers(x), factor)
+    y = torch.relu(wrapper)
+    factor.mul_(x.max())
+    return y + torch.relu(wrapper)
+
+
+def test_a_write_to_the_second_tensor_has_an_edge():
+    found = validate(Function(write_to_the_second), (example(),))
+    assert found.verdict.status is Status.PASSED
+    assert {"mul_2", "scaled_2"} <= {label.rpartition("_")[0] for label in found.history.ancestors("relu_2")}
+
+
+def test_a_write_to_the_second_tensor_leaves_the_saved_wrapper_as_it_was():
+    x = example()
+    history = tl.log_forward_pass(Function(write_to_the_second), x, layers_to_save="all")
+    first, second = history["scaled_1"].tensor_contents, history["scaled_2"].tensor_contents
+    assert torch.equal(first.factor, x.abs().mean() + 1)
+    assert torch.equal(second.factor, (x.abs().mean() + 1) * x.max())
+
+
+class Holder(nn.Module):
+    """Holds a wrapper as an attribute."""
+
+    def __init__(self, kind, change=lambda wrapper: None):
+        super().__init__()
+        self.weight = kind(torch.arange(9, dtype=torch.int8).view(3, 3), torch.tensor(0.1))
+        change(self.weight)
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight) + nn.functional.linear(x * 2, self.weight)
+
+
+class Writer(Holder):
+    def forward(self, x):
+        y = nn.functional.linear(x, self.weight)
+        self.weight.factor.mul_(x.abs().max())
+        return y + nn.functional.linear(x, self.weight)
+
+
+def refer_to_itself(wrapper):
+    wrapper.me = wrapper
+
+
+def refer_to_each_other(wrapper):
+    wrapper.other = Scaled(wrapper.inner + 1, wrapper.factor)
+    wrapper.other.other = wrapper
+
+
+HELD = {
+    "plain": lambda: Holder(Scaled),
+    "cache": lambda: Holder(Caching),
+    "itself": lambda: Holder(Scaled, refer_to_itself),
+    "each other": lambda: Holder(Scaled, refer_to_each_other),
+    "second written": lambda: Writer(Scaled),
+}
+
+
+@pytest.mark.parametrize("build", HELD.values(), ids=HELD)
+def test_a_model_holds_a_wrapper(build):
+    model = build()
+    before = dict(vars(model.weight))
+    factor = model.weight.factor.clone()
+    assert validate(model, (example(),)).verdict.status is Status.PASSED
+    assert {name: id(value) for name, value in vars(model.weight).items() if name in before} == {
+        name: id(value) for name, value in before.items()
+    }
+    assert torch.equal(model.weight.factor, factor)
