@@ -43,6 +43,7 @@ from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.capture.wrappers import Wrap
+from pytest_torchlens.capture.wrappers import held_tensors
 from pytest_torchlens.capture.wrappers import inner_tensors
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.capture.wrappers import parts_of
@@ -163,7 +164,8 @@ class TensorTable:
         """Return the value that a tensor holds now, with the writes that reached it through other tensors."""
         if self._arrays:
             with torch_function_disabled():
-                self._arrays.check(storage_key(tensor))
+                for one in (tensor, *held_tensors(tensor)):
+                    self._arrays.check(storage_key(one))
         entry = self._live.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
             with torch_function_disabled():
@@ -330,7 +332,7 @@ class TensorTable:
 
     def _changes_other_parts(self, tensor: Tensor) -> bool:
         """Return whether a known tensor of a wrapper, after the first, has not its recorded contents any more."""
-        known = [part for part in inner_tensors(tensor)[1:] if self._is_known(part)]
+        known = [part for part in held_tensors(tensor)[1:] if self._is_known(part)]
         return any(self._live[id(part)][1].fingerprint not in ("", fingerprint(part)) for part in known)
 
     def about_to_write(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -345,7 +347,7 @@ class TensorTable:
     def before_write(self, tensors: Iterable[Tensor]) -> None:
         """Copy the saved tensors over the memory of `tensors`, which may be overwritten next."""
         with torch_function_disabled():
-            for key in [storage_key(part) for tensor in tensors for part in inner_tensors(tensor) or (tensor,)]:
+            for key in [storage_key(part) for tensor in tensors for part in (tensor, *held_tensors(tensor))]:
                 for saved in (key, *self._held_by.get(key, ())):
                     self._retention.before_write(saved)
 
@@ -383,9 +385,10 @@ class TensorTable:
     def _note_wrapper(self, entry: Entry, tensor: Tensor) -> None:
         self._parts.pop(id(tensor), None)
         if parts := inner_tensors(tensor):
-            self._parts[id(tensor)] = tuple(map(id, parts))
-            for part in parts[1:]:
-                self._held_by.setdefault(storage_key(part), set()).add(entry[2])
+            held = held_tensors(tensor)
+            self._parts[id(tensor)] = tuple(map(id, held))
+            for key in set(map(storage_key, held)) - {entry[2]}:
+                self._held_by.setdefault(key, set()).add(entry[2])
             self._wrapped.update((id(part), (weakref.ref(part), entry, place)) for place, part in enumerate(parts))
 
     def _rewrapped(self, tensor: Tensor, entry: Entry) -> Entry:
@@ -394,10 +397,10 @@ class TensorTable:
         The memory of a wrapper is that of its first part, so only writes to the others are unknown.
         """
         with torch_function_disabled():
-            parts = inner_tensors(tensor)
-            logs = [self._writes.get(storage_key(part)) for part in parts[1:]] if self._writes else []
-            is_written = any(log is not None and log.latest > entry[3] for log in logs)
-            if self._parts.get(id(tensor), ()) == tuple(map(id, parts)) and not is_written:
+            held = held_tensors(tensor)
+            others = set(map(storage_key, held)) - {entry[2]} if self._writes else ()
+            is_written = any(key in self._writes and self._writes[key].latest > entry[3] for key in others)
+            if self._parts.get(id(tensor), ()) == tuple(map(id, held)) and not is_written:
                 return entry
             del self._live[id(tensor)]  # what it held before is another value
             return self._view_entry(_wrap_of(tensor, self.template(parts_of(tensor))), tensor)

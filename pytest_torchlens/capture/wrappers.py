@@ -96,6 +96,11 @@ def inner_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
     return tensors(parts_of(tensor)) if is_wrapper(tensor) else ()
 
 
+def held_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors that a wrapper holds, each followed by those that it holds itself."""
+    return tuple([one for part in inner_tensors(tensor) for one in (part, *held_tensors(part))])
+
+
 def map_parts(wrapper: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the same wrapper around ``change(tensor)`` for each tensor that it holds."""
     return Wrap(wrapper)(substitute(parts_of(wrapper), lambda leaf: change(leaf) if is_a(leaf, Tensor) else leaf))

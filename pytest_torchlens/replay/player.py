@@ -35,7 +35,7 @@ from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import value_of
-from pytest_torchlens.capture.wrappers import inner_tensors
+from pytest_torchlens.capture.wrappers import held_tensors
 from pytest_torchlens.capture.write_log import WriteLog
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class CurrentValues:
 
     def was_written(self, tensor: torch.Tensor) -> bool:
         """Return whether a recorded call overwrote a tensor's memory; of a wrapper that of any tensor it holds."""
-        return any(storage_key(part) in self._writes for part in inner_tensors(tensor) or (tensor,))
+        return any(storage_key(part) in self._writes for part in (tensor, *held_tensors(tensor)))
 
     def _later_writes(self, tensor: torch.Tensor, since: int) -> list[Value]:
         log = self._writes.get(storage_key(tensor)) if self._writes else None

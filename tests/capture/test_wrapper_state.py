@@ -166,6 +166,36 @@ def test_a_write_to_the_second_tensor_has_an_edge():
     assert {"mul_2", "scaled_2"} <= {label.rpartition("_")[0] for label in found.history.ancestors("relu_2")}
 
 
+def write_inside_a_nested_one(x):
+    factor = x.abs().mean() + 1
+    wrapper = Scaled(Scaled(integers(x), factor), x.max())
+    y = torch.relu(wrapper)
+    factor.mul_(x.max())
+    return y + torch.relu(wrapper)
+
+
+def test_a_write_inside_a_nested_wrapper_has_an_edge():
+    found = validate(Function(write_inside_a_nested_one), (example(),))
+    assert found.verdict.status is Status.PASSED
+    assert {"mul_2", "scaled_3", "scaled_4"} <= {
+        label.rpartition("_")[0] for label in found.history.ancestors("relu_2")
+    }
+
+
+def write_through_an_array(x):
+    factor = x.abs().mean(0) + 1
+    wrapper = Scaled(integers(x), factor)
+    y, array = torch.relu(wrapper), factor.numpy()
+    array *= 2
+    return y + torch.relu(wrapper)
+
+
+def test_a_write_through_an_array_over_the_second_tensor_is_seen():
+    verdict = verdict_on(write_through_an_array)
+    assert verdict.status is Status.UNPROVEN
+    assert "made after numpy handed" in verdict.words
+
+
 def test_a_write_to_the_second_tensor_leaves_the_saved_wrapper_as_it_was():
     x = example()
     history = tl.log_forward_pass(Function(write_to_the_second), x, layers_to_save="all")
