@@ -65,9 +65,7 @@ PROVEN = {
     "a number of the code": lambda x: x + torch.tensor(0.25),
     "a truth value, then a constant": lambda x: x + torch.tensor(0.25) if x.sum() > 0 else x,
     "a number that is not used": lambda x: (x.sum().item(), x + 1)[1],
-    "a number in a tensor, then a constant": lambda x: (
-        (x + torch.tensor(0.25)) * (1.5 if 7 in x.view(-1)[[-1, 0]] else 2)
-    ),
+    "a number in a tensor, then a constant": lambda x: x * 2 if 7 in x.view(-1)[[-1, 0]] else x + torch.tensor(0.25),
     "a constant made before": lambda x: (x + torch.tensor(0.25)) * (1 if x.sum().item() > 0 else 2),
     "a constant without part in the output": lambda x: (x.tolist(), torch.tensor(0.25) * 2, x + 1)[2],
     "a common number": lambda x: x * float((x > 0).all()),
