@@ -45,7 +45,8 @@ def is_gentle(call: Call) -> bool:
 def is_index(call: Call, tensor: torch.Tensor) -> bool:
     """Return whether an argument has indices, lengths or pivots that the function does not check."""
     unchecked = call.info.layer_type in _OF_UNCHECKED_INTEGERS and is_of_torch(call.info.func)
-    return unchecked and not _is_continuous(tensor)
+    checked = call.kwargs.get("lengths") is not None  # those of `torch.segment_reduce`; its offsets are not
+    return unchecked and not checked and not _is_continuous(tensor)
 
 
 class Explainer:
