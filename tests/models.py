@@ -54,6 +54,19 @@ class Function(nn.Module):
         return self.function(*args, **kwargs)
 
 
+class Squared(torch.autograd.Function):
+    """A custom autograd function that saves its input."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+
+
 class Overwriting(nn.Module):
     """A convolution's output that the ReLU overwrites, as in AlexNet; integers too."""
 

@@ -36,11 +36,10 @@ def first_model_place(call_frames: Frames) -> SourcePlace | None:
 
 def frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
     """Yield code and instruction of each frame, from the call outward to the model's forward."""
-    around = call.module.stack() if call.module is not None else ()
-    for made in (call, *around):
-        for code, at in all_frames_of(made.frames):
-            if not code.co_filename.startswith(_OUR_FOLDER):
-                yield code, at
+    yield from _without_our_frames(call.frames)
+    if call.module is not None:
+        for module_call in call.module.stack():
+            yield from _without_our_frames(module_call.frames)
 
 
 def model_frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:

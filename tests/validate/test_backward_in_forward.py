@@ -11,6 +11,7 @@ from pytest_torchlens.capture import record
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
+from tests.models import Squared
 
 
 class Trains(nn.Module):
@@ -355,17 +356,6 @@ class TwoFunctions(Trains):
 
     def forward(self, x):
         return Same.apply(Squared.apply(self.fc(x)).relu())
-
-
-class Squared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 2 * ctx.saved_tensors[0] * gradient
 
 
 class Same(torch.autograd.Function):

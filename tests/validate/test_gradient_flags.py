@@ -11,18 +11,8 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.validate import check_recording
 from pytest_torchlens.validate import validate
 from tests.models import Function
+from tests.models import Squared
 from tests.models import failures
-
-
-class Squared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 2 * ctx.saved_tensors[0] * gradient
 
 
 def made_by_custom_function(x):
