@@ -74,7 +74,7 @@ _BEFORE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts dispatcher operations and notes those outside recorded calls.
+    """Counts and notes dispatcher operations outside recorded calls.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         missed, number, busy, by_compiler = None, len(self._tracer.calls), self._tracer.busy, False
         try:
-            self._count += 1
+            self._count += not busy
             by_compiler = not busy and _compiler_calls(sys._getframe(1))
             if not (busy or by_compiler or _harmless(func)):
                 missed = self._missed_operation(_name(func), number)
@@ -134,7 +134,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if missed is not None and not _is_without_values(result):
                 self.missed_operations.append(missed)
             if not by_compiler:  # what it makes for itself has no maker: a recorded call that reads it is found
-                self.makers.note(_name(func), number if busy else -1, (args, kwargs), result)
+                self.makers.note(_name(func), number if busy else -1, (*args, *(kwargs or {}).values()), result)
         except Exception as error:  # noqa: BLE001 - the model's call has been made
             self._tracer.on_fault(error)
         return result
@@ -161,7 +161,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def num_operations(self) -> int:
-        """Number of operations that the dispatcher ran, in all threads."""
+        """Number of operations that the dispatcher ran outside recorded calls, in all threads."""
         return self._count + sum(watch._count for watch in self._thread_watches)
 
     def for_thread(self, tracer: Tracer, name: str) -> DispatchWatch:

@@ -30,6 +30,9 @@ from torch.overrides import TorchFunctionMode
 from torch.overrides import _pop_mode
 from torch.overrides import _push_mode
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
+from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
 
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Circumstances
@@ -50,6 +53,7 @@ from pytest_torchlens.capture.functions import Function
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.functions import is_operator
 from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import is_lazy
@@ -260,7 +264,8 @@ class FunctionTracer(TorchFunctionMode):
         random = state_before("" if info.opaque else info.name, args, kwargs) if info.draws else None
         start = perf_counter_ns()
         try:
-            result = info.func(*args, **kwargs) if self.lock is None else self._call_unlocked(info, args, kwargs)
+            alone = self.lock is None and self.watch is None
+            result = info.func(*args, **kwargs) if alone else self._call(info, args, kwargs)
         except Exception:
             for tensor in _tensors_written(info, written):  # it may have written before it raised
                 self.table.check_for_change(tensor, f"what {info.name} had written when it raised")
@@ -375,6 +380,21 @@ class FunctionTracer(TorchFunctionMode):
         except UntracedTensorError:
             return None
 
+    def _call(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of the model; the dispatcher is watched inside it only if it may run code of the model.
+
+        What else runs inside belongs to the call, and some functions compute in another way when they are watched.
+        """
+        call = info.func if self.lock is None else functools.partial(self._call_unlocked, info)
+        watch = self.watch
+        if watch is None or _may_run_python(info) or _get_current_dispatch_mode() is not watch:
+            return call(*args, **kwargs)
+        _pop_dispatch_mode()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _push_dispatch_mode(watch)
+
     def _call_unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the model with the lock released."""
         raise NotImplementedError
@@ -405,6 +425,11 @@ def function_modes() -> tuple[str, ...]:
     """Return the class names of the function modes on the stack, except the default device."""
     modes = [_get_function_stack_at(place) for place in range(_len_torch_function_stack())]
     return tuple(type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext))
+
+
+def _may_run_python(info: FunctionInfo) -> bool:
+    """Return whether a recorded function may run code of the model: a custom operator, or autograd."""
+    return info.opaque or info.kind is GRADIENT or is_operator(info.func)
 
 
 _MODULE_CALL = torch.nn.Module._call_impl.__code__

@@ -121,7 +121,6 @@ def record_guarded(
             recording = one.finish(module, result)
     except Exception:  # noqa: BLE001 - as above
         return GuardedResult(result, fault=traceback.format_exc())
-    recording.num_dispatched = (recording.num_dispatched or 0) + len(recording.calls)
     return GuardedResult(result, recording)
 
 

@@ -276,9 +276,13 @@ def tensors(value: Any) -> tuple[torch.Tensor, ...]:
         return (value,)
     if kind in ATOMS:
         return ()
-    if (kind is tuple or kind is list) and all(type(item) is torch.Tensor for item in value):
-        return tuple(value)
+    if (kind is tuple or kind is list) and _TENSORS_AND_ATOMS.issuperset(map(type, value)):
+        return tuple([item for item in value if type(item) in _TENSORS])
     return tuple([tensor for _, tensor in walk(value)])
+
+
+_TENSORS = frozenset([torch.Tensor, torch.nn.Parameter])
+_TENSORS_AND_ATOMS = ATOMS | _TENSORS
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import types
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 from typing import TypeVar
@@ -73,18 +74,19 @@ def named_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module
         if id(module) not in entered:
             entered.add(id(module))
             yield address, module
-            inside = [(_joined(address, name), part) for name, part in _members(module, "_modules")]
-            ahead += reversed(inside)
+            if inside := _members(module, "_modules"):
+                prefix = f"{address}." if address else ""
+                ahead += [(prefix + name, part) for name, part in reversed(inside)]
 
 
 def named_parameters(model: torch.nn.Module, *, duplicates: bool = False) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Yield name and parameter; one of several names, unless `duplicates` are wanted."""
-    return _named_tensors(model, "_parameters", duplicates)
+    return named_tensors(_modules_of(model, duplicates), "_parameters", duplicates=duplicates)
 
 
 def named_buffers(model: torch.nn.Module, *, duplicates: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and buffer; one of several names, unless `duplicates` are wanted."""
-    return _named_tensors(model, "_buffers", duplicates)
+    return named_tensors(_modules_of(model, duplicates), "_buffers", duplicates=duplicates)
 
 
 def own_method(model: torch.nn.Module, name: str) -> Callable[..., Any]:
@@ -93,13 +95,20 @@ def own_method(model: torch.nn.Module, name: str) -> Callable[..., Any]:
     return method if callable(method) else getattr(torch.nn.Module, name)  # type: ignore[no-any-return]
 
 
-def _named_tensors(model: torch.nn.Module, kind: str, duplicates: bool) -> Iterator[tuple[str, Any]]:
+def named_tensors(
+    modules: Iterable[tuple[str, torch.nn.Module]], kind: str, *, duplicates: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Yield name and tensor of all ``"_parameters"`` or ``"_buffers"`` that modules hold, as for a whole model."""
     seen: set[int] = set()
-    for address, module in _all_named_modules(model) if duplicates else named_modules(model):
+    for address, module in modules:
         for name, tensor in _members(module, kind):
             if duplicates or id(tensor) not in seen:
                 seen.add(id(tensor))
-                yield _joined(address, name), tensor
+                yield f"{address}.{name}" if address else name, tensor
+
+
+def _modules_of(model: torch.nn.Module, duplicates: bool) -> Iterator[tuple[str, torch.nn.Module]]:
+    return _all_named_modules(model) if duplicates else named_modules(model)
 
 
 def _all_named_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -108,21 +117,20 @@ def _all_named_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.M
     while ahead:
         address, module, around = ahead.pop()
         yield address, module
-        inside = around | {id(module)}
-        parts = [(_joined(address, name), part, inside) for name, part in _members(module, "_modules")]
+        inside, prefix = around | {id(module)}, f"{address}." if address else ""
+        parts = [(prefix + name, part, inside) for name, part in _members(module, "_modules")]
         ahead += [entry for entry in reversed(parts) if id(entry[1]) not in inside]
 
 
 def _members(module: torch.nn.Module, kind: str) -> list[tuple[str, Any]]:
-    own = instance_dict(module) or {}  # a module whose constructor did not finish has no members
-    own = instance_dict(own.get(_TRACED)) or own
-    members = own.get(kind) or {}
-    return [(name, member) for name, member in members.items() if member is not None]
+    own = _MODULE_DICT(module) if issubclass(type(module), torch.nn.Module) else instance_dict(module) or {}
+    if _TRACED in own:
+        own = instance_dict(own[_TRACED]) or own
+    members = own.get(kind)  # a module whose constructor did not finish has none
+    return [(name, member) for name, member in members.items() if member is not None] if members else []
 
 
+_MODULE_DICT: Callable[[torch.nn.Module], dict[str, Any]] = torch.nn.Module.__dict__["__dict__"].__get__
+"""Returns the real ``__dict__`` of a module, also where its class computes one."""
 _TRACED = "_actual_script_module"
 """Attribute of a module that `torch.jit.trace` made: it holds the members."""
-
-
-def _joined(address: str, name: str) -> str:
-    return f"{address}.{name}" if address else name

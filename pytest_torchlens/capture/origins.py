@@ -29,6 +29,7 @@ from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
+from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Source
 
 _FROM_PYTHON = "aten::lift_fresh"  # passes on a tensor that a constructor made of Python numbers
@@ -42,13 +43,16 @@ class Makers:
         self._by_storage: dict[int, tuple[StorageWeakRef, str, int]] = {}
         self._next_look = _FEW
 
-    def note(self, name: str, inside: int, given: Any, result: Any) -> None:
+    def note(self, name: str, inside: int, given: tuple[Any, ...], result: Any) -> None:
         """Note the memory that an operation allocated, and the number of the call inside which it ran, or -1."""
-        old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}
-        for storage in _storages(result):
-            entry = self._by_storage.get(storage._cdata)
-            if storage._cdata not in old and (entry is None or _is_dead(entry[0])):
-                self._by_storage[storage._cdata] = StorageWeakRef(storage), name, inside  # type: ignore[no-untyped-call]
+        made = {storage._cdata: storage for storage in _storages(result)}
+        if name != _FROM_PYTHON:
+            for storage in _storages(given):
+                made.pop(storage._cdata, None)
+        for key, storage in made.items():
+            entry = self._by_storage.get(key)
+            if entry is None or _is_dead(entry[0]):
+                self._by_storage[key] = StorageWeakRef(storage), name, inside  # type: ignore[no-untyped-call]
         if len(self._by_storage) > self._next_look:
             self._by_storage = {key: entry for key, entry in self._by_storage.items() if not _is_dead(entry[0])}
             self._next_look = 2 * len(self._by_storage) + _FEW
@@ -61,8 +65,11 @@ class Makers:
 
 
 def _storages(value: Any) -> list[torch.UntypedStorage]:
-    plain = (tensor for tensor in tensors(value) if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
-    return [tensor.untyped_storage() for tensor in plain if tensor.layout is torch.strided and not tensor.is_nested]
+    return [tensor.untyped_storage() for tensor in tensors(value) if _has_storage(tensor)]
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _is_dead(storage: StorageWeakRef) -> bool:

@@ -30,9 +30,9 @@ from pytest_torchlens.capture.leaves import kinds
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.leaves import walk_all
 from pytest_torchlens.capture.looks import is_a
-from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.capture.looks import named_tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.origins import name_constants
 from pytest_torchlens.capture.patches import module_call_listener
@@ -212,15 +212,15 @@ class OnePass:
         with torch._C.DisableTorchFunction():
             _note_parameters(recording, model)
         if self._watch is not None:
-            recording.num_dispatched, recording.missed_operations = (
-                self._watch.num_operations,
-                self._watch.missed_operations,
-            )
+            recording.num_dispatched = len(recording.calls) + self._watch.num_operations
+            recording.missed_operations = self._watch.missed_operations
         name_constants(recording, model)
         return recording
 
     def _changed_before_read(self) -> Iterator[str]:
         """Yield the parameters and buffers that changed before a recorded call read them, or without being read."""
+        if not self._digests:
+            return
         read = {id(source.live): source.value.fingerprint for source in self.recording.sources}
         for tensor, kind, name in self._members.tensors.values():
             digest = self._digests.get(id(tensor))
@@ -244,14 +244,10 @@ class ModelMembers:
         """Return the modules, parameters and buffers that a model has now."""
         modules = dict(named_modules(model))
         tensors: Named = {}
-        for kind, members in (("buffer", named_buffers(model)), ("parameter", named_parameters(model))):
-            for name, tensor in members:
+        for kind, where in (("buffer", "_buffers"), ("parameter", "_parameters")):
+            for name, tensor in named_tensors(modules.items(), where):
                 tensors.setdefault(id(tensor), (tensor, kind, name))
         return cls(modules, tensors)
-
-    def parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """Return name and tensor of each parameter."""
-        return [(name, tensor) for tensor, kind, name in self.tensors.values() if kind == "parameter"]
 
     def digests(self) -> dict[int, str]:
         """Return the fingerprint of each parameter and buffer by id, except of lazy ones."""
@@ -334,7 +330,7 @@ def _new_recording(model: torch.nn.Module, registered: ModelMembers, seed: int |
 
 def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
     """Note the parameters that exist after the pass: forward may create some."""
-    for name, parameter in ModelMembers.of(model).parameters():
+    for name, parameter in named_parameters(model):
         lazy = is_lazy(parameter)
         recording.parameters[name] = torch.Size() if lazy else parameter.shape
         recording.parameter_bytes += 0 if lazy else parameter.nbytes
