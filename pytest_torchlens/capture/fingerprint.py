@@ -44,15 +44,41 @@ def fingerprint(tensor: torch.Tensor) -> str:
     return _strided(tensor)
 
 
+def holds(tensor: torch.Tensor, value: Value) -> bool:
+    """Return whether a tensor has the fingerprint of a value; shape and dtype are not compared."""
+    quick = _quick(tensor) if type(value.digest) is int and type(tensor) in PLAIN else None
+    return fingerprint(tensor) == value.fingerprint if quick is None else quick == value.digest
+
+
+def begin_differently(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether the first bytes of two contiguous dense CPU tensors of one size differ; False for any others."""
+    if type(one) not in PLAIN or type(other) not in PLAIN:
+        return False
+    addresses = _address(one), _address(other)
+    if not (addresses[0] and addresses[1]) or (size := one.nbytes) != other.nbytes:
+        return False
+    count = min(size, _PREFIX)
+    return digest_memory(addresses[0], count) != digest_memory(addresses[1], count)
+
+
+_PREFIX = 256  # bytes
+
+
 def _quick(tensor: torch.Tensor) -> int | None:
     """Return the digest of a contiguous dense CPU tensor with memory; None for any other."""
+    address = _address(tensor)
+    return digest_memory(address, tensor.nbytes) if address else None
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return the address of a contiguous dense CPU tensor; 0 for any other, or without memory."""
     if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_nested or tensor.dtype in _UNUSUAL:
-        return None
+        return 0
     try:
         address = tensor.data_ptr()
     except RuntimeError:  # wrapped by functorch
-        return None
-    return digest_memory(address, tensor.nbytes) if address and tensor.is_contiguous() and not tensor.is_neg() else None
+        return 0
+    return address if tensor.is_contiguous() and not tensor.is_neg() else 0
 
 
 def dense_digest(tensor: torch.Tensor, value: Value) -> tuple[int, int] | None:

@@ -257,15 +257,14 @@ class FunctionTracer(TorchFunctionMode):
             named = {key: self._template(arg) for key, arg in kwargs.items()} if kwargs else kwargs
         except UntracedTensorError:
             self.busy = False  # so the completeness check counts it as missed
-            return info.func(*args, **kwargs) if self.lock is None else self._call_unlocked(info, args, kwargs)
+            return self._call_unlocked(info, args, kwargs)
         ambient = self._ambient.number(info.depends_on_settings)
         call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
         written = () if info.writer is None and not kwargs else self.table.about_to_write(info, args, kwargs)
         random = state_before("" if info.opaque else info.name, args, kwargs) if info.draws else None
         start = perf_counter_ns()
         try:
-            alone = self.lock is None and self.watch is None
-            result = info.func(*args, **kwargs) if alone else self._call(info, args, kwargs)
+            result = self._call(info, args, kwargs)
         except Exception:
             for tensor in _tensors_written(info, written):  # it may have written before it raised
                 self.table.check_for_change(tensor, f"what {info.name} had written when it raised")
@@ -385,19 +384,18 @@ class FunctionTracer(TorchFunctionMode):
 
         What else runs inside belongs to the call, and some functions compute in another way when they are watched.
         """
-        call = info.func if self.lock is None else functools.partial(self._call_unlocked, info)
         watch = self.watch
         if watch is None or _may_run_python(info) or _get_current_dispatch_mode() is not watch:
-            return call(*args, **kwargs)
+            return self._call_unlocked(info, args, kwargs)
         _pop_dispatch_mode()
         try:
-            return call(*args, **kwargs)
+            return self._call_unlocked(info, args, kwargs)
         finally:
             _push_dispatch_mode(watch)
 
     def _call_unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function of the model with the lock released."""
-        raise NotImplementedError
+        """Call a function of the model with the lock released, if there is one."""
+        return info.func(*args, **kwargs)
 
     def _record_view(self, view: View, tensor: Tensor) -> None:
         call = self._new_call(*view, {}, Group("alias", self._group))

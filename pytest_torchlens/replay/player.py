@@ -25,6 +25,7 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
@@ -125,8 +126,9 @@ class Player:
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in place of values: the current ones, or those of ``swap(value)``."""
-        fill = partial(_argument_for, swap or (lambda value: self._tensors[value.slot]), {})
-        return substitute(call.args, fill), substitute(call.kwargs, fill)
+        tensor_of, repacked = swap or (lambda value: self._tensors[value.slot]), {}
+        args = _filled(call.args, tensor_of, repacked)
+        return args, _filled(call.kwargs, tensor_of, repacked) if call.kwargs else {}
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
         """Call the function under the recorded settings and random state; return the tensors that it returned.
@@ -198,8 +200,20 @@ class Player:
             self._ambient = number
 
 
+def _filled(template: Any, tensor_of: Callable[[Value], torch.Tensor], repacked: dict[int, Any]) -> Any:
+    """Return recorded arguments with tensors in place of values; `repacked` has the objects rebuilt so far."""
+    kind = type(template)
+    if kind in ATOMS:
+        return template
+    if kind is Value:
+        return tensor_of(template)
+    if kind is tuple or kind is list:
+        return kind([_filled(item, tensor_of, repacked) for item in template])
+    return substitute(template, partial(_argument_for, tensor_of, repacked))
+
+
 def _argument_for(tensor_of: Callable[[Value], torch.Tensor], repacked: dict[int, Any], leaf: Any) -> Any:
-    """Return the argument for a leaf of a template; `repacked` has the objects rebuilt so far."""
+    """Return the argument for a leaf of a template."""
     if type(leaf) is Value:
         return tensor_of(leaf)
     if type(leaf) is UnpackedObject:

@@ -45,14 +45,13 @@ def crop_of(call: Call, tensors: Tensors) -> Tensors | None:
         return None
     if not all(map(is_dense, tensors.values())):
         return None
-    with torch.no_grad():
-        try:
-            cropped = crop(call, {path: tensor.detach() for path, tensor in tensors.items()})
-        except RuntimeError:  # PyTorch refuses views of a tensor that was given `data` in inference mode
-            return None
-        if cropped is None or not call.writes:
-            return cropped
-        return {path: tensor.clone() for path, tensor in cropped.items()}
+    try:
+        cropped = crop(call, {path: tensor.detach() for path, tensor in tensors.items()})
+    except RuntimeError:  # PyTorch refuses views of a tensor that was given `data` in inference mode
+        return None
+    if cropped is None or not call.writes:
+        return cropped
+    return {path: tensor.clone() for path, tensor in cropped.items()}
 
 
 def _first(tensor: torch.Tensor, *dims: int) -> torch.Tensor:

@@ -96,14 +96,14 @@ class Explainer:
 
     def _not_finite(self, trial: Trial, place: int) -> str | None:
         """Return a reason if only values that are not finite have an effect; last, since infinity times zero is NaN."""
-        reacts = any(trial.reacts({place: other}) for other in self._noise.not_finite(detached(trial.tensors[place])))
+        reacts = any(trial.reacts({place: other}) for other in self._noise.not_finite(trial.tensors[place]))
         return "comparison" if reacts else None
 
     def _hidden(self, trial: Trial, place: int) -> str | None:
         """Return a reason if this argument has an effect once another argument has other values."""
         others = [at for at, tensor in enumerate(trial.tensors) if at != place and not is_index(trial.call, tensor)]
         for at in others:
-            for noise in self._noise.instead(detached(trial.tensors[at])):
+            for noise in self._noise.instead(trial.tensors[at]):
                 if self._matters(trial, place, {at: noise}):
                     return _cause(trial, place, at)
         together = self._together(trial, others)
@@ -111,7 +111,7 @@ class Explainer:
 
     def _together(self, trial: Trial, places: list[int]) -> Iterator[dict[int, torch.Tensor]]:
         """Yield other values for all arguments at `places` that have any, if there are several."""
-        streams = {at: list(self._noise.instead(detached(trial.tensors[at]))) for at in places}
+        streams = {at: list(self._noise.instead(trial.tensors[at])) for at in places}
         streams = {at: noises for at, noises in streams.items() if noises}
         if len(streams) > 1:
             yield from (dict(zip(streams, noises, strict=True)) for noises in zip(*streams.values(), strict=False))
@@ -125,9 +125,9 @@ class Explainer:
         return any(outcome is not None and not trial.same(outcome, before) for outcome in after)
 
     def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
-        yield from self._noise.variants(detached(trial.tensors[place]))
+        yield from self._noise.variants(trial.tensors[place])
         if is_elementwise(trial.call) or trial.call.info.layer_type in _OF_FEW_NUMBERS:
-            yield from self._noise.extremes(detached(trial.tensors[place]))
+            yield from self._noise.extremes(trial.tensors[place])
 
     def _by_number(self, trial: Trial, place: int) -> str | None:
         """Return a reason if the argument has an effect once a number is changed: ``alpha=0``, ``p=1``."""

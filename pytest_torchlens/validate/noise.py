@@ -15,6 +15,7 @@ import torch
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture.functions import is_of_torch
+from pytest_torchlens.capture.memory import detached
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.wrappers import inner_tensors
@@ -46,17 +47,17 @@ _STAND_INS |= {
 """Dtypes that lack `min`, `where` and others, and the dtypes to compute their values in."""
 
 
-def _by_stand_in(method: Callable[..., Iterator[torch.Tensor]]) -> Callable[..., Iterator[torch.Tensor]]:
-    """Wrap a method so that it makes values of dtypes that lack functions in another dtype."""
+def _of_values(method: Callable[..., Iterator[torch.Tensor]]) -> Callable[..., Iterator[torch.Tensor]]:
+    """Wrap a method so that it takes the values alone, and makes those of dtypes that lack functions in another one."""
 
     @functools.wraps(method)
     def values(self: Noise, tensor: torch.Tensor, *options: bool) -> Iterator[torch.Tensor]:
+        tensor = detached(tensor)
         stand_in = _STAND_INS.get(tensor.dtype) if is_dense(tensor) else None
         if stand_in is None:
-            yield from method(self, tensor, *options)
-        else:
-            others = (other.to(tensor.dtype) for other in method(self, tensor.to(stand_in), *options))
-            yield from (_laid_out_like(tensor, other) for other in others)
+            return method(self, tensor, *options)
+        others = (other.to(tensor.dtype) for other in method(self, tensor.to(stand_in), *options))
+        return (_laid_out_like(tensor, other) for other in others)
 
     return values
 
@@ -67,8 +68,7 @@ class Noise:
     def __init__(self) -> None:
         self._tables: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
-    @_by_stand_in
-    @torch.no_grad()
+    @_of_values
     def variants(self, tensor: torch.Tensor, gentle: bool = False) -> Iterator[torch.Tensor]:
         """Yield tensors of the same shape, dtype and strides with other values, the mildest first.
 
@@ -92,8 +92,7 @@ class Noise:
         else:
             yield from _integers(tensor, gentle)
 
-    @_by_stand_in
-    @torch.no_grad()
+    @_of_values
     def extremes(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield extreme values: the largest numbers of the dtype, zero, and plus and minus one, which label classes."""
         if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _WITHOUT_ORDER:
@@ -107,8 +106,7 @@ class Noise:
             yield _laid_out_like(tensor, self._table(tensor) * number)
         yield from (torch.full_like(tensor, number) for number in (1, -1))
 
-    @_by_stand_in
-    @torch.no_grad()
+    @_of_values
     def not_finite(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield NaN and infinities, for floats."""
         if not (is_dense(tensor) and tensor.numel()) or tensor.dtype in _STORAGE_DTYPES:
@@ -117,8 +115,7 @@ class Noise:
             for number in (float("nan"), float("inf"), float("-inf")):
                 yield torch.full_like(tensor, number)
 
-    @_by_stand_in
-    @torch.no_grad()
+    @_of_values
     def instead(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield values that do not hide another argument: different and not zero; positive; zero; three."""
         if is_dense(tensor) and tensor.is_floating_point() and tensor.numel() and tensor.dtype not in _STORAGE_DTYPES:

@@ -8,7 +8,6 @@ from collections import Counter
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import edges_in
-from pytest_torchlens.capture.memory import detached
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
@@ -75,11 +74,10 @@ class Perturbation:
 
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
         gentle = is_gentle(trial.call)
-        tensors = {place: detached(trial.tensors[place]) for place in places}
         streams = {
             place: self._noise.variants(tensor, gentle or is_index(trial.call, tensor))
-            for place, tensor in tensors.items()
-            if tensor.numel()
+            for place in places
+            if (tensor := trial.tensors[place]).numel()
         }
         variants = zip(*streams.values(), strict=False)
         return any(trial.reacts(dict(zip(streams, noise, strict=True))) for noise in variants)

@@ -21,6 +21,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.fingerprint import holds
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import value_of
@@ -304,24 +305,18 @@ class ReplayCheck:
         if not with_gradients:
             (self._made_without_grad if call.group is None else self._made_in_group).add(value.slot)
         self._score.checked += 1
-        replayed = _facts(Value(value.slot, value.call, value.position, tensor))
-        recorded = _facts(value)
-        is_other = replayed["requires_grad"] != recorded["requires_grad"]
-        if is_other and self._is_flagged(call, value, tensor, with_gradients):
+        replayed = Value(value.slot, value.call, value.position, tensor)
+        if replayed.requires_grad != value.requires_grad and self._is_flagged(call, value, tensor, with_gradients):
             self._flagged.add(value.slot)
-            replayed["requires_grad"] = recorded["requires_grad"]
-        if replayed != recorded:
-            wrong = [name for name in recorded if replayed[name] != recorded[name]]
-            actual, expected = (", ".join(f"{facts[name]}" for name in wrong) for facts in (replayed, recorded))
-            message = f"the replay gave {' and '.join(wrong)} {actual} where {expected} was recorded"
-            self._fail(number, message, self._cause(number))
+            replayed.requires_grad = value.requires_grad
+        if _facts(replayed) != _facts(value):
+            self._fail(number, f"the replay gave {_difference(replayed, value)} was recorded", self._cause(number))
             return True
-        recorded_print = value.fingerprint
-        if not recorded_print or _is_fake(recorded_print):
+        if value.digest == "" or _is_fake(value.digest):
             self._unfingerprinted += 1
-        elif fingerprint(tensor) != recorded_print:
+        elif not holds(tensor, value):
             return False
-        elif value.tensor is not None and fingerprint(value.tensor) != recorded_print:
+        elif value.tensor is not None and not holds(value.tensor, value):
             self._fail(
                 number,
                 "the saved activation is not what the operation gave",
@@ -404,9 +399,9 @@ class ReplayCheck:
         return self._score.verdict(exempt={name: count for name, count in exempt.items() if count})
 
 
-def _is_fake(digest: str) -> bool:
+def _is_fake(digest: int | str) -> bool:
     """Return whether a digest is that of a fake tensor, which has no values to compare."""
-    return digest.startswith("fake:")
+    return isinstance(digest, str) and digest.startswith("fake:")
 
 
 def _all_saved(pairs: list[tuple[Value, torch.Tensor]]) -> bool:
@@ -426,15 +421,26 @@ def _accept_if_close(value: Value, tensor: torch.Tensor) -> bool:
     return True
 
 
-def _facts(value: Value) -> dict[str, object]:
-    """Return the recorded facts about a tensor other than its values."""
-    return {
-        "a tensor": _kind(value.dtype, value.shape),
-        "device": value.device,
-        "bytes": value.nbytes,
-        "strides": value.stride,
-        "requires_grad": value.requires_grad,
-    }
+def _facts(value: Value) -> tuple[object, ...]:
+    """Return the recorded facts about a tensor other than its values, in the order of `_FACTS`."""
+    return (value.dtype, value.shape), value.device, value.nbytes, value.stride, value.requires_grad
+
+
+_FACTS = ("a tensor", "device", "bytes", "strides", "requires_grad")
+
+
+def _difference(replayed: Value, recorded: Value) -> str:
+    """Return the facts about a replayed tensor that differ, and the recorded ones: ``"bytes 4 where 8"``."""
+    facts = zip(_FACTS, map(_fact, _facts(replayed)), map(_fact, _facts(recorded)), strict=True)
+    names, actual, expected = zip(*[fact for fact in facts if fact[1] != fact[2]], strict=True)
+    return f"{' and '.join(names)} {', '.join(actual)} where {', '.join(expected)}"
+
+
+def _fact(fact: object) -> str:
+    """Return a fact in words: ``"float32[2, 3]"`` for a dtype and a shape."""
+    if isinstance(fact, tuple) and fact and isinstance(fact[0], torch.dtype):
+        return _kind(*fact)
+    return str(fact)
 
 
 def _kind(dtype: torch.dtype, shape: torch.Size) -> str:

@@ -11,16 +11,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.fingerprint import digest_memory
+from pytest_torchlens.capture.fingerprint import begin_differently
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import OpaqueModule
-from pytest_torchlens.capture.storage import is_freed
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
@@ -31,7 +29,6 @@ from pytest_torchlens.validate.containers import ObjectGraph
 from pytest_torchlens.validate.noise import is_dense
 
 Outcome = list[torch.Tensor]
-_PREFIX = 256  # bytes
 _REPEATS = 3
 
 
@@ -131,21 +128,9 @@ def same(one: Outcome, other: Outcome) -> bool:
     if len(one) != len(other):
         return False
     pairs = list(zip(one, other, strict=True))
-    if any(_begin_differently(*pair) for pair in pairs):
+    if any(begin_differently(*pair) for pair in pairs):
         return False
     return all(_kind(a) == _kind(b) and fingerprint(a) == fingerprint(b) for a, b in pairs)
-
-
-def _begin_differently(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if not (_readable(one) and _readable(other)) or one.nbytes != other.nbytes or not one.nbytes:
-        return False
-    count = min(one.nbytes, _PREFIX)
-    return digest_memory(one.data_ptr(), count) != digest_memory(other.data_ptr(), count)
-
-
-def _readable(tensor: torch.Tensor) -> bool:
-    dense = is_dense(tensor) and not (is_functorch_wrapped_tensor(tensor) or is_freed(tensor))
-    return dense and tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_neg()
 
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
