@@ -126,7 +126,8 @@ class Player:
 
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in place of values: the current ones, or those of ``swap(value)``."""
-        tensor_of, repacked = swap or (lambda value: self._tensors[value.slot]), {}
+        tensor_of = swap or (lambda value: self._tensors[value.slot])
+        repacked: dict[int, Any] = {}
         args = _filled(call.args, tensor_of, repacked)
         return args, _filled(call.kwargs, tensor_of, repacked) if call.kwargs else {}
 

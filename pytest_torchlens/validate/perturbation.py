@@ -23,12 +23,15 @@ from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import places_in_result
 
+_SMALL = 8192
+"""Bytes of arguments up to which a whole call costs no more than a crop of it, with a run for its reference."""
+
 
 class Perturbation:
     """Perturbs each call during a replay and counts failures.
 
-    `before` a call runs, it perturbs a crop of the arguments.  `after` the call, it perturbs the whole arguments of
-    edges without an effect in the crop.
+    `before` a call runs, it perturbs a crop of its arguments if they are large.  `after` the call, it perturbs the
+    whole arguments of edges without an effect so far.
     """
 
     def __init__(self, recording: Recording, where: Where) -> None:
@@ -44,13 +47,15 @@ class Perturbation:
 
     def before(self, player: Player, call: Call, crop: bool) -> None:
         """Start with a call that is about to run; with `crop`, perturb a crop of it."""
-        paths = [] if call.info.bookkeeping else [(path, value_of(read).slot) for path, read in edges_in(call)]
-        self._score.checked += len(paths)
-        self.open_edges = list(range(len(paths)))
-        tensors = {path: player.at(slot) for path, slot in paths}
-        parts = crop_of(call, tensors) if crop and len(tensors) == len(paths) else None
+        edges = [] if call.info.bookkeeping else [(path, value_of(read)) for path, read in edges_in(call)]
+        self._score.checked += len(edges)
+        self.open_edges = list(range(len(edges)))
+        if not crop or sum(value.nbytes for _, value in edges) <= _SMALL:
+            return
+        tensors = {path: player.at(value.slot) for path, value in edges}
+        parts = crop_of(call, tensors) if len(tensors) == len(edges) else None
         if parts is not None:
-            trial = Trial(player, call, [parts[path] for path, _ in paths])
+            trial = Trial(player, call, [parts[path] for path, _ in edges])
             self.open_edges = [place for place in self.open_edges if not self._reacts(trial, [place])]
 
     def after(self, number: int, trial: Trial) -> None:

@@ -49,6 +49,7 @@ from pytest_torchlens.validate.second_recording import changed_with_inputs
 from pytest_torchlens.validate.second_recording import kept_results
 from pytest_torchlens.validate.second_recording import nudged
 from pytest_torchlens.validate.state import ModelState
+from pytest_torchlens.validate.unobtrusive import full_collections_postponed
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unobtrusive import warnings_ignored
 from pytest_torchlens.validate.unproven import find_unproven
@@ -71,6 +72,7 @@ class Validation:
         return bool(self.verdict)
 
 
+@full_collections_postponed()
 def validate(
     model: torch.nn.Module,
     args: tuple[Any, ...] = (),
