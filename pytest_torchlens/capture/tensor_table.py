@@ -38,6 +38,7 @@ from pytest_torchlens.capture.storage import address_of
 from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
+from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
@@ -440,7 +441,8 @@ class TensorTable:
             self._note_origin(source)
         ref = weakref.ref(tensor)
         entry = self._live[id(tensor)] = (ref, value, key, since)
-        self._note_wrapper(entry, tensor)
+        if self._parts or type(tensor) not in PLAIN:
+            self._note_wrapper(entry, tensor)
         if self._owners is not None:
             self._note_owner(entry)
         return entry

@@ -174,7 +174,7 @@ def value_of(read: Value | Aliased) -> Value:
     return read.value if isinstance(read, Aliased) else read
 
 
-@dataclass
+@dataclass(slots=True)
 class Source:
     """A tensor that no recorded call made.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -52,25 +51,6 @@ def warnings_ignored() -> Iterator[None]:
         yield
     finally:
         filters[:] = former
-
-
-@contextlib.contextmanager
-def full_collections_postponed() -> Iterator[None]:
-    """Postpone full garbage collections, which our many new objects bring about, and which look at the whole process.
-
-    Young objects are collected as before, so what a model leaves in cycles is freed.
-    """
-    young, middle, old = gc.get_threshold()
-    postponed = (young, middle, _NEVER)
-    gc.set_threshold(*postponed)
-    try:
-        yield
-    finally:
-        if gc.get_threshold() == postponed:  # the model may have set others
-            gc.set_threshold(young, middle, old)
-
-
-_NEVER = 2**30  # collections of middle objects
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.origins import TensorsBefore
 from pytest_torchlens.capture.record import ModelMembers
 from pytest_torchlens.capture.record import call_model
+from pytest_torchlens.capture.record import full_collections_postponed
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
@@ -49,7 +50,6 @@ from pytest_torchlens.validate.second_recording import changed_with_inputs
 from pytest_torchlens.validate.second_recording import kept_results
 from pytest_torchlens.validate.second_recording import nudged
 from pytest_torchlens.validate.state import ModelState
-from pytest_torchlens.validate.unobtrusive import full_collections_postponed
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unobtrusive import warnings_ignored
 from pytest_torchlens.validate.unproven import find_unproven
