@@ -29,6 +29,7 @@ from pytest_torchlens.records import write_atomically
 from pytest_torchlens.records.files import remove_folder
 from pytest_torchlens.records.files import rename
 from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.calls import replay_for
 
 _INDEX = "index.json"
 _ALIGNMENT = 64
@@ -122,21 +123,20 @@ class _ActivationWriter:
         self._index: dict[str, StoredTensor] = {}
 
     def write(self, history: ModelHistory) -> None:
-        recording = history.recording
-        with Player(recording) as player:
-            for source in recording.sources:
-                if name := self._names.get(id(source.value)):
-                    self._add(name, player.at(source.value.slot))
-            for number, call in enumerate(recording.calls):
-                self._add_arguments(player, call)
-                returned, outputs = player.play(number, call, player.arguments(call))
-                for value, output in zip(call.outputs, outputs, strict=True):
-                    self._add(self._names.get(id(value), ""), output)
-                player.store(number, call, returned)
+        for source in history.recording.sources:
+            if (name := self._names.get(id(source.value))) and source.value.tensor is not None:
+                self._add(name, source.value.tensor)
+        replay_for(self, history.recording)
         self._writer.flush()
         write_atomically(self._writer.folder / _INDEX, to_json(_Index(tensors=self._index)))
 
-    def _add_arguments(self, player: Player, call: Call) -> None:
+    def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+        """Write the outputs of a call."""
+        for value, output in zip(call.outputs, outputs, strict=True):
+            self._add(self._names.get(id(value), ""), output)
+
+    def before(self, player: Player, call: Call) -> None:
+        """Write the arguments of a call that other tensors were written through since they were made."""
         name = next((self._names[id(value)] for value in call.outputs if id(value) in self._names), "")
         for path, read in edges_in(call) if name else ():
             if isinstance(read, Aliased) and read.writes:

@@ -1,4 +1,4 @@
-"""Makes the snapshot of a forward pass from its history; one replay measures the numbers of every value."""
+"""Makes the snapshot of a forward pass from its history; a replay measures the numbers of every value."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import Operation
 from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.calls import replay_for
 
 
-class Rerun:
-    """Replays a pass and measures each value when it is made.
+class ValueNumbers:
+    """Listens to a replay, and measures each value when it is made.
 
     Attributes
     ----------
@@ -55,12 +56,11 @@ class Rerun:
         self._aliases: dict[int, str] = {}
         self._blank: set[int] = set()
         self._memory = _Memory()
+        self._places: dict[int, tuple[str, Value]] = {}
+        """Path and value of each argument of the current call, by its memory."""
         for source in self._recording.sources:
             if source.kind in ("input", "constant") and source.value.tensor is not None:
                 self._numbers[id(source.value)] = numbers_of(source.value.tensor, source.value.fingerprint)
-        with Player(self._recording) as player:
-            for number, call in enumerate(self._recording.calls):
-                self._play(player, number, call)
 
     @property
     def peak_bytes(self) -> int:
@@ -75,19 +75,21 @@ class Rerun:
         """Return the argument whose memory a node's value shares; ``""`` if it has its own."""
         return self._aliases.get(id(node.value), "") if node.call is not None else ""
 
-    def _play(self, player: Player, number: int, call: Call) -> None:
+    def before(self, player: Player, call: Call) -> None:
+        """Note the memory of the arguments of a call that is about to run."""
         reads = [(path, value_of(read)) for path, read in reversed(edges_in(call))]
-        places = {storage_key(player.at(value.slot)): (path, value) for path, value in reads}
-        returned, outputs = player.play(number, call, player.arguments(call))
+        self._places = {storage_key(player.at(value.slot)): (path, value) for path, value in reads}
+
+    def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+        """Measure the outputs of a call that has run."""
         for value, output in zip(call.outputs, outputs, strict=True):
-            alias, base = places.get(storage_key(output) or -1, ("", None))
+            alias, base = self._places.get(storage_key(output) or -1, ("", None))
             self._aliases[id(value)] = alias
             is_view = base is not None and value.slot not in call.writes
             if number in self._recording.uninitialised or (is_view and id(base) in self._blank):
                 self._blank.add(id(value))
             self._numbers[id(value)] = self._look(call, value, None if is_view else output)
         self._memory.add(outputs)
-        player.store(number, call, returned)
 
     def _look(self, call: Call, value: Value, output: torch.Tensor | None) -> Numbers:
         """Return the numbers of a value; only the digest of a view, nothing of uninitialised memory."""
@@ -120,11 +122,11 @@ def take(
     *,
     flops: int | None = None,
     proof: dict[str, str] | None = None,
+    numbers: ValueNumbers | None = None,
 ) -> Snapshot:
     """Return the snapshot of a forward pass.
 
-    The pass is replayed once for the numbers, so no activation needs to be saved, and memory use is that of a plain
-    pass.
+    The numbers come from a replay, so no activation needs to be saved, and memory use is that of a plain pass.
 
     Parameters
     ----------
@@ -136,6 +138,8 @@ def take(
         Floating-point operations of the pass; None if they were not counted.
     proof
         Status of each part of the validation that was run; None without any.
+    numbers
+        What listened to a whole replay of the pass; None to replay it here.
 
     Raises
     ------
@@ -145,7 +149,11 @@ def take(
     model = history.recording.model()
     if model is None:
         raise ReferenceError(f"{history.model_name} is gone: hold the model until its snapshot is taken")
-    return _SnapshotMaker(history, model).snapshot(environment, {} if flops is None else {"flops": flops}, proof or {})
+    if numbers is None:
+        numbers = ValueNumbers(history)
+        replay_for(numbers, history.recording)
+    totals = {} if flops is None else {"flops": flops}
+    return _SnapshotMaker(history, model).snapshot(environment, totals, proof or {}, numbers)
 
 
 class _SnapshotMaker:
@@ -162,17 +170,18 @@ class _SnapshotMaker:
             if source.kind in ("parameter", "buffer") and readable(source.name) in self._state
         }
 
-    def snapshot(self, environment: Environment, totals: dict[str, int], proof: dict[str, str]) -> Snapshot:
-        rerun = Rerun(self._history)
-        steps = tuple(map(self._step, self._nodes, self._operations, map(rerun.alias_of, self._nodes)))
-        numbers = {step.id: rerun.numbers_of(node) for step, node in zip(steps, self._nodes, strict=True)}
+    def snapshot(
+        self, environment: Environment, totals: dict[str, int], proof: dict[str, str], measured: ValueNumbers
+    ) -> Snapshot:
+        steps = tuple(map(self._step, self._nodes, self._operations, map(measured.alias_of, self._nodes)))
+        numbers = {step.id: measured.numbers_of(node) for step, node in zip(steps, self._nodes, strict=True)}
         return Snapshot(
             model=readable(self._history.model_name),
             totals={
                 **totals,
                 "operations": len(self._history.recording.calls),
                 "parameters": sum(parameter.numel() for parameter in self._parameters()),
-                "peak_bytes": rerun.peak_bytes,
+                "peak_bytes": measured.peak_bytes,
             },
             calls=self._calls(),
             state=self._state,

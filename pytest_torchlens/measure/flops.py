@@ -8,17 +8,13 @@ PyTorch has no formulas for the fused kernels that attention and recurrent layer
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterator
 from math import prod
 from typing import Any
-from typing import NamedTuple
 
 import torch
 
-from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
-from pytest_torchlens.capture.leaves import tensors
-from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.calls import replay_calls
 
 
 def flops_of(recording: Recording) -> tuple[int, ...]:
@@ -53,41 +49,6 @@ class CountOnce:
         if calls != self._calls:
             self._counts, self._calls = flops_of(recording), calls
         return self._counts
-
-
-def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[ReplayedCall]:
-    """Run the calls of a recording again and yield each; call `begin` just before each runs.
-
-    Raises
-    ------
-    NotReplayableError
-        If a call raises, or returns other tensors than were recorded.
-    """
-    with Player(recording) as player:
-        for number, call in enumerate(recording.calls):
-            try:
-                arguments = player.arguments(call)
-                begin()
-                returned, outputs = player.play(number, call, arguments)
-                yield ReplayedCall(number, call, tensors(arguments), outputs)
-                del arguments, outputs
-                player.store(number, call, returned)
-            except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
-                raise NotReplayableError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
-            del returned
-
-
-class ReplayedCall(NamedTuple):
-    """One call just after it ran.  Tensors that no later call uses are freed when the next one is requested."""
-
-    number: int
-    call: Call
-    arguments: tuple[torch.Tensor, ...]
-    outputs: tuple[torch.Tensor, ...]
-
-
-class NotReplayableError(RuntimeError):
-    """A recorded call cannot be run again; the message has its name and the reason."""
 
 
 Shape = tuple[int, ...]

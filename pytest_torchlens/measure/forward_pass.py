@@ -27,7 +27,6 @@ from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
 from pytest_torchlens.history.history_options import arguments_of
-from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.memory import LiveStorages
 from pytest_torchlens.measure.memory import measured_peak
@@ -37,6 +36,7 @@ from pytest_torchlens.measure.times import seconds_on_cuda
 from pytest_torchlens.measure.times import times_of
 from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModuleMeasurements
+from pytest_torchlens.replay.calls import NotReplayableError
 
 Costs = dict[str, tuple[Any, ...]]
 """The cost of each call, by field of `ModuleMeasurements`."""

@@ -17,8 +17,8 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import value_of
-from pytest_torchlens.measure.flops import ReplayedCall
-from pytest_torchlens.measure.flops import replay_calls
+from pytest_torchlens.replay.calls import ReplayedCall
+from pytest_torchlens.replay.calls import replay_calls
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ from torch import nn
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import record
-from pytest_torchlens.measure.flops import replay_calls
+from pytest_torchlens.replay.calls import replay_calls
 
 _SHORTEST = 0.01
 """Minimum seconds of one timing; it runs a shorter pass several times."""

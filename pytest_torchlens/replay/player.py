@@ -210,6 +210,8 @@ def _filled(template: Any, tensor_of: Callable[[Value], torch.Tensor], repacked:
         return tensor_of(template)
     if kind is tuple or kind is list:
         return kind([_filled(item, tensor_of, repacked) for item in template])
+    if kind is dict:
+        return {key: _filled(item, tensor_of, repacked) for key, item in template.items()}
     return substitute(template, partial(_argument_for, tensor_of, repacked))
 
 

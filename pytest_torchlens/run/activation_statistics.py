@@ -23,10 +23,10 @@ from pytest_torchlens.capture.storage import is_freed
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.measure.flops import replay_calls
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import Severity
+from pytest_torchlens.replay.calls import replay_calls
 
 if TYPE_CHECKING:
     from pytest_torchlens.zoo import Inputs

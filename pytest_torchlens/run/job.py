@@ -23,15 +23,14 @@ from pytest_torchlens.audit import Subject
 from pytest_torchlens.audit import audit
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.store import key_of
+from pytest_torchlens.baseline.take_snapshot import ValueNumbers
 from pytest_torchlens.baseline.take_snapshot import take
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.measure.flops import CountOnce
-from pytest_torchlens.measure.flops import NotReplayableError
 from pytest_torchlens.measure.flops import flops_of
-from pytest_torchlens.measure.flops import replay_calls
 from pytest_torchlens.measure.forward_pass import measure
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import HistoryRecord
@@ -44,6 +43,8 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
 from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.records.options import OptionError
+from pytest_torchlens.replay.calls import NotReplayableError
+from pytest_torchlens.replay.calls import replay_calls
 from pytest_torchlens.run.activation_statistics import activation_statistics
 from pytest_torchlens.run.activation_statistics import is_odd
 from pytest_torchlens.run.environment import find_environment
@@ -107,6 +108,7 @@ def snapshot_of(
     environment: Environment,
     verdict: Verdict | None = None,
     count: Callable[[Recording], tuple[int, ...]] = flops_of,
+    numbers: ValueNumbers | None = None,
 ) -> Snapshot:
     """Return the snapshot of a pass, with its floating-point operations and the outcome of each part of its verdict.
 
@@ -120,6 +122,8 @@ def snapshot_of(
         Of the validation; None without one.
     count
         Returns the floating-point operations of each call.
+    numbers
+        As in `take`.
 
     Raises
     ------
@@ -130,7 +134,7 @@ def snapshot_of(
     """
     parts = verdict.parts if verdict is not None else ()
     proof = {part.name: part.status.value for part in parts if part.status is not Status.NOT_RUN}
-    return take(history, environment, flops=_total(count, history.recording), proof=proof)
+    return take(history, environment, flops=_total(count, history.recording), proof=proof, numbers=numbers)
 
 
 def _total(count: Callable[[Recording], tuple[int, ...]], recording: Recording) -> int | None:
@@ -323,7 +327,10 @@ class _Job:
         self.enter(Stage.VALIDATE)
         settings = self.case.settings
         with tolerance(settings.tolerance):
-            validation = validate(model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=settings.seed)
+            listen = ValueNumbers if self.options.baseline is not None else None
+            validation = validate(
+                model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=settings.seed, listen=listen
+            )
         self.fields["verdict"] = validation.verdict
         self.fields["notes"] = tuple(f"not proven: {one.words}" for one in validation.verdict.unproven)
         if self.fails(validation.verdict):
@@ -347,7 +354,8 @@ class _Job:
     def compare(self, baseline: Policy, validation: Validation) -> None:
         environment = replace(find_environment(), device=self.device.type)
         try:
-            snapshot = snapshot_of(validation.history, environment, validation.verdict, self.count)
+            heard = validation.listener if isinstance(validation.listener, ValueNumbers) else None
+            snapshot = snapshot_of(validation.history, environment, validation.verdict, self.count, heard)
         except Exception as error:  # noqa: BLE001 - the model is valid; only the replay failed
             reason = f"not compared with its baseline, for it cannot be replayed: {type(error).__name__}: {error}"
             self.fields["notes"] = (*self.fields.get("notes", ()), reason)

@@ -29,6 +29,7 @@ from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.calls import Listener
 from pytest_torchlens.validate.causes import around_first_difference
 from pytest_torchlens.validate.causes import likely_cause
 from pytest_torchlens.validate.perturbation import Perturbation
@@ -61,6 +62,8 @@ class Replay:
         its saved values replace replayed ones that are within tolerance.
     until
         Deadline on the clock of `time.thread_time`, in seconds of CPU time.
+    listener
+        Also looks at each call; let go if it raises, or if the replay does not come to the end.
     """
 
     out_of_time = False
@@ -74,8 +77,10 @@ class Replay:
         doubts: frozenset[str] = frozenset(),
         *,
         until: float = math.inf,
+        listener: Listener | None = None,
     ) -> None:
         self._until = until
+        self.listener = listener
         self._where = where
         self._recording = recording
         self._parts = parts
@@ -101,6 +106,8 @@ class Replay:
             if complete:
                 self._check.outputs(player, returned)
                 self._check.final_states(player)
+            else:
+                self.listener = None
         verdict = self._with_doubts(self._check.verdict(), player.not_replayed)
         verdicts = [verdict] if "replay" in self._parts else []
         return verdicts if self._perturbation is None else [*verdicts, self._perturbation.verdict(complete)]
@@ -140,6 +147,7 @@ class Replay:
                 self._perturbation.before(player, call, crop=not doubtful)
             in_doubt = self._perturbation is not None and bool(self._perturbation.open_edges)
             originals = originals_of(player, call) if doubtful or in_doubt else {}
+            self._tell(lambda listener: listener.before(player, call))
             if call.info.draws and call.random is None:  # if it draws after all, it must draw other numbers
                 torch.manual_seed(_OTHER_SEED)
             returned, outputs = player.play(number, call, player.arguments(call))
@@ -148,12 +156,21 @@ class Replay:
             self._check.report_error(number, error)
             return False
         self._check.base(number, call, player, outputs)
+        self._tell(lambda listener: listener.after(number, call, outputs))
         if number in player.not_replayed and self._perturbation is not None:
             self._perturbation.leave_out("code inside a gradient")
         if not self._compare_and_perturb(player, number, outputs, originals if doubtful or in_doubt else None):
             return False
         player.store(number, call, returned)
         return True
+
+    def _tell(self, tell: Callable[[Listener], None]) -> None:
+        """Tell the listener something; what it raises is not the call's failure."""
+        if self.listener is not None:
+            try:
+                tell(self.listener)
+            except Exception:  # noqa: BLE001 - it works on tensors of any kind
+                self.listener = None
 
     def _compare_and_perturb(
         self,

@@ -38,6 +38,7 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.records import Unproven
 from pytest_torchlens.records import Verdict
 from pytest_torchlens.records import close
+from pytest_torchlens.replay.calls import Listener
 from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import RunDigests
@@ -55,6 +56,7 @@ from pytest_torchlens.validate.unobtrusive import warnings_ignored
 from pytest_torchlens.validate.unproven import find_unproven
 
 _T = TypeVar("_T")
+Listen = Callable[[ModelHistory], Listener]
 PARTS = ("observer", "replay", "perturbation", "invariants", "completeness")
 
 
@@ -66,6 +68,8 @@ class Validation:
     history: ModelHistory
     cut_short: bool = False
     """Whether a limit of time or memory kept a part from running to its end."""
+    listener: Listener | None = None
+    """What has listened to a whole replay of the history's recording; None if nothing has."""
 
     def __bool__(self) -> bool:
         """Return whether nothing failed."""
@@ -73,7 +77,7 @@ class Validation:
 
 
 @full_collections_postponed()
-def validate(
+def validate(  # noqa: PLR0913 - what to run, and how to check it, each by name
     model: torch.nn.Module,
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
@@ -81,6 +85,7 @@ def validate(
     parts: Collection[str] | None = None,
     seed: int | None = None,
     exhaust: bool = False,
+    listen: Listen | None = None,
 ) -> Validation:
     """Record ``model(*args, **kwargs)`` and check the record in all `parts`.
 
@@ -96,6 +101,8 @@ def validate(
         Seed set before each run; None runs from the current state of the generators.
     exhaust
         Whether to run a generator that the model returns to its end, as in `capture.record`.
+    listen
+        Returns what also listens to the replay, given the history; `Validation.listener` has it at the end.
 
     Raises
     ------
@@ -108,7 +115,7 @@ def validate(
     """
     chosen = check_parts(parts)
     start = time.perf_counter()
-    run = _Run(model, args, {} if kwargs is None else kwargs, seed, exhaust)
+    run = _Run(model, args, {} if kwargs is None else kwargs, seed, exhaust, listen)
     try:
         history, verdicts = run.validate(chosen)
         verdicts = run.explain_by_threads(verdicts)
@@ -120,7 +127,8 @@ def validate(
     finally:
         run.restore()
         run.restore_versions()
-    return Validation(verdict_on(verdicts, time.perf_counter() - start, history), history)
+    verdict = verdict_on(verdicts, time.perf_counter() - start, history)
+    return Validation(verdict, history, listener=next(one for heard, one in run.heard if heard is history))
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
@@ -129,9 +137,9 @@ def check_recording(recording: Recording, history: ModelHistory, parts: Collecti
     The model and the inputs must hold the values that they had before the recorded call.
     """
     returned = [fingerprint(tensor) for _, tensor in walk(recording.output)]
-    verdicts, doubted = _replay(recording, history, parts, returned)
+    verdicts, doubted, _ = _replay(recording, history, parts, returned)
     if doubted:
-        verdicts, _ = _replay(recording, history, parts, returned, doubted)
+        verdicts, *_ = _replay(recording, history, parts, returned, doubted)
     return [*verdicts, check_invariants(history)] if "invariants" in parts else verdicts
 
 
@@ -190,13 +198,22 @@ class _Run:
 
     @modes_disabled()
     def __init__(
-        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int | None, exhaust: bool
+        self,
+        model: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        seed: int | None,
+        exhaust: bool,
+        listen: Listen | None,
     ) -> None:
         self.model = model
         self.args = args
         self.kwargs = kwargs
         self.seed = seed
         self.exhaust = exhaust
+        self.heard: list[tuple[ModelHistory, Listener | None]] = []
+        """Each history that was replayed, and what has listened to all of it."""
+        self._listen = listen
         self._state = ModelState(model, args, kwargs)
         self._generators = Generators()
         self._inputs = dict([*walk(args), *walk(kwargs)])
@@ -273,7 +290,9 @@ class _Run:
         recording, observed = self._record("completeness" in parts, keep)
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
-        verdicts, doubted = _replay(recording, history, parts, returned)
+        listener = None if self._listen is None else self._listen(history)
+        verdicts, doubted, listener = _replay(recording, history, parts, returned, listener=listener)
+        self.heard.append((history, listener))
         if doubted and not self._single_use:
             verdicts = self._repeat_with_saved_values(parts, doubted, recording.silent_writes)
         if "invariants" in parts:
@@ -310,7 +329,7 @@ class _Run:
             recording = self._record_once(watch=False, keep=doubts)
             recording.silent_writes = silent_writes = [*dict.fromkeys(silent_writes + recording.silent_writes)]
             returned = self._take_output(recording)
-            verdicts, doubted = _replay(recording, ModelHistory(recording), parts, returned, doubts)
+            verdicts, doubted, _ = _replay(recording, ModelHistory(recording), parts, returned, doubts)
             self.restore()
         return verdicts
 
@@ -470,12 +489,13 @@ def _replay(
     parts: Collection[str],
     returned: list[str],
     doubts: frozenset[str] = frozenset(),
-) -> tuple[list[PartVerdict], frozenset[str]]:
-    """Return the verdicts of the replay, and the names of functions whose values differ from the recorded ones."""
+    listener: Listener | None = None,
+) -> tuple[list[PartVerdict], frozenset[str], Listener | None]:
+    """Return the verdicts of the replay, the functions whose values differ from the recorded ones, and the listener."""
     if not {"replay", "perturbation"} & set(parts):
-        return [], doubts
-    replay = Replay(recording, where, parts, doubts)
-    return replay.verdicts(returned), replay.doubtful
+        return [], doubts, None
+    replay = Replay(recording, where, parts, doubts, listener=listener)
+    return replay.verdicts(returned), replay.doubtful, replay.listener
 
 
 _GRAPH_IS_FREED = "backward through the graph a second time"
