@@ -202,7 +202,7 @@ class _Held:
 
 
 class RecentOutputs(Retention):
-    """Saves outputs as `Retention` does, and lets go of the oldest when they hold more than 16 MiB.
+    """Saves outputs as `Retention` does, lets go of the oldest when they hold more than 16 MiB, and copies 4 MiB in all.
 
     Memory of sources does not count: they hold it anyway.
     """
@@ -211,7 +211,7 @@ class RecentOutputs(Retention):
         super().__init__()
         self._saved: deque[tuple[Value, _Held]] = deque()
         self._held: dict[int, _Held] = {}
-        self._nbytes = 0
+        self._nbytes = self._copied = 0
 
     def keep_output(self, value: Value, tensor: torch.Tensor, key: int) -> None:
         """Save an output of a call."""
@@ -247,8 +247,14 @@ class RecentOutputs(Retention):
         rekey(self._held, old, new)
 
     def before_write(self, key: int) -> None:
-        """Copy the saved tensors over this memory."""
-        self._held.pop(key, None)
+        """Copy the saved tensors over this memory; let go of outputs if that many bytes are copied already."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._copied += held.nbytes
+            if self._copied > _MOST_COPIED:
+                self._charge(held, 0)
+                for value in self._by_memory.get(key, ()):
+                    value.tensor = value.tensor if value.call < 0 else None
         if key in self._by_memory:
             self._by_memory[key] = [value for value in self._by_memory[key] if value.tensor is not None]
         super().before_write(key)
@@ -261,6 +267,7 @@ def _size_of_memory(value: Value, tensor: torch.Tensor) -> int:
 
 
 _MOST_RECENT = 16 * 2**20
+_MOST_COPIED = 4 * 2**20
 
 
 class FunctionCopies(Retention):

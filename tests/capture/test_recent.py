@@ -90,3 +90,21 @@ def test_memory_that_grew_counts_as_it_is():
         return view
 
     assert held_mebibytes(program, torch.ones(1))[1] <= 16
+
+
+def test_4_mebibytes_are_copied_before_writes_and_then_outputs_are_let_go():
+    def program(x):
+        for number in range(4):
+            y = torch.full((2 * MEBIBYTE,), float(number))
+            y.add_(10)
+        return y
+
+    kept = [("full", 0), ("add_", 20), ("full", 2), ("add_", 22), ("add_", 24), ("add_", 26)]
+    assert saved_sums(program) == kept
+
+
+def test_a_source_is_copied_however_large():
+    x = torch.ones(6 * MEBIBYTE)
+    recording = record(Function(lambda x: x.view(-1).add_(1)), (x,), keep="recent")
+    assert [source.value.tensor.sum().item() / MEBIBYTE for source in recording.sources] == [6]
+    assert x.sum().item() / MEBIBYTE == 12
