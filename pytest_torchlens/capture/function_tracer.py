@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.overrides
+from torch._C import _autograd
 from torch._C import _get_function_stack_at
 from torch._C import _len_torch_function_stack
 from torch.overrides import TorchFunctionMode
@@ -380,12 +381,12 @@ class FunctionTracer(TorchFunctionMode):
             return None
 
     def _call(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function of the model; the dispatcher is watched inside it only if it may run code of the model.
+        """Call a function of the model; the dispatcher is watched inside it only where a tensor may be kept.
 
         What else runs inside belongs to the call, and some functions compute in another way when they are watched.
         """
         watch = self.watch
-        if watch is None or _may_run_python(info) or _get_current_dispatch_mode() is not watch:
+        if watch is None or _may_keep_tensors(info) or _get_current_dispatch_mode() is not watch:
             return self._call_unlocked(info, args, kwargs)
         _pop_dispatch_mode()
         try:
@@ -425,9 +426,18 @@ def function_modes() -> tuple[str, ...]:
     return tuple(type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext))
 
 
-def _may_run_python(info: FunctionInfo) -> bool:
-    """Return whether a recorded function may run code of the model: a custom operator, or autograd."""
-    return info.opaque or info.kind is GRADIENT or is_operator(info.func)
+def _may_keep_tensors(info: FunctionInfo) -> bool:
+    """Return whether a tensor made inside a function may be kept: by code of the model, or because it is its result.
+
+    Custom operators, autograd and the hooks for saved tensors run code of the model.
+    """
+    if info.opaque or info.borrows or info.kind is GRADIENT or is_operator(info.func):
+        return True
+    return torch.is_grad_enabled() and _topmost_hooks(True) is not None
+
+
+_topmost_hooks: Callable[[bool], Any] = getattr(_autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+"""Returns the hooks for saved tensors; PyTorch before 2.9 cannot list them."""
 
 
 _MODULE_CALL = torch.nn.Module._call_impl.__code__

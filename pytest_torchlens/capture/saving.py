@@ -202,9 +202,9 @@ class _Held:
 
 
 class RecentOutputs(Retention):
-    """Saves outputs as `Retention` does, lets go of the oldest when they hold more than 16 MiB, and copies 4 MiB in all.
+    """Saves outputs as `Retention` does, and lets go of the oldest when they hold more than 16 MiB.
 
-    Memory of sources does not count: they hold it anyway.
+    Of those that are overwritten, 4 MiB are copied in a pass.  Memory of sources does not count: they hold it anyway.
     """
 
     def __init__(self) -> None:

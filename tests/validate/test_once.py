@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 
 import pytest
@@ -127,22 +128,24 @@ def test_a_first_call_that_differs_is_a_failure(function):
 
 
 class DiffersAtFirst(nn.Module):
-    """In inference mode a transposed weight requires gradients, but not under a dispatch mode: blame the watch."""
+    """Under a dispatch mode, and only then, its weight holds other values for a moment: blame the watch."""
 
     def __init__(self):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(2, 2))
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.address = self.weight.data_ptr()
 
     def forward(self, x):
         FIRST_CALLS.append(1)
-        return self.weight.T @ x * (1.5 if len(FIRST_CALLS) == 1 else 1.25)
+        ctypes.memset(self.address, torch._C._len_torch_dispatch_stack(), self.weight.nbytes)
+        zeros = self.weight * 0
+        ctypes.memset(self.address, 0, self.weight.nbytes)
+        return (zeros + x) * (1.5 if len(FIRST_CALLS) == 1 else 1.25)
 
 
 def test_a_part_that_fails_under_each_watch_excuses_no_other():
     FIRST_CALLS.clear()
-    model = DiffersAtFirst()
-    with torch.inference_mode():
-        verdict = validate(model, (X,)).verdict
+    verdict = validate(DiffersAtFirst(), (X,)).verdict
     assert verdict.part("replay").reason.startswith("while the dispatcher was watched: ")
     assert verdict.part("observer").failures[0].message.endswith("in the first of three runs only")
 
