@@ -28,6 +28,7 @@ from pytest_torchlens.history.history_options import places_that_pass
 from pytest_torchlens.history.layers.passes import group_passes
 from pytest_torchlens.history.layers_and_operations import Layer
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
+from pytest_torchlens.history.layers_and_operations import of_fields
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.live import LiveData
 from pytest_torchlens.history.live import LiveFields
@@ -211,15 +212,16 @@ class ModelHistory(HistoryView):
 
     def _make_operation(self, node: Node, keys: tuple[str | int, ...]) -> LoggedOperation:
         args, kwargs = arguments_with_labels(node)
-        return LoggedOperation(
-            **(fields_of(node, self._modules, keys) | {"has_saved_activations": self._live.is_saved(node)}),
-            lazy_fields=LiveFields(self._live, node),
-            func_applied=node.call.info.func if node.call is not None else None,
-            creation_args=args,
-            creation_kwargs=kwargs,
-            func_rng_states=node.call.random.state if node.call is not None and node.call.random else None,
-            operations_total=len(self._layers),
-        )
+        live = {
+            "has_saved_activations": self._live.is_saved(node),
+            "lazy_fields": LiveFields(self._live, node),
+            "func_applied": node.call.info.func if node.call is not None else None,
+            "creation_args": args,
+            "creation_kwargs": kwargs,
+            "func_rng_states": node.call.random.state if node.call is not None and node.call.random else None,
+            "operations_total": len(self._layers),
+        }
+        return of_fields(LoggedOperation, fields_of(node, self._modules, keys) | live)
 
     # -- the model ---------------------------------------------------------------------------------------------
 

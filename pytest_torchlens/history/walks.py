@@ -5,10 +5,22 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from pytest_torchlens.records import Operation
 
 Labels = tuple[str, ...]
+
+
+class GraphEntry(NamedTuple):
+    """The fields of an operation that are its place in the graph."""
+
+    label: str
+    parent_layers: Labels
+    child_layers: Labels
+    is_input_layer: bool
+    is_output_layer: bool
+    initialized_inside_model: bool
 
 
 class NoPathError(LookupError):
@@ -24,9 +36,10 @@ class Walks:
         All operations of a history in execution order, buffers and constants included.
     """
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
+    def __init__(self, operations: Iterable[Operation | GraphEntry]) -> None:
         operations = list(operations)
-        self._order = {op.label: place for place, op in enumerate(operations)}
+        self._labels = [op.label for op in operations]
+        self._order = {label: place for place, label in enumerate(self._labels)}
         self._parents = {op.label: op.parent_layers for op in operations}
         self._children = {op.label: op.child_layers for op in operations}
         self._inputs = [op.label for op in operations if op.is_input_layer]
@@ -123,8 +136,13 @@ class Walks:
         return tuple(sorted({*labels} - {label}, key=self._order.__getitem__))
 
     def _labels_of_bits(self, bits: dict[str, int], label: str) -> Labels:
-        own_bits = bits[label]
-        return tuple(other for other, place in self._order.items() if own_bits >> place & 1)
+        """Return the labels at the indices of the bits that are set."""
+        left, labels = bits[label], []
+        while left:
+            lowest = left & -left
+            labels.append(self._labels[lowest.bit_length() - 1])
+            left ^= lowest
+        return tuple(labels)
 
     @functools.cached_property
     def _origin_bits(self) -> dict[str, int]:
@@ -159,5 +177,5 @@ class Walks:
         for label in order:
             before = [distances[source] for source in sources[label] if source in distances]
             if before and label not in distances:
-                distances[label] = min(near for near, _ in before) + 1, max(far for _, far in before) + 1
+                distances[label] = min([near for near, _ in before]) + 1, max([far for _, far in before]) + 1
         return distances
