@@ -100,11 +100,11 @@ class Walks:
 
     def original_ancestors(self, label: str) -> Labels:
         """Return the ancestors that have no parents: inputs, buffers, constants, tensors made inside the model."""
-        return self._labels_of_bits(self._origin_bits, label)
+        return self._labels_of_bits(self._origin_bits[label])
 
     def output_descendants(self, label: str) -> Labels:
         """Return the model's outputs that are computed from a layer."""
-        return self._labels_of_bits(self._output_bits, label)
+        return self._labels_of_bits(self._output_bits[label])
 
     def initialized_parents(self, label: str) -> Labels:
         """Return the parents that were made inside the model from no other tensor."""
@@ -112,7 +112,7 @@ class Walks:
 
     def initialized_ancestors(self, label: str) -> Labels:
         """Return the ancestors that were made inside the model from no other tensor."""
-        return tuple(origin for origin in self.original_ancestors(label) if origin in self._initialized)
+        return self._labels_of_bits(self._origin_bits[label] & self._initialized_bits)
 
     def distance_from_input(self, label: str) -> tuple[int | None, int | None]:
         """Return the fewest and the most steps from an input; None if there is no path."""
@@ -135,14 +135,18 @@ class Walks:
     def _others(self, label: str, labels: Iterable[str]) -> Labels:
         return tuple(sorted({*labels} - {label}, key=self._order.__getitem__))
 
-    def _labels_of_bits(self, bits: dict[str, int], label: str) -> Labels:
+    def _labels_of_bits(self, bits: int) -> Labels:
         """Return the labels at the indices of the bits that are set."""
-        left, labels = bits[label], []
-        while left:
-            lowest = left & -left
+        labels = []
+        while bits:
+            lowest = bits & -bits
             labels.append(self._labels[lowest.bit_length() - 1])
-            left ^= lowest
+            bits ^= lowest
         return tuple(labels)
+
+    @functools.cached_property
+    def _initialized_bits(self) -> int:
+        return sum(1 << self._order[label] for label in self._initialized)
 
     @functools.cached_property
     def _origin_bits(self) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from operator import attrgetter
@@ -75,7 +76,8 @@ class _Relatives:
     """The operations that each one is related to; those that it reaches as the places of origins and ends."""
 
     def __init__(self, operations: list[ExpectedOperation]) -> None:
-        self._operations = operations
+        self._label = [one.label for one in operations]
+        self._made_inside = {place for place, one in enumerate(operations) if _is_made_inside(one)}
         self._place = {id(one): number for number, one in enumerate(operations)}
         self._origins = self._reachable(operations, _parents, lambda one: not one.parents)
         self._ends = self._reachable(reversed(operations), _children, lambda one: one.kind == "output")
@@ -93,22 +95,21 @@ class _Relatives:
 
     def of(self, one: ExpectedOperation) -> dict[str, Any]:
         """Return the labels of all relatives, by the names of the properties."""
-        origins = sorted(self._origins[id(one)])
-        near = {id(parent): parent for parent in _parents(one)}.values()
+        origins, near = self._origins[id(one)], {id(parent): parent for parent in _parents(one)}.values()
         return {
-            "sibling_layers": self._labels(one, (child for parent in near for child in parent.children)),
-            "spouse_layers": self._labels(one, (parent for child in one.children for parent in _parents(child))),
-            "orig_ancestors": tuple([self._operations[place].label for place in origins]),
-            "output_descendants": tuple([self._operations[place].label for place in sorted(self._ends[id(one)])]),
+            "sibling_layers": self._others(one, [child for parent in near for child in parent.children]),
+            "spouse_layers": self._others(one, [parent for child in one.children for parent in _parents(child)]),
+            "orig_ancestors": self._labels(origins),
+            "output_descendants": self._labels(self._ends[id(one)]),
             "internally_initialized_parents": tuple([parent.label for parent in near if _is_made_inside(parent)]),
-            "internally_initialized_ancestors": tuple(
-                [self._operations[place].label for place in origins if _is_made_inside(self._operations[place])]
-            ),
+            "internally_initialized_ancestors": self._labels(origins & self._made_inside),
         }
 
-    def _labels(self, one: ExpectedOperation, found: Iterable[ExpectedOperation]) -> tuple[str, ...]:
-        places = {self._place[id(other)] for other in found} - {self._place[id(one)]}
-        return tuple([self._operations[place].label for place in sorted(places)])
+    def _others(self, one: ExpectedOperation, found: list[ExpectedOperation]) -> tuple[str, ...]:
+        return self._labels({self._place[id(other)] for other in found} - {self._place[id(one)]})
+
+    def _labels(self, places: Collection[int]) -> tuple[str, ...]:
+        return tuple([self._label[place] for place in sorted(places)])
 
 
 def _is_made_inside(one: ExpectedOperation) -> bool:
