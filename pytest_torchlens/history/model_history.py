@@ -33,6 +33,7 @@ from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.live import LiveData
 from pytest_torchlens.history.live import LiveFields
 from pytest_torchlens.history.lookup import Lookup
+from pytest_torchlens.history.lookup import LookupEntry
 from pytest_torchlens.history.lookup import entry_of_node
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation_records import arguments_with_labels
@@ -157,7 +158,7 @@ class ModelHistory(HistoryView):
         return nodes
 
     def _select(self, wanted: LayersToSave) -> list[Node]:
-        lookup = Lookup(map(entry_of_node, self.nodes), self._layers)
+        lookup = Lookup(self._entries.values(), self._layers)
         keys, tests = keys_and_tests(wanted)
         ids = {id(node) for key in keys for node in lookup.matching(key)}
         if tests:
@@ -171,7 +172,11 @@ class ModelHistory(HistoryView):
 
     @functools.cached_property
     def _lookup(self) -> Lookup[Node]:
-        return Lookup(map(entry_of_node, self.nodes), self._saved_nodes or self._layers)
+        return Lookup(self._entries.values(), self._saved_nodes or self._layers)
+
+    @functools.cached_property
+    def _entries(self) -> dict[int, LookupEntry[Node]]:
+        return {id(node): entry_of_node(node) for node in self.nodes}
 
     # -- layers ------------------------------------------------------------------------------------------------
 
@@ -202,7 +207,7 @@ class ModelHistory(HistoryView):
     def _operation(self, node: Node) -> LoggedOperation:
         operation = self._operation_by_node.get(id(node))
         if operation is None:
-            keys = self._lookup.keys_of(entry_of_node(node), self._index_by_node.get(id(node)))
+            keys = self._lookup.keys_of(self._entries[id(node)], self._index_by_node.get(id(node)))
             operation = self._operation_by_node[id(node)] = self._make_operation(node, keys)
         return operation
 

@@ -14,6 +14,7 @@ import torch
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.origins import is_foreign
@@ -178,8 +179,10 @@ _LONGEST_TEXT = 200
 
 def _texts(arguments: Any) -> tuple[str, ...]:
     """Return each argument that is not just a tensor as ``"name=value"``; a tensor inside it is shown as ``~``."""
-    named_arguments = ((name, arg) for name, arg in arguments if not isinstance(arg, Value | Aliased))
-    return tuple(f"{name}={_text(arg)}"[:_LONGEST_TEXT] for name, arg in named_arguments)
+    return tuple([f"{name}={_text(arg)}"[:_LONGEST_TEXT] for name, arg in arguments if type(arg) not in _TENSORS])
+
+
+_TENSORS = (Value, Aliased)
 
 
 class _Tilde:
@@ -187,9 +190,15 @@ class _Tilde:
         return "~"
 
 
+_TILDE = _Tilde()
+
+
 def _text(template: Any) -> str:
-    tilde = _Tilde()
-    return repr(substitute(template, lambda leaf: tilde if isinstance(leaf, Value | Aliased) else leaf))
+    return repr(template if type(template) in ATOMS else substitute(template, _tilde_for_tensor))
+
+
+def _tilde_for_tensor(leaf: Any) -> Any:
+    return _TILDE if type(leaf) in _TENSORS else leaf
 
 
 def _parameters(node: Node) -> dict[str, Any]:
