@@ -86,6 +86,11 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return whether to import PyTorch's compiler, which takes over a second, to keep it out of the handler."""
+        return False
+
     def __init__(self, tracer: Tracer, thread: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
@@ -166,7 +171,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def for_thread(self, tracer: Tracer, name: str) -> DispatchWatch:
         """Return a watch for another thread; its operations are counted here too."""
-        watch = DispatchWatch(tracer, name)
+        watch = type(self)(tracer, name)
         watch.missed_operations, watch.makers, watch._thread_watches = (
             self.missed_operations,
             self.makers,
@@ -174,6 +179,21 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         self._thread_watches.append(watch)
         return watch
+
+
+class _WatchBesideCompiler(DispatchWatch):  # type: ignore[no-untyped-call]
+    """A watch whose handler the compiler leaves alone."""
+
+    __torch_dispatch__ = DispatchWatch.__torch_dispatch__
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+
+def dispatch_watch(tracer: Tracer) -> DispatchWatch:
+    """Return a watch; if the compiler is loaded, one that it leaves alone."""
+    return (_WatchBesideCompiler if "torch._dynamo" in sys.modules else DispatchWatch)(tracer)
 
 
 def _name(func: torch._ops.OpOverload) -> str:

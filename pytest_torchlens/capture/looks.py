@@ -41,12 +41,25 @@ def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
 
 def instance_dict(value: Any) -> dict[str, Any] | None:
     """Return the real ``__dict__`` of an object; None if it has none, or its class computes one."""
-    if is_a(value, threading.local):
-        return threading.local.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
-    for kind in _MRO.__get__(type(value)):
-        found = _CLASS_DICT.__get__(kind).get("__dict__")
+    return dict_getter(type(value))(value)
+
+
+def dict_getter(kind: type) -> Callable[[Any], dict[str, Any] | None]:
+    """Return a function that returns the real ``__dict__`` of an object of class `kind`, as `instance_dict` does."""
+    if issubclass(kind, threading.local):
+        return _dict_of_thread
+    for base in _MRO.__get__(kind):
+        found = _CLASS_DICT.__get__(base).get("__dict__")
         if found is not None:
-            return found.__get__(value) if type(found) in _STORED else None
+            return found.__get__ if type(found) in _STORED else _no_dict
+    return _no_dict
+
+
+def _dict_of_thread(value: Any) -> dict[str, Any]:
+    return threading.local.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
+
+
+def _no_dict(_: Any) -> None:
     return None
 
 

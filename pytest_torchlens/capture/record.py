@@ -23,6 +23,7 @@ import torch
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.dispatch_watch import DispatchWatch
 from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
+from pytest_torchlens.capture.dispatch_watch import dispatch_watch
 from pytest_torchlens.capture.dispatch_watch import makes_no_values
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.function_tracer import function_modes
@@ -167,7 +168,7 @@ class OnePass:
     @dispatch_modes_removed()
     def add_checks(self, *, watch: bool, thorough: bool) -> None:
         """Set whether to watch the dispatcher, and whether to take fingerprints of parameters and under modes."""
-        self._watch = self.tracer.watch = DispatchWatch(self.tracer) if watch else None
+        self._watch = self.tracer.watch = dispatch_watch(self.tracer) if watch else None
         self.tracer.table.makers = None if self._watch is None else self._watch.makers
         self.tracer.num_own_modes = int(watch)
         self.tracer.table.parameters_too = self.tracer.thorough = thorough

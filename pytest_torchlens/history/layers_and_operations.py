@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
 from typing import Protocol
+from typing import TypeVar
 
 import torch
 
@@ -24,6 +25,8 @@ from pytest_torchlens.history.walks import Walks
 from pytest_torchlens.records import Operation
 from pytest_torchlens.records import RolledEdge
 from pytest_torchlens.records import close
+
+_Record = TypeVar("_Record", bound=Operation)
 
 
 class LazyFields(Protocol):
@@ -159,7 +162,10 @@ class LoggedOperation(Operation):
 
     def plain(self) -> Operation:
         """Return the record alone, ready for JSON."""
-        return Operation(**fields_by_name(self))
+        fields = vars(self).copy()
+        for name in _LIVE_FIELDS:
+            del fields[name]
+        return of_fields(Operation, fields)
 
     def __str__(self) -> str:
         """Return the summary: tensor, parameters, parents, children, function, modules, time, look-up keys."""
@@ -174,12 +180,20 @@ class LoggedOperation(Operation):
         return printing.of_operation(self)
 
 
+def of_fields(kind: type[_Record], fields: dict[str, Any]) -> _Record:
+    """Return a record with these fields, which must be all: a frozen dataclass sets them one by one, and is slow."""
+    record = object.__new__(kind)
+    object.__setattr__(record, "__dict__", fields)
+    return record
+
+
 def fields_by_name(operation: Operation) -> dict[str, Any]:
     """Return the fields of an operation's record by name."""
     return dict(zip(Operation.__dataclass_fields__, _ALL_FIELDS(operation), strict=True))
 
 
 _ALL_FIELDS = operator.attrgetter(*Operation.__dataclass_fields__)
+_LIVE_FIELDS = [name for name in LoggedOperation.__dataclass_fields__ if name not in Operation.__dataclass_fields__]
 
 
 # these differ from pass to pass: a layer has no single value for them

@@ -11,7 +11,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.gradients import key_of
 from pytest_torchlens.history.graph import Node
-from pytest_torchlens.history.operation_records import graph_record
+from pytest_torchlens.history.operation_records import graph_entry
 from pytest_torchlens.history.source import StackFrame
 from pytest_torchlens.history.source import call_stack
 from pytest_torchlens.history.walks import Walks
@@ -29,7 +29,7 @@ class LiveData:
     @functools.cached_property
     def walks(self) -> Walks:
         """The graph."""
-        return Walks(map(graph_record, self._nodes))
+        return Walks(map(graph_entry, self._nodes))
 
     def is_saved(self, node: Node) -> bool:
         """Return whether a node's tensor is saved and available."""

@@ -41,6 +41,8 @@ def is_key(key: object) -> bool:
 
 def valid_key(key: Any) -> str | int:
     """Return a key as text or int; raise `LookupKeyError` if it has another type."""
+    if type(key) is str:
+        return key
     if not is_key(key):
         raise LookupKeyError(f"expected {_KEYS}, got {key!r:.80}")
     return key if isinstance(key, str) else int(key)
@@ -140,6 +142,8 @@ class Lookup(Generic[Thing]):
                 raise IndexError(f"layer {key} is out of range: {len(self._saved)} layers are saved")
             return [self._saved[key]]
         matches = self._by_key(key)
+        if len(matches) == 1:
+            return [matches[0].thing]
         if not matches:
             raise unknown_key_error(key, self._keys)
         if labels := self._ambiguous_labels(key):

@@ -28,10 +28,12 @@ from pytest_torchlens.history.history_options import places_that_pass
 from pytest_torchlens.history.layers.passes import group_passes
 from pytest_torchlens.history.layers_and_operations import Layer
 from pytest_torchlens.history.layers_and_operations import LoggedOperation
+from pytest_torchlens.history.layers_and_operations import of_fields
 from pytest_torchlens.history.live import BackwardPass
 from pytest_torchlens.history.live import LiveData
 from pytest_torchlens.history.live import LiveFields
 from pytest_torchlens.history.lookup import Lookup
+from pytest_torchlens.history.lookup import LookupEntry
 from pytest_torchlens.history.lookup import entry_of_node
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.operation_records import arguments_with_labels
@@ -156,7 +158,7 @@ class ModelHistory(HistoryView):
         return nodes
 
     def _select(self, wanted: LayersToSave) -> list[Node]:
-        lookup = Lookup(map(entry_of_node, self.nodes), self._layers)
+        lookup = Lookup(self._entries.values(), self._layers)
         keys, tests = keys_and_tests(wanted)
         ids = {id(node) for key in keys for node in lookup.matching(key)}
         if tests:
@@ -170,7 +172,11 @@ class ModelHistory(HistoryView):
 
     @functools.cached_property
     def _lookup(self) -> Lookup[Node]:
-        return Lookup(map(entry_of_node, self.nodes), self._saved_nodes or self._layers)
+        return Lookup(self._entries.values(), self._saved_nodes or self._layers)
+
+    @functools.cached_property
+    def _entries(self) -> dict[int, LookupEntry[Node]]:
+        return {id(node): entry_of_node(node) for node in self.nodes}
 
     # -- layers ------------------------------------------------------------------------------------------------
 
@@ -201,7 +207,7 @@ class ModelHistory(HistoryView):
     def _operation(self, node: Node) -> LoggedOperation:
         operation = self._operation_by_node.get(id(node))
         if operation is None:
-            keys = self._lookup.keys_of(entry_of_node(node), self._index_by_node.get(id(node)))
+            keys = self._lookup.keys_of(self._entries[id(node)], self._index_by_node.get(id(node)))
             operation = self._operation_by_node[id(node)] = self._make_operation(node, keys)
         return operation
 
@@ -211,15 +217,16 @@ class ModelHistory(HistoryView):
 
     def _make_operation(self, node: Node, keys: tuple[str | int, ...]) -> LoggedOperation:
         args, kwargs = arguments_with_labels(node)
-        return LoggedOperation(
-            **(fields_of(node, self._modules, keys) | {"has_saved_activations": self._live.is_saved(node)}),
-            lazy_fields=LiveFields(self._live, node),
-            func_applied=node.call.info.func if node.call is not None else None,
-            creation_args=args,
-            creation_kwargs=kwargs,
-            func_rng_states=node.call.random.state if node.call is not None and node.call.random else None,
-            operations_total=len(self._layers),
-        )
+        live = {
+            "has_saved_activations": self._live.is_saved(node),
+            "lazy_fields": LiveFields(self._live, node),
+            "func_applied": node.call.info.func if node.call is not None else None,
+            "creation_args": args,
+            "creation_kwargs": kwargs,
+            "func_rng_states": node.call.random.state if node.call is not None and node.call.random else None,
+            "operations_total": len(self._layers),
+        }
+        return of_fields(LoggedOperation, fields_of(node, self._modules, keys) | live)
 
     # -- the model ---------------------------------------------------------------------------------------------
 

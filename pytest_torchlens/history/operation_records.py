@@ -6,17 +6,22 @@ layer share its label.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
+import torch
+
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
+from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.origins import is_foreign
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.source import source_place
+from pytest_torchlens.history.walks import GraphEntry
 from pytest_torchlens.records import Edge
 from pytest_torchlens.records import Operation
 
@@ -80,9 +85,28 @@ def fields_of(node: Node, modules: Modules, lookup_keys: LookupKeys) -> dict[str
     }
 
 
-def graph_record(node: Node) -> Operation:
-    """Return a node's `Operation` with only its labels and edges."""
-    return Operation(**_identity(node, ()), **_graph(node))
+def graph_entry(node: Node) -> GraphEntry:
+    """Return a node's place in the graph, as its `Operation` has it."""
+    return GraphEntry(
+        label=node.label,
+        parent_layers=_parent_labels(node),
+        child_layers=_child_labels(node),
+        is_input_layer=node.kind == "input",
+        is_output_layer=node.kind == "output",
+        initialized_inside_model=_is_initialized_inside(node),
+    )
+
+
+def _parent_labels(node: Node) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([parent.label for parent, _, _ in node.parents]))
+
+
+def _child_labels(node: Node) -> tuple[str, ...]:
+    return tuple([child.label for child in node.children])
+
+
+def _is_initialized_inside(node: Node) -> bool:
+    return node.kind == "operation" and not (node.parents or node.parameters)
 
 
 def _identity(node: Node, lookup_keys: LookupKeys) -> dict[str, Any]:
@@ -101,12 +125,16 @@ def _identity(node: Node, lookup_keys: LookupKeys) -> dict[str, Any]:
     }
 
 
+text_of = functools.cache(str)
+"""The text of a dtype or device; there are few."""
+
+
 def _tensor(node: Node) -> dict[str, Any]:
     value = node.value
     return {
         "tensor_shape": tuple(value.shape),
-        "tensor_dtype": str(value.dtype),
-        "tensor_device": str(value.device),
+        "tensor_dtype": text_of(value.dtype),
+        "tensor_device": text_of(value.device),
         "tensor_stride": value.stride,
         "tensor_fsize": value.nbytes,
         "fingerprint": value.fingerprint,
@@ -117,8 +145,8 @@ def _tensor(node: Node) -> dict[str, Any]:
 def _call(node: Node) -> dict[str, Any]:
     call = node.call
     if call is None:
-        return {}
-    several = len(call.outputs) > 1
+        return _NO_CALL
+    several, place = len(call.outputs) > 1, source_place(call)
     return {
         "func_applied_name": call.info.name,
         "func_time_elapsed": call.elapsed / 1e9,
@@ -131,8 +159,19 @@ def _call(node: Node) -> dict[str, Any]:
         "iterable_output_index": node.value.position if several else None,
         "composite": call.group.path if call.group is not None else "",
         "steps": tuple(map(_without_underscores, call.info.steps)),
-        "source_place": source_place(call),
+        "source_line": str(place or ""),
+        "source_place": place,
     }
+
+
+_NO_CALL = {
+    name: Operation.__dataclass_fields__[name].default
+    for name in (
+        *("func_applied_name", "func_time_elapsed", "func_position_args_non_tensor", "func_keyword_args_non_tensor"),
+        *("function_is_inplace", "function_is_random", "gradfunc_name", "is_part_of_iterable_output"),
+        *("iterable_output_index", "composite", "steps", "source_line", "source_place"),
+    )
+}
 
 
 _LONGEST_TEXT = 200
@@ -140,8 +179,10 @@ _LONGEST_TEXT = 200
 
 def _texts(arguments: Any) -> tuple[str, ...]:
     """Return each argument that is not just a tensor as ``"name=value"``; a tensor inside it is shown as ``~``."""
-    named_arguments = ((name, arg) for name, arg in arguments if not isinstance(arg, Value | Aliased))
-    return tuple(f"{name}={_text(arg)}"[:_LONGEST_TEXT] for name, arg in named_arguments)
+    return tuple([f"{name}={_text(arg)}"[:_LONGEST_TEXT] for name, arg in arguments if type(arg) not in _TENSORS])
+
+
+_TENSORS = (Value, Aliased)
 
 
 class _Tilde:
@@ -149,12 +190,20 @@ class _Tilde:
         return "~"
 
 
+_TILDE = _Tilde()
+
+
 def _text(template: Any) -> str:
-    tilde = _Tilde()
-    return repr(substitute(template, lambda leaf: tilde if isinstance(leaf, Value | Aliased) else leaf))
+    return repr(template if type(template) in ATOMS else substitute(template, _tilde_for_tensor))
+
+
+def _tilde_for_tensor(leaf: Any) -> Any:
+    return _TILDE if type(leaf) in _TENSORS else leaf
 
 
 def _parameters(node: Node) -> dict[str, Any]:
+    if not node.parameters:
+        return _NO_PARAMETERS
     sources = list({source.name: source for source in node.parameters}.values())
     return {
         "computed_with_params": bool(sources),
@@ -167,12 +216,20 @@ def _parameters(node: Node) -> dict[str, Any]:
     }
 
 
+_NO_PARAMETERS = {
+    name: Operation.__dataclass_fields__[name].default
+    for name in (
+        *("computed_with_params", "num_param_tensors", "parent_param_addresses", "parent_param_shapes"),
+        *("num_params_total", "num_params_trainable", "parent_params_fsize"),
+    )
+}
+
+
 def _graph(node: Node) -> dict[str, Any]:
-    labels = dict.fromkeys(parent.label for parent, _, _ in node.parents)
     return {
-        "edges": tuple(Edge(parent.label, path, write) for parent, path, write in node.parents),
-        "parent_layers": tuple(labels),
-        "child_layers": tuple(child.label for child in node.children),
+        "edges": tuple([Edge(parent.label, path, write) for parent, path, write in node.parents]),
+        "parent_layers": _parent_labels(node),
+        "child_layers": _child_labels(node),
         "is_input_layer": node.kind == "input",
         "has_input_ancestor": node.from_input,
         "is_output_layer": node.kind == "output",
@@ -181,7 +238,7 @@ def _graph(node: Node) -> dict[str, Any]:
         "buffer_address": node.source.name if node.source is not None and node.kind == "buffer" else None,
         "is_constant": node.kind == "constant",
         "constant_origin": _origin(node) if node.kind == "constant" else "",
-        "initialized_inside_model": node.kind == "operation" and not (node.parents or node.parameters),
+        "initialized_inside_model": _is_initialized_inside(node),
         "terminated_inside_model": node.kind == "operation" and not node.children,
         "is_terminal_bool_layer": _is_terminal_bool(node),
         "is_condition": node.is_condition,
@@ -200,7 +257,7 @@ def _origin(node: Node) -> str:
 
 
 def _is_terminal_bool(node: Node) -> bool:
-    is_bool = str(node.value.dtype) == "torch.bool" and node.value.shape.numel() == 1
+    is_bool = node.value.dtype is torch.bool and node.value.shape.numel() == 1
     return node.kind == "operation" and is_bool and not node.children
 
 

@@ -44,12 +44,15 @@ def frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
 
 def model_frames(call: Call | Escape) -> Iterator[tuple[CodeType, int]]:
     """Yield code and instruction of each frame of the model's code, from the call outward."""
-    return ((code, at) for code, at in frames(call) if is_model_code(code))
+    yield from model_frames_of(call.frames)
+    if call.module is not None:
+        for module_call in call.module.stack():
+            yield from model_frames_of(module_call.frames)
 
 
 def model_frames_of(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:
     """Yield code and instruction of each of `call_frames` that is the model's code."""
-    return ((code, at) for code, at in _without_our_frames(call_frames) if is_model_code(code))
+    return (frame for frame in all_frames_of(call_frames) if is_model_code(frame[0]))
 
 
 def _without_our_frames(call_frames: Frames) -> Iterator[tuple[CodeType, int]]:

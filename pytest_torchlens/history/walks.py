@@ -5,10 +5,22 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from pytest_torchlens.records import Operation
 
 Labels = tuple[str, ...]
+
+
+class GraphEntry(NamedTuple):
+    """The fields of an operation that are its place in the graph."""
+
+    label: str
+    parent_layers: Labels
+    child_layers: Labels
+    is_input_layer: bool
+    is_output_layer: bool
+    initialized_inside_model: bool
 
 
 class NoPathError(LookupError):
@@ -24,9 +36,10 @@ class Walks:
         All operations of a history in execution order, buffers and constants included.
     """
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
+    def __init__(self, operations: Iterable[Operation | GraphEntry]) -> None:
         operations = list(operations)
-        self._order = {op.label: place for place, op in enumerate(operations)}
+        self._labels = [op.label for op in operations]
+        self._order = {label: place for place, label in enumerate(self._labels)}
         self._parents = {op.label: op.parent_layers for op in operations}
         self._children = {op.label: op.child_layers for op in operations}
         self._inputs = [op.label for op in operations if op.is_input_layer]
@@ -87,11 +100,11 @@ class Walks:
 
     def original_ancestors(self, label: str) -> Labels:
         """Return the ancestors that have no parents: inputs, buffers, constants, tensors made inside the model."""
-        return self._labels_of_bits(self._origin_bits, label)
+        return self._labels_of_bits(self._origin_bits[label])
 
     def output_descendants(self, label: str) -> Labels:
         """Return the model's outputs that are computed from a layer."""
-        return self._labels_of_bits(self._output_bits, label)
+        return self._labels_of_bits(self._output_bits[label])
 
     def initialized_parents(self, label: str) -> Labels:
         """Return the parents that were made inside the model from no other tensor."""
@@ -99,7 +112,7 @@ class Walks:
 
     def initialized_ancestors(self, label: str) -> Labels:
         """Return the ancestors that were made inside the model from no other tensor."""
-        return tuple(origin for origin in self.original_ancestors(label) if origin in self._initialized)
+        return self._labels_of_bits(self._origin_bits[label] & self._initialized_bits)
 
     def distance_from_input(self, label: str) -> tuple[int | None, int | None]:
         """Return the fewest and the most steps from an input; None if there is no path."""
@@ -122,9 +135,18 @@ class Walks:
     def _others(self, label: str, labels: Iterable[str]) -> Labels:
         return tuple(sorted({*labels} - {label}, key=self._order.__getitem__))
 
-    def _labels_of_bits(self, bits: dict[str, int], label: str) -> Labels:
-        own_bits = bits[label]
-        return tuple(other for other, place in self._order.items() if own_bits >> place & 1)
+    def _labels_of_bits(self, bits: int) -> Labels:
+        """Return the labels at the indices of the bits that are set."""
+        labels = []
+        while bits:
+            lowest = bits & -bits
+            labels.append(self._labels[lowest.bit_length() - 1])
+            bits ^= lowest
+        return tuple(labels)
+
+    @functools.cached_property
+    def _initialized_bits(self) -> int:
+        return sum(1 << self._order[label] for label in self._initialized)
 
     @functools.cached_property
     def _origin_bits(self) -> dict[str, int]:
@@ -159,5 +181,5 @@ class Walks:
         for label in order:
             before = [distances[source] for source in sources[label] if source in distances]
             if before and label not in distances:
-                distances[label] = min(near for near, _ in before) + 1, max(far for _, far in before) + 1
+                distances[label] = min([near for near, _ in before]) + 1, max([far for _, far in before]) + 1
         return distances

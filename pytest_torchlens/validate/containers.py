@@ -7,6 +7,7 @@ copies them.  Objects with an internal state (files, iterators, random generator
 
 from __future__ import annotations
 
+import gc
 import operator
 import sys
 import threading
@@ -22,6 +23,7 @@ from functools import _lru_cache_wrapper
 from functools import partial
 from functools import partialmethod
 from itertools import chain
+from itertools import repeat
 from typing import Any
 from typing import NamedTuple
 
@@ -29,6 +31,7 @@ import numpy as np
 import torch
 
 from pytest_torchlens.capture.leaves import ATOMS
+from pytest_torchlens.capture.looks import dict_getter
 from pytest_torchlens.capture.looks import home_of
 from pytest_torchlens.capture.looks import instance_dict
 from pytest_torchlens.capture.looks import is_a
@@ -39,8 +42,6 @@ from pytest_torchlens.capture.looks import named_parameters
 from pytest_torchlens.capture.origins import script_attributes
 from pytest_torchlens.validate import resources
 
-Slot = tuple[types.MemberDescriptorType, tuple[Any, ...]]
-"""A slot and its value in a tuple; the tuple is empty if the slot is."""
 Parts = list[tuple[Any, Any]]
 """Names and values of an object's parts."""
 Path = tuple[Any, ...]
@@ -76,6 +77,7 @@ class ObjectGraph:
     def __init__(self, roots: dict[str, Any]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self._containers: list[tuple[Path, Any, Callable[[], None]]] = []
+        self._empty = EmptyContainers()
         self._mappings = {kind: Mappings(kind) for kind in (OrderedDict, dict)}
         self._resources: list[tuple[Path, Any, resources.RestoreState]] = []
         self._lost: list[tuple[Path, Any]] = []
@@ -88,27 +90,35 @@ class ObjectGraph:
             if id(value) not in seen:
                 seen[id(value)] = value
                 parts: Parts = looked_at(self._note, path, value, otherwise=[])
-                ahead += [((path, name), part) for name, part in parts if type(part) not in _ATOMS]
+                ahead += [
+                    ((path, name), part)
+                    for name, part in parts
+                    if type(part) not in _ATOMS and not self._empty.note(part)
+                ]
 
     def _note(self, path: Path, value: Any) -> Parts:
         """Take a snapshot of a value, and return its parts."""
-        if is_a(value, torch.Tensor):
+        kind = self._kinds.get(type(value)) or self._kinds.setdefault(type(value), _Kind(type(value)))
+        if kind.is_tensor:
             self.tensors.append((object_name(path, value), value))
             return [("", instance_dict(value))]
-        kind = self._kinds.get(type(value)) or self._kinds.setdefault(type(value), _Kind(type(value)))
         if kind.may_be_used_up and resources.is_used_up(value):
             self._used_up.append((path, value, resources.progress(value)))
             return []
         own = [looked_at(note, value, otherwise=None) for note in kind.resources]
         self._resources += [(path, value, restore) for restore in own if restore is not None]
         parts: Parts = looked_at(self._mappings[kind.mapping].note, path, value, otherwise=[]) if kind.mapping else []
+        parts += looked_at(kind.instances.note, path, value, otherwise=[]) if kind.instances else []
         snapshots = [looked_at(note, value, otherwise=_NOT_LOOKED_AT) for note in kind.containers]
         self._containers += [(path, value, each.restore) for each in snapshots if each.restore is not None]
         return parts + [part for each in snapshots for part in each.parts]
 
     def restore(self) -> None:
         """Restore all containers."""
-        self._lost = [entry for mappings in self._mappings.values() for entry in mappings.restore()]
+        instances = [kind.instances for kind in self._kinds.values() if kind.instances]
+        self._lost = [entry for alike in instances for entry in alike.restore()]
+        self._lost += [entry for mappings in self._mappings.values() for entry in mappings.restore()]
+        self._empty.restore()
         for path, value, restore in self._containers:
             try:
                 restore()
@@ -151,11 +161,12 @@ class _Kind:
     """What to look at in the objects of a class."""
 
     def __init__(self, kind: type) -> None:
+        self.is_tensor = issubclass(kind, torch.Tensor)
         self.may_be_used_up = resources.may_be_used_up(kind)
         self.resources = resources.kinds_of(kind)
         self.mapping: Any = next((base for base in (OrderedDict, dict) if issubclass(kind, base)), None)
         self.containers = [note for kinds, note in _KINDS if issubclass(kind, kinds)]
-        self.containers += [instance] if _is_instance_kind(kind) else []
+        self.instances = looked_at(Instances, kind, otherwise=None) if _is_instance_kind(kind) else None
 
 
 def _is_instance_kind(kind: type) -> bool:
@@ -209,7 +220,7 @@ class Mappings:
         self._paths.append(path)
         self._mappings.append(value)
         self._former.append(former)
-        return [*former.items(), *((key, key) for key in former if type(key) is not str)]
+        return [*former.items(), *[(key, key) for key in former if type(key) is not str]]
 
     def restore(self) -> list[tuple[Path, Any]]:
         """Restore all that were changed; return those that could not be restored."""
@@ -235,6 +246,96 @@ class Mappings:
             kind.clear(value)
             for key, item in former.items():
                 kind.__setitem__(value, key, item)
+        return True
+
+
+class EmptyContainers:
+    """Plain containers that hold nothing, as most of a module's twelve tables of hooks do: looked at all at once."""
+
+    def __init__(self) -> None:
+        self._containers: list[Any] = []
+        self._with_dict: list[Any] = []
+        """Those of them that may have a ``__dict__``; an empty one has a reference to nothing else."""
+
+    def note(self, value: Any) -> bool:
+        """Return whether a value is a plain container that holds nothing, and has no attributes; if so, note it."""
+        if type(value) not in _PLAIN or len(value) or (type(value) is OrderedDict and gc.get_referents(value)):
+            return False
+        self._containers.append(value)
+        if type(value) is OrderedDict:
+            self._with_dict.append(value)
+        return True
+
+    def restore(self) -> None:
+        """Empty those that hold something now."""
+        if any(map(len, self._containers)) or gc.get_referents(*self._with_dict):
+            for value in self._containers:
+                value.clear()
+            for value in self._with_dict:
+                vars(value).clear()
+
+
+_PLAIN = frozenset([dict, OrderedDict, list, set])
+
+
+class Instances:
+    """Snapshots of all instances of one class: their class, ``__dict__`` and slots.
+
+    Parameters
+    ----------
+    kind
+        The class.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self._dict_of = dict_getter(kind)
+        kinds = [base for base in kind.__mro__ if "__slots__" in vars(base)]
+        slots = [slot for base in kinds for slot in vars(base).values() if type(slot) is types.MemberDescriptorType]
+        self._slots: list[types.MemberDescriptorType] = slots
+        self._paths: list[Path] = []
+        self._instances: list[Any] = []
+        self._dicts: list[dict[str, Any] | None] = []
+        self._contents: list[list[tuple[Any, ...]]] = []
+
+    def note(self, path: Path, value: Any) -> Parts:
+        """Take a snapshot of an instance, and return its parts."""
+        attributes = self._dict_of(value)
+        contents = [_slot_value(slot, value) for slot in self._slots]
+        self._paths.append(path)
+        self._instances.append(value)
+        self._dicts.append(attributes)
+        self._contents.append(contents)
+        in_slots = zip(self._slots, contents, strict=True)
+        return [
+            ("", attributes),
+            ("", self._kind),
+            *((slot.__name__, item) for slot, items in in_slots for item in items),
+        ]
+
+    def restore(self) -> list[tuple[Path, Any]]:
+        """Restore all that were changed; return those that could not be restored."""
+        if not self._slots and looked_at(self._have_same_dicts, otherwise=False):
+            return []
+        entries = zip(self._paths, self._instances, self._dicts, self._contents, strict=True)
+        return [
+            (path, value)
+            for path, value, attributes, contents in entries
+            if not looked_at(self._restored, value, attributes, contents, otherwise=False)
+        ]
+
+    def _have_same_dicts(self) -> bool:
+        """Return whether all have the class and the ``__dict__`` that they had; its items are noted as a mapping."""
+        kinds = map(operator.is_, map(type, self._instances), repeat(self._kind))
+        return all(kinds) and all(map(operator.is_, map(self._dict_of, self._instances), self._dicts))
+
+    def _restored(self, value: Any, attributes: dict[str, Any] | None, contents: list[tuple[Any, ...]]) -> bool:
+        if type(value) is not self._kind:
+            object.__setattr__(value, "__class__", self._kind)
+        if self._dict_of(value) is not attributes:
+            object.__setattr__(value, "__dict__", attributes)
+        for slot, former in zip(self._slots, contents, strict=True):
+            _restore_slot(slot, value, former)
         return True
 
 
@@ -303,30 +404,8 @@ def script_module(value: torch.jit.ScriptModule) -> ContainerSnapshot:
     return ContainerSnapshot([*parts, *named_parameters(value), *named_buffers(value), *former], restore)
 
 
-def instance(value: Any) -> ContainerSnapshot:
-    """Snapshot an instance: its class, ``__dict__`` and slots."""
-    kind, attributes, slots = type(value), instance_dict(value), _slots(value)
-    parts = [("", attributes), ("", kind), *((slot.__name__, item) for slot, contents in slots for item in contents)]
-    return ContainerSnapshot(parts, partial(_restore_thing, value, kind, attributes, slots))
-
-
-def _restore_thing(value: Any, kind: type, attributes: Any, slots: list[Slot]) -> None:
-    if type(value) is not kind:
-        object.__setattr__(value, "__class__", kind)
-    if instance_dict(value) is not attributes:
-        object.__setattr__(value, "__dict__", attributes)
-    for slot, former in slots:
-        _restore_slot(slot, value, former)
-
-
-def _slots(value: Any) -> list[Slot]:
-    """Return the slots with their values."""
-    kinds = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
-    slots = [slot for kind in kinds for slot in vars(kind).values() if type(slot) is types.MemberDescriptorType]
-    return [(slot, _slot_value(slot, value)) for slot in slots]
-
-
 def _slot_value(slot: types.MemberDescriptorType, value: Any) -> tuple[Any, ...]:
+    """Return the value of a slot in a tuple; an empty one if the slot is."""
     try:
         return (slot.__get__(value, type(value)),)
     except AttributeError:

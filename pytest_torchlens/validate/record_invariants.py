@@ -7,12 +7,15 @@ files named ``expected_…`` the fields.  A finding names the operation and the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
-from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Operation
@@ -138,14 +141,14 @@ class RecordCheck:
     def _operations(
         self, record: HistoryRecord, graph: ExpectedGraph, listed: list[ExpectedOperation], fields: ExpectedFields
     ) -> Iterator[Finding]:
-        keys = lookup_keys(graph.operations, listed)
-        total = sum(one.is_numbered for one in graph.operations)
-        for one, plain, logged in zip(graph.operations, record.operations, self._history.operations, strict=True):
-            expected = fields.of(one, keys[id(one)], plain)
+        operations, logged = graph.operations, self._history.operations
+        faults: list[tuple[int, str]] = []
+        for name, expected in fields.columns(lookup_keys(operations, listed), record.operations):
             self.compared += len(expected)
-            yield from ((one.label, problem) for problem in _differences(expected, plain, logged, one))
-            if logged.operations_total != total:
-                yield one.label, f"operations_total is {logged.operations_total}, the recording gives {total}"
+            faults += _differences(name, expected, operations, record.operations, logged)
+        total = sum(one.is_numbered for one in operations)
+        faults += _differences("operations_total", [total] * len(operations), operations, logged)
+        yield from ((operations[place].label, problem) for place, problem in sorted(faults, key=itemgetter(0)))
 
     def _whole(self, record: HistoryRecord, graph: ExpectedGraph, saved: set[int]) -> Iterator[Finding]:
         expected = expected_totals(self._recording, graph, saved, record.escapes)
@@ -181,19 +184,16 @@ _OF_THE_CALL = ("tensor", "func", "gradfunc", "iterable", "composite", "steps", 
 
 
 def _differences(
-    expected: dict[str, Any], plain: Operation, logged: LoggedOperation, one: ExpectedOperation
-) -> Iterator[str]:
-    """Yield the fields of a record that differ from what is expected, in both of the forms that users get."""
-    if expected.items() <= vars(plain).items() and expected.items() <= vars(logged).items():
+    name: str, expected: list[Any], operations: list[ExpectedOperation], *forms: Sequence[Operation]
+) -> Iterator[tuple[int, str]]:
+    """Yield the places where a field is not what is expected, in one of the forms of the records that users get."""
+    columns = [list(map(attrgetter(name), records)) for records in forms]
+    if all(one == other for one, other in pairwise([*columns, expected])):
         return
-    for name, value in expected.items():
-        for given in (getattr(plain, name), getattr(logged, name)):
-            if given != value:
-                witness = (
-                    "the recorded call gave" if one.call and name.startswith(_OF_THE_CALL) else "the recording gives"
-                )
-                yield f"{name} is {given!r:.100}, {witness} {value!r:.100}"
-                break
+    for place, (one, right, *given) in enumerate(zip(operations, expected, *columns, strict=True)):
+        witness = "the recorded call gave" if one.call and name.startswith(_OF_THE_CALL) else "the recording gives"
+        wrong = [value for value in given if value != right]
+        yield from ((place, f"{name} is {value!r:.100}, {witness} {right!r:.100}") for value in wrong[:1])
 
 
 _KINDS = ("input", "parameter", "buffer", "constant")

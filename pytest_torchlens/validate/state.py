@@ -31,6 +31,7 @@ from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.capture.wrappers import inner_tensors
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.capture.wrappers import parts_of
+from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.validate.containers import ObjectGraph
 
 Tensor = torch.Tensor
@@ -53,7 +54,7 @@ class ModelState:
     def __init__(
         self, model: torch.nn.Module, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> None:
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), garbage_collection_paused():
             self._look(model, args, kwargs or {})
 
     def _look(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -85,3 +85,27 @@ def test_the_engine_loads_nothing_that_it_does_not_need_yet() -> None:
     assert set(loaded) & UNNEEDED == set()
     assert same_path
     assert done.stderr == ""
+
+
+MISSING_OPERATION = """
+import sys
+import torch
+from pytest_torchlens.validate import validate
+
+class Hides(torch.nn.Module):
+    def forward(self, x):
+        with torch._C.DisableTorchFunction():
+            y = x * 2
+        return y + x
+
+completeness = validate(Hides(), (torch.ones(2),)).verdict.part("completeness")
+print(completeness.status.value, completeness.failures[0].message, "torch._dynamo" in sys.modules, sep="|")
+"""
+"""Prints what completeness says of an operation that no function mode sees, and whether the compiler was loaded."""
+
+
+def test_the_dispatcher_is_watched_without_the_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", MISSING_OPERATION], capture_output=True, text=True, check=True)
+    status, message, is_loaded = done.stdout.strip().split("|")
+    assert (status, is_loaded) == ("failed", "False")
+    assert "aten::mul" in message

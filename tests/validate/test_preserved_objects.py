@@ -124,6 +124,11 @@ def append(held):
     return held[-1] + held[0]
 
 
+def with_attributes(held):
+    held.n = 1
+    return held
+
+
 KEYS = [Counts(), Counts()]
 HELD = {
     "deque": (lambda: collections.deque([1, 2], maxlen=2), append, list),
@@ -135,6 +140,26 @@ HELD = {
     ),
     "dict that forbids": (lambda: Labelled(a=1), lambda h: put(h, "a", h["a"] + 1), lambda h: list(h.items())),
     "its attributes": (Labelled, lambda h: put(vars(h), "n", vars(h).get("n", 0) + 1), vars),
+    "attributes of an ordered one": (
+        lambda: collections.OrderedDict(a=1),
+        lambda h: put(vars(h), "n", vars(h).get("n", 0) + 1),
+        lambda h: vars(h).copy(),
+    ),
+    "empty": (dict, lambda h: put(h, len(h), len(h) + 1), list),
+    "empty list": (list, lambda h: h.append(2) or len(h), list),
+    "empty set": (set, lambda h: h.add(len(h)) or len(h), list),
+    "empty in order": (collections.OrderedDict, lambda h: put(h, len(h), len(h) + 1), list),
+    "attributes of an empty one": (
+        collections.OrderedDict,
+        lambda h: put(vars(h), "n", vars(h).get("n", 0) + 1),
+        lambda h: getattr(h, "n", 0),
+    ),
+    "attributes of one that had some": (
+        lambda: with_attributes(collections.OrderedDict()),
+        lambda h: put(vars(h), "n", vars(h).get("n", 0) + 1),
+        lambda h: vars(h).copy(),
+    ),
+    "emptied": (lambda: [[1], []], lambda h: h[0].clear() or h[1].append(1) or len(h), lambda h: h.__repr__()),
     "weak keys": (
         lambda: weakref.WeakKeyDictionary({KEYS[0]: 1}),
         lambda h: put(h, KEYS[1], len(h)) + put(h, KEYS[0], h[KEYS[0]] + 1),
