@@ -10,17 +10,12 @@ import torch
 from pytest_torchlens.zoo import ModelCase
 from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import load_zoo
-from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.shrink import small_config
 from pytest_torchlens.zoo.transformers_inputs import default_arguments
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the library
-
-
-@pytest.fixture(scope="module")
-def zoo() -> Zoo:
-    return load_zoo(shipped_folder() / "transformers.yaml")
+ZOO = "transformers"
 
 
 def forward(case: ModelCase) -> tuple[Any, dict[str, Any], Any]:
