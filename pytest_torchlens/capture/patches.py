@@ -334,15 +334,22 @@ def _jit_tracing(key: str) -> Callable[..., Any]:
 
 def _compile(*args: Any, **kwargs: Any) -> Any:
     """Replace ``torch.compile``: it may be the first to load the compiler."""
-    stop_recording_in_test(COMPILES)
+    _note_compiled()
     return _originals["compile"](*args, **kwargs)
 
 
 def _callback_from_stance(callback: Any) -> Any:
     """Replace the function that the compiler calls before a compiled function; without a callback none will run."""
     if callback:
-        stop_recording_in_test(COMPILES)
+        _note_compiled()
     return _originals["_callback_from_stance"](callback)
+
+
+def _note_compiled() -> None:
+    """Note in this thread's recording that it runs compiled code; stop it inside a user's test."""
+    stop_recording_in_test(COMPILES)
+    if (tracer := tracer_here()) is not None:
+        tracer.recording.compiled = True
 
 
 def stop_recording_in_test(reason: str) -> None:

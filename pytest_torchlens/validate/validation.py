@@ -50,6 +50,7 @@ from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.second_recording import changed_with_inputs
 from pytest_torchlens.validate.second_recording import kept_results
 from pytest_torchlens.validate.second_recording import nudged
+from pytest_torchlens.validate.second_recording import same_calls
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unobtrusive import warnings_ignored
@@ -340,7 +341,10 @@ class _Run:
         one replaces.
         """
         if self._single_use:
-            return self._record_with_tensors_before(watch, keep), None
+            recording = self._record_with_tensors_before(watch, keep)
+            if _runs_uncompiled(recording):  # and cannot run again
+                recording.num_dispatched, recording.why_unwatched = None, _COMPILED
+            return recording, None
         try:
             recording = self._record_once(watch, keep)
         except Exception as error:
@@ -350,7 +354,23 @@ class _Run:
             recording = self._record_once(False, keep)
             recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
         observed = self._digests(recording) if keep == "recent" else None
+        if _runs_uncompiled(recording):
+            recording = self._record_as_compiled(recording, keep)
         return self._record_again(recording, keep) if _reads_constants(recording) else recording, observed
+
+    def _record_as_compiled(self, watched: Recording, keep: Keep) -> Recording:
+        """Return a recording without the watch if compiled code calls other functions then, else the one with it.
+
+        PyTorch runs compiled code as it was before under a dispatch mode: what its backend made of it was not watched.
+        """
+        returned = self._returned
+        self.restore()
+        recording = self._record_once(False, keep)
+        if same_calls(watched, recording):
+            self._returned = returned
+            return watched
+        recording.why_unwatched = _COMPILED
+        return recording
 
     def _record_once(self, watch: bool, keep: Keep) -> Recording:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
@@ -544,12 +564,18 @@ def _settled(former: PartVerdict, plain: PartVerdict, again: PartVerdict) -> Par
     return dataclasses.replace(plain, reason=reason)
 
 
+def _runs_uncompiled(recording: Recording) -> bool:
+    """Return whether code that PyTorch compiles ran uncompiled, because of the watch, and nothing was missed so."""
+    return recording.compiled and recording.num_dispatched is not None and not recording.missed_operations
+
+
 def _drop_activations(recording: Recording) -> None:
     for call in recording.calls:
         for value in call.outputs:
             value.tensor = None
 
 
+_COMPILED = "the model runs compiled code, which PyTorch runs uncompiled while the dispatcher is watched"
 _SMALL = 64 * 2**20
 """Bytes of activations up to which a further recording costs little."""
 
