@@ -348,8 +348,18 @@ def _callback_from_stance(callback: Any) -> Any:
 def _note_compiled() -> None:
     """Note in this thread's recording that it runs compiled code; stop it inside a user's test."""
     stop_recording_in_test(COMPILES)
-    if (tracer := tracer_here()) is not None:
+    if (tracer := tracer_here()) is not None and not _is_called_by_operator(sys._getframe(1)):
         tracer.recording.compiled = True
+
+
+def _is_called_by_operator(frame: types.FrameType | None) -> bool:
+    """Return whether an operator such as `torch.cond` compiles: it runs the same functions, in one operation."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name not in ("torch", __name__) and not name.startswith("torch._dynamo."):
+            return name.startswith("torch._higher_order_ops.")
+        frame = frame.f_back
+    return False
 
 
 def stop_recording_in_test(reason: str) -> None:

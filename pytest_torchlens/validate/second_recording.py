@@ -36,6 +36,24 @@ from pytest_torchlens.validate.unproven import values_in
 _FACTOR = 1 - 2**-6
 """Large enough to change a bfloat16, and small enough to flip few branches; zeros and signs stay if others change."""
 
+_SMALL = 64 * 2**20
+"""Bytes of activations up to which a further recording costs little."""
+
+
+def may_leave_the_graph(recording: Recording) -> bool:
+    """Return whether to look for values that went past the graph: where it costs little, or anything points to it."""
+    numbers = (escape for escape in recording.escapes if type(escape.result) is not bool)
+    return _is_small(recording) or next(numbers, None) is not None or reads_constants(recording)
+
+
+def _is_small(recording: Recording) -> bool:
+    return sum(value.nbytes for call in recording.calls for value in call.outputs) <= _SMALL
+
+
+def reads_constants(recording: Recording) -> bool:
+    """Return whether a recorded call reads a tensor that is not an input, a parameter or a buffer."""
+    return any(source.kind == "constant" for source in recording.sources)
+
 
 @contextlib.contextmanager
 def nudged(inputs: Iterable[torch.Tensor]) -> Iterator[bool]:
@@ -94,6 +112,11 @@ def _lowered(values: torch.Tensor) -> torch.Tensor | None:
 def _put_back(former: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     for tensor, memory in reversed(former):
         tensor.data = memory
+
+
+def ran_uncompiled(recording: Recording) -> bool:
+    """Return whether code that PyTorch compiles ran uncompiled, because of the watch, and nothing was missed so."""
+    return recording.compiled and recording.num_dispatched is not None and not recording.missed_operations
 
 
 def same_calls(first: Recording, other: Recording) -> bool:

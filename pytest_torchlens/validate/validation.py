@@ -49,7 +49,10 @@ from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.second_recording import changed_with_inputs
 from pytest_torchlens.validate.second_recording import kept_results
+from pytest_torchlens.validate.second_recording import may_leave_the_graph
 from pytest_torchlens.validate.second_recording import nudged
+from pytest_torchlens.validate.second_recording import ran_uncompiled
+from pytest_torchlens.validate.second_recording import reads_constants
 from pytest_torchlens.validate.second_recording import same_calls
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.unobtrusive import modes_disabled
@@ -342,7 +345,7 @@ class _Run:
         """
         if self._single_use:
             recording = self._record_with_tensors_before(watch, keep)
-            if _runs_uncompiled(recording):  # and cannot run again
+            if ran_uncompiled(recording):  # and cannot run again
                 recording.num_dispatched, recording.why_unwatched = None, _COMPILED
             return recording, None
         try:
@@ -354,9 +357,9 @@ class _Run:
             recording = self._record_once(False, keep)
             recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
         observed = self._digests(recording) if keep == "recent" else None
-        if _runs_uncompiled(recording):
+        if ran_uncompiled(recording):
             recording = self._record_as_compiled(recording, keep)
-        return self._record_again(recording, keep) if _reads_constants(recording) else recording, observed
+        return self._record_again(recording, keep) if reads_constants(recording) else recording, observed
 
     def _record_as_compiled(self, watched: Recording, keep: Keep) -> Recording:
         """Return a recording without the watch if compiled code calls other functions then, else the one with it.
@@ -448,7 +451,7 @@ class _Run:
 
     def look_for_detours(self, recording: Recording) -> None:
         """Record once more, with slightly other inputs if possible, and note what went past the graph."""
-        if self._single_use or not _may_leave_the_graph(recording):
+        if self._single_use or not may_leave_the_graph(recording):
             return
         other, differ = self._record_nudged(self._inputs.values())
         if other is None:  # the model may not accept other inputs
@@ -564,11 +567,6 @@ def _settled(former: PartVerdict, plain: PartVerdict, again: PartVerdict) -> Par
     return dataclasses.replace(plain, reason=reason)
 
 
-def _runs_uncompiled(recording: Recording) -> bool:
-    """Return whether code that PyTorch compiles ran uncompiled, because of the watch, and nothing was missed so."""
-    return recording.compiled and recording.num_dispatched is not None and not recording.missed_operations
-
-
 def _drop_activations(recording: Recording) -> None:
     for call in recording.calls:
         for value in call.outputs:
@@ -576,18 +574,6 @@ def _drop_activations(recording: Recording) -> None:
 
 
 _COMPILED = "the model runs compiled code, which PyTorch runs uncompiled while the dispatcher is watched"
-_SMALL = 64 * 2**20
-"""Bytes of activations up to which a further recording costs little."""
-
-
-def _may_leave_the_graph(recording: Recording) -> bool:
-    """Return whether to look for values that went past the graph: where it costs little, or anything points to it."""
-    numbers = (escape for escape in recording.escapes if type(escape.result) is not bool)
-    return _is_small(recording) or next(numbers, None) is not None or _reads_constants(recording)
-
-
-def _is_small(recording: Recording) -> bool:
-    return sum(value.nbytes for call in recording.calls for value in call.outputs) <= _SMALL
 
 
 def _not_applicable(reason: str) -> PartVerdict:
@@ -600,10 +586,6 @@ def _of_saving(verdict: PartVerdict) -> PartVerdict:
         dataclasses.replace(one, message=f"{one.message}, if activations are saved") for one in verdict.failures
     )
     return dataclasses.replace(verdict, failures=tuple(failures))
-
-
-def _reads_constants(recording: Recording) -> bool:
-    return any(source.kind == "constant" for source in recording.sources)
 
 
 def _values(recording: Recording) -> list[str]:
