@@ -326,6 +326,8 @@ class Recording:
     """Operations that the dispatcher ran outside any recorded call."""
     why_unwatched: str = UNWATCHED
     """Why `num_dispatched` is None."""
+    compiled: bool = False
+    """Whether code ran, or was made to run, that PyTorch compiles: under a dispatch mode it runs uncompiled."""
     untraced: list[str] = field(default_factory=list)
     """Messages about code that ran, or will run, without being recorded."""
     unknown_sources: list[Source] = field(default_factory=list)

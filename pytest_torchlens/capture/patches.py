@@ -334,15 +334,32 @@ def _jit_tracing(key: str) -> Callable[..., Any]:
 
 def _compile(*args: Any, **kwargs: Any) -> Any:
     """Replace ``torch.compile``: it may be the first to load the compiler."""
-    stop_recording_in_test(COMPILES)
+    _note_compiled()
     return _originals["compile"](*args, **kwargs)
 
 
 def _callback_from_stance(callback: Any) -> Any:
     """Replace the function that the compiler calls before a compiled function; without a callback none will run."""
     if callback:
-        stop_recording_in_test(COMPILES)
+        _note_compiled()
     return _originals["_callback_from_stance"](callback)
+
+
+def _note_compiled() -> None:
+    """Note in this thread's recording that it runs compiled code; stop it inside a user's test."""
+    stop_recording_in_test(COMPILES)
+    if (tracer := tracer_here()) is not None and not _is_called_by_operator(sys._getframe(1)):
+        tracer.recording.compiled = True
+
+
+def _is_called_by_operator(frame: types.FrameType | None) -> bool:
+    """Return whether an operator such as `torch.cond` compiles: it runs the same functions, in one operation."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name not in ("torch", __name__) and not name.startswith("torch._dynamo."):
+            return name.startswith("torch._higher_order_ops.")
+        frame = frame.f_back
+    return False
 
 
 def stop_recording_in_test(reason: str) -> None:

@@ -77,7 +77,8 @@ def misjoined(operations: list[ExpectedOperation]) -> Iterator[tuple[ExpectedOpe
         if not all(parent.from_input or parent.source is not None for parent, _, _ in one.parents):
             continue
         read = frozenset(path for _, path, _ in one.parents)
-        key = (one.layer_type, one.value.position, tuple(source.name for source in one.parameters), read)
+        names = tuple(source.name for source in one.parameters)
+        key = (one.layer_type, one.call.info.steps, one.value.position, names, read)
         other = on_parameters.setdefault(key, one)
         if other.passes is not one.passes:
             yield one, f"it works on the same parameters as {other.label}, and is not a pass of its layer"

@@ -17,9 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.looks import is_a
@@ -28,9 +31,28 @@ from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unproven import Reach
 from pytest_torchlens.validate.unproven import used_values
+from pytest_torchlens.validate.unproven import values_in
 
 _FACTOR = 1 - 2**-6
 """Large enough to change a bfloat16, and small enough to flip few branches; zeros and signs stay if others change."""
+
+_SMALL = 64 * 2**20
+"""Bytes of activations up to which a further recording costs little."""
+
+
+def may_leave_the_graph(recording: Recording) -> bool:
+    """Return whether to look for values that went past the graph: where it costs little, or anything points to it."""
+    numbers = (escape for escape in recording.escapes if type(escape.result) is not bool)
+    return _is_small(recording) or next(numbers, None) is not None or reads_constants(recording)
+
+
+def _is_small(recording: Recording) -> bool:
+    return sum(value.nbytes for call in recording.calls for value in call.outputs) <= _SMALL
+
+
+def reads_constants(recording: Recording) -> bool:
+    """Return whether a recorded call reads a tensor that is not an input, a parameter or a buffer."""
+    return any(source.kind == "constant" for source in recording.sources)
 
 
 @contextlib.contextmanager
@@ -90,6 +112,29 @@ def _lowered(values: torch.Tensor) -> torch.Tensor | None:
 def _put_back(former: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     for tensor, memory in reversed(former):
         tensor.data = memory
+
+
+def ran_uncompiled(recording: Recording) -> bool:
+    """Return whether code that PyTorch compiles ran uncompiled, because of the watch, and nothing was missed so."""
+    return recording.compiled and recording.num_dispatched is not None and not recording.missed_operations
+
+
+def same_calls(first: Recording, other: Recording) -> bool:
+    """Return whether two recordings have the same functions, which read the same values."""
+    return _calls(first) == _calls(other) and list(map(_origin, _outputs(first))) == list(map(_origin, _outputs(other)))
+
+
+def _calls(recording: Recording) -> list[tuple[str, list[Any]]]:
+    return [(call.info.name, [(path, _origin(read)) for path, read in edges_in(call)]) for call in recording.calls]
+
+
+def _outputs(recording: Recording) -> list[Value | Aliased]:
+    return [read for _, read in recording.outputs]
+
+
+def _origin(read: Value | Aliased) -> list[tuple[int, int]]:
+    """Return where a value and the writes that show in it come from: call and position of each."""
+    return [(value.call, value.position) for value in values_in(read)]
 
 
 def changed_with_inputs(first: Recording, other: Recording) -> list[tuple[int, str]]:

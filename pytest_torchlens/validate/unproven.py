@@ -138,19 +138,20 @@ class Reach:
 
     def has(self, read: Value | Aliased) -> bool:
         """Return whether a value, or a write that shows in it, depends on an input."""
-        return any(value.call in self._made_by or id(value) in self._inputs for value in _values(read))
+        return any(value.call in self._made_by or id(value) in self._inputs for value in values_in(read))
 
 
-def _values(read: Value | Aliased) -> tuple[Value, ...]:
+def values_in(read: Value | Aliased) -> tuple[Value, ...]:
+    """Return the value of a read, and the writes through other tensors that show in it."""
     return (read.value, *read.writes) if isinstance(read, Aliased) else (read,)
 
 
 def used_values(recording: Recording) -> set[int]:
     """Return the ids of the values that an output depends on."""
-    used = {id(value) for _, read in recording.outputs for value in _values(read)}
+    used = {id(value) for _, read in recording.outputs for value in values_in(read)}
     for call in reversed(recording.calls):
         if any(id(value) in used for value in call.outputs):
-            used.update(id(value) for _, read in edges_in(call) for value in _values(read))
+            used.update(id(value) for _, read in edges_in(call) for value in values_in(read))
     return used
 
 

@@ -49,7 +49,11 @@ from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
 from pytest_torchlens.validate.second_recording import changed_with_inputs
 from pytest_torchlens.validate.second_recording import kept_results
+from pytest_torchlens.validate.second_recording import may_leave_the_graph
 from pytest_torchlens.validate.second_recording import nudged
+from pytest_torchlens.validate.second_recording import ran_uncompiled
+from pytest_torchlens.validate.second_recording import reads_constants
+from pytest_torchlens.validate.second_recording import same_calls
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unobtrusive import warnings_ignored
@@ -340,7 +344,10 @@ class _Run:
         one replaces.
         """
         if self._single_use:
-            return self._record_with_tensors_before(watch, keep), None
+            recording = self._record_with_tensors_before(watch, keep)
+            if ran_uncompiled(recording):  # and cannot run again
+                recording.num_dispatched, recording.why_unwatched = None, _COMPILED
+            return recording, None
         try:
             recording = self._record_once(watch, keep)
         except Exception as error:
@@ -350,7 +357,23 @@ class _Run:
             recording = self._record_once(False, keep)
             recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
         observed = self._digests(recording) if keep == "recent" else None
-        return self._record_again(recording, keep) if _reads_constants(recording) else recording, observed
+        if ran_uncompiled(recording):
+            recording = self._record_as_compiled(recording, keep)
+        return self._record_again(recording, keep) if reads_constants(recording) else recording, observed
+
+    def _record_as_compiled(self, watched: Recording, keep: Keep) -> Recording:
+        """Return a recording without the watch if compiled code calls other functions then, else the one with it.
+
+        PyTorch runs compiled code as it was before under a dispatch mode: what its backend made of it was not watched.
+        """
+        returned = self._returned
+        self.restore()
+        recording = self._record_once(False, keep)
+        if same_calls(watched, recording):
+            self._returned = returned
+            return watched
+        recording.why_unwatched = _COMPILED
+        return recording
 
     def _record_once(self, watch: bool, keep: Keep) -> Recording:
         options: dict[str, Any] = {"seed": self.seed, "watch": watch, "keep": keep, "exhaust": self.exhaust}
@@ -428,7 +451,7 @@ class _Run:
 
     def look_for_detours(self, recording: Recording) -> None:
         """Record once more, with slightly other inputs if possible, and note what went past the graph."""
-        if self._single_use or not _may_leave_the_graph(recording):
+        if self._single_use or not may_leave_the_graph(recording):
             return
         other, differ = self._record_nudged(self._inputs.values())
         if other is None:  # the model may not accept other inputs
@@ -550,18 +573,7 @@ def _drop_activations(recording: Recording) -> None:
             value.tensor = None
 
 
-_SMALL = 64 * 2**20
-"""Bytes of activations up to which a further recording costs little."""
-
-
-def _may_leave_the_graph(recording: Recording) -> bool:
-    """Return whether to look for values that went past the graph: where it costs little, or anything points to it."""
-    numbers = (escape for escape in recording.escapes if type(escape.result) is not bool)
-    return _is_small(recording) or next(numbers, None) is not None or _reads_constants(recording)
-
-
-def _is_small(recording: Recording) -> bool:
-    return sum(value.nbytes for call in recording.calls for value in call.outputs) <= _SMALL
+_COMPILED = "the model runs compiled code, which PyTorch runs uncompiled while the dispatcher is watched"
 
 
 def _not_applicable(reason: str) -> PartVerdict:
@@ -574,10 +586,6 @@ def _of_saving(verdict: PartVerdict) -> PartVerdict:
         dataclasses.replace(one, message=f"{one.message}, if activations are saved") for one in verdict.failures
     )
     return dataclasses.replace(verdict, failures=tuple(failures))
-
-
-def _reads_constants(recording: Recording) -> bool:
-    return any(source.kind == "constant" for source in recording.sources)
 
 
 def _values(recording: Recording) -> list[str]:

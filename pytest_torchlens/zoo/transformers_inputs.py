@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
-from torch import nn
 
 from pytest_torchlens.zoo.inputs import TensorSpec
 from pytest_torchlens.zoo.shrink import FIRST_SPECIAL
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Iterator
     from collections.abc import Mapping
+
+    from torch import nn
 
 
 LENGTH = 16
@@ -34,9 +36,29 @@ CLIP = 4
 
 def default_arguments(model: nn.Module) -> dict[str, TensorSpec]:
     """Return the arguments of ``forward``: what it requires, and a text, an image and a sound where it takes these."""
-    inputs = _Inputs(model)
-    arguments = {name: make(inputs) for name, make in _MAKERS.items() if inputs.takes(name)}
-    return _with_placeholders(model, arguments)
+    frames_first = _arguments(_Inputs(model, bands_first=False))
+    if "input_features" in frames_first and _runs(model, frames_first):
+        return _with_placeholders(model, frames_first)
+    return _with_placeholders(model, _arguments(_Inputs(model, bands_first=True)))
+
+
+def _arguments(inputs: _Inputs) -> dict[str, TensorSpec]:
+    return {name: make(inputs) for name, make in _MAKERS.items() if inputs.takes(name)}
+
+
+def _runs(model: nn.Module, arguments: dict[str, TensorSpec]) -> bool:
+    """Whether a copy of a model accepts arguments.
+
+    Neither its configuration nor its layers tell which axis of a spectrogram comes first: some transpose it before the
+    first layer.
+    """
+    model = copy.deepcopy(model)
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            model(**_examples(_with_placeholders(model, arguments)))
+    except Exception:  # noqa: BLE001 - whatever a layer raises for a wrong shape
+        return False
+    return True
 
 
 def _with_placeholders(model: Any, arguments: dict[str, TensorSpec]) -> dict[str, TensorSpec]:
@@ -67,12 +89,16 @@ def _token(config: Any, kind: str) -> int | None:
 def _feature_count(features_of: Callable[..., Any], arguments: Mapping[str, TensorSpec]) -> int:
     """Return how many vectors a model makes of an image, a video or a sound."""
     known = inspect.signature(features_of).parameters
-    values = {name: _example(spec) for name, spec in arguments.items() if name in known}
+    values = _examples({name: spec for name, spec in arguments.items() if name in known})
     if not values:
         return 0
     with torch.no_grad():
         found = features_of(**values)
     return sum(tensor.numel() // tensor.shape[-1] for tensor in _tensors(found))
+
+
+def _examples(arguments: Mapping[str, TensorSpec]) -> dict[str, torch.Tensor]:
+    return {name: _example(spec) for name, spec in arguments.items()}
 
 
 def _example(spec: TensorSpec) -> torch.Tensor:
@@ -112,8 +138,9 @@ def _lookup(config: Any, *names: str) -> Any:
 class _Inputs:
     """Makes each input of one model."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, bands_first: bool) -> None:
         self._model = model
+        self._bands_first = bands_first
         self._parameters = inspect.signature(model.forward).parameters
         self._vision = self._part("vision_config", "image_config", "backbone_config", "encoder_config")
         self._audio = self._part("audio_config", "audio_encoder", "encoder_config", "audio_encoder_config")
@@ -202,18 +229,14 @@ class _Inputs:
         names = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "feature_size", "input_dim")
         return int(_lookup(self._audio, *names, "input_feat_size") or 80)
 
-    def _bands_first(self) -> bool:
-        if _lookup(self._audio, "max_source_positions"):
-            return True
-        convolutions = (module for module in self._model.modules() if isinstance(module, nn.Conv1d))
-        return any(module.in_channels == self._bands() for module in convolutions)
-
     def spectrogram(self) -> TensorSpec:
-        length = 2 * (_lookup(self._audio, "max_source_positions") or FRAMES // 2)
-        return TensorSpec((1, self._bands(), length) if self._bands_first() else (1, length, self._bands()))
+        if not self._bands_first:
+            return TensorSpec((1, FRAMES, self._bands()))
+        positions = _lookup(self._audio, "max_source_positions")
+        return TensorSpec((1, self._bands(), 2 * positions if positions else FRAMES))
 
     def frames_mask(self) -> TensorSpec:
-        return _ones(1, self.spectrogram().shape[2 if self._bands_first() else 1])
+        return _ones(1, self.spectrogram().shape[2 if self._bands_first else 1])
 
 
 _MAKERS: dict[str, Callable[[_Inputs], TensorSpec]] = {

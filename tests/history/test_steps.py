@@ -17,6 +17,7 @@ from torch.func import vjp
 from torch.func import vmap
 
 import pytest_torchlens as tl
+from pytest_torchlens.validate import validate
 from tests.models import Function
 
 X = torch.tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]])
@@ -122,6 +123,39 @@ def loop(x):
     for number in range(3):
         x = vmap(lambda v, number=number: v.sin() if number % 2 else v.cos() * 2)(x)
     return x
+
+
+class Cells(nn.Module):
+    """Applies transforms that read one weight."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3, 3))
+        self.body = body
+
+    def forward(self, x):
+        return self.body(x, lambda v: self.weight @ v)
+
+
+def cell_by_cell(x, cell):
+    for number in range(3):
+        x = vmap(lambda v, number=number: cell(v).sin() if number % 2 else cell(v).cos())(x)
+    return x
+
+
+TRANSFORMS_OF_ONE_WEIGHT = {
+    "the same steps": (lambda x, f: vmap(lambda v: f(v).sin())(vmap(lambda v: f(v).sin())(x)), [2]),
+    "other steps": (lambda x, f: vmap(lambda v: f(v).sin())(vmap(lambda v: f(v).cos())(x)), [1, 1]),
+    "other steps at one place": (cell_by_cell, [3]),
+}
+
+
+@pytest.mark.parametrize(("body", "passes"), TRANSFORMS_OF_ONE_WEIGHT.values(), ids=TRANSFORMS_OF_ONE_WEIGHT)
+def test_transforms_of_one_weight_are_one_layer_if_their_steps_or_their_place_are_one(body, passes):
+    found = validate(Cells(body), (X,))
+    assert found.verdict
+    layers = {one.layer_label: one.layer_passes_total for one in found.history if one.layer_type == "vmap"}
+    assert [*layers.values()] == passes
 
 
 @pytest.fixture(scope="module")

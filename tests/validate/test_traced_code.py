@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import pytest_torchlens as tl
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
+from tests.models import Function
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 X = torch.tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]])
@@ -268,6 +270,56 @@ def test_a_hidden_operation_beside_traced_code_still_fails():
 
     verdict = validate(Tracing(body), (X,)).verdict
     assert {"aten::add", "aten::ones"} <= {one.operation for part in verdict.failed_parts for one in part.failures}
+
+
+def by_numpy(graph, inputs):
+    def run(*args):
+        (x,) = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        return (torch.from_numpy(np.maximum(x.numpy() * 2, 0) + 1),)
+
+    return run
+
+
+def by_same_functions(graph, inputs):
+    return lambda *args: [torch.relu(next(arg for arg in args if isinstance(arg, torch.Tensor)) * 2) + 1]
+
+
+BACKENDS = {
+    "eager": ("eager", Status.PASSED, ["mul", "relu", "add", "mul"]),
+    "the graph": (lambda graph, inputs: graph.forward, Status.PASSED, ["mul", "relu", "add", "mul"]),
+    "the same functions": (by_same_functions, Status.PASSED, ["mul", "relu", "add", "mul"]),
+    "NumPy": (by_numpy, Status.UNPROVEN, ["mul"]),
+}
+
+
+UNWATCHED = "the model runs compiled code, which PyTorch runs uncompiled while the dispatcher is watched"
+
+
+@pytest.mark.parametrize(("backend", "status", "layers"), BACKENDS.values(), ids=BACKENDS)
+def test_what_a_backend_made_of_the_code_is_judged_and_not_the_code(backend, status, layers):
+    """Under a dispatch mode, as completeness needs, PyTorch runs the code itself."""
+    compiled = torch.compile(lambda x: torch.relu(x * 2) + 1, backend=backend)
+    found = validate(Function(lambda x: compiled(x) * 2), (X,))
+    assert found.verdict.status is status, found.verdict.words
+    assert [one.layer_type for one in found.history if one.func_applied_name] == layers
+    assert (found.verdict.part("completeness").reason == UNWATCHED) is (status is Status.UNPROVEN)
+
+
+def test_compiled_code_that_cannot_run_again_is_not_proven():
+    compiled = torch.compile(lambda x: torch.relu(x * 2) + 1, backend=by_numpy)
+    verdict = validate(Function(lambda xs: compiled(next(xs)) * 2), (iter([X]),)).verdict
+    assert verdict.part("completeness").reason == UNWATCHED
+
+
+def test_an_operation_hidden_beside_compiled_code_still_fails():
+    compiled = torch.compile(lambda x: torch.relu(x * 2) + 1, backend=by_numpy)
+
+    def forward(x):
+        with torch._C.DisableTorchFunction():
+            hidden = x + 1
+        return compiled(x) + hidden
+
+    assert validate(Function(forward), (X,)).verdict.part("completeness").status is Status.FAILED
 
 
 @pytest.mark.parametrize(

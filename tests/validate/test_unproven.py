@@ -60,6 +60,41 @@ def test_what_was_not_shown_is_said(function, reason):
     assert from_json(to_json(verdict), type(verdict)) == verdict
 
 
+ARRAY = X.numpy()
+EARLIER = {"count": int(X.sum())}
+
+
+def has_a_root(x):
+    try:
+        torch.linalg.cholesky(x @ x.mT)
+    except torch.linalg.LinAlgError:
+        return 0
+    return 1
+
+
+LOST = {
+    "through an array": lambda x: torch.tensor(int(x.numpy().sum())),
+    "through a whole number": lambda x: torch.tensor(int(x.sum().item())),
+    "through a branch": lambda x: torch.ones(2) if x.sum() > 0 else torch.zeros(2),
+    "through the choice of a constant": lambda x: (torch.ones(2), torch.zeros(2))[bool(x.sum() > 0)],
+    "through a size": lambda x: torch.tensor(len(x[x > 1.5])),
+    "through the size to fill": lambda x: torch.zeros(x.nonzero().shape[0]),
+    "through a text": lambda x: torch.tensor(len(str(x))),
+    "through an error": lambda x: torch.tensor(has_a_root(x)),
+    "through memory that C reads": lambda x: torch.tensor(int(ARRAY.sum())),
+    "from an earlier call": lambda x: torch.tensor(EARLIER["count"]),
+    "from a constant of an earlier call": lambda x: TABLE.clone(),
+}
+
+
+@pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
+def test_an_output_of_constants_is_not_shown_though_nothing_in_the_record_tells_it_from_a_constant(lost):
+    """So do a size, an error and memory that C reads: no rule on the record may excuse such an output."""
+    verdict = verdict_on(lambda x: (x * 2, lost(x)))
+    assert verdict.status is Status.UNPROVEN
+    assert any("output '1' depends on no input" in one.message for one in verdict.unproven), verdict.words
+
+
 PROVEN = {
     "a constant beside an input": lambda x: x * TABLE,
     "a number of the code": lambda x: x + torch.tensor(0.25),

@@ -5,28 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-import pytest_torchlens as tl
 from pytest_torchlens.zoo import TensorSpec
 from pytest_torchlens.zoo import ZooError
-from pytest_torchlens.zoo import load_zoo
-from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.diffusers import PIXELS
 from pytest_torchlens.zoo.diffusers import TOKENS
 
 diffusers = pytest.importorskip("diffusers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the library
-
-
-@pytest.fixture(scope="module")
-def zoo():
-    return load_zoo(shipped_folder() / "diffusers.yaml")
-
-
-def history_of(case):
-    model = case.build()
-    args, kwargs = case.make_inputs(model)
-    with torch.no_grad():
-        return tl.log_forward_pass(model, list(args), kwargs)
+ZOO = "diffusers"
 
 
 def test_every_exported_model_and_scheduler_has_a_name(zoo):
@@ -57,15 +43,14 @@ def test_families_are_the_folders_of_the_library(zoo):
 @pytest.mark.parametrize(
     ("scheduler", "calls"), [("DDIMScheduler", 4), ("HeunDiscreteScheduler", 7), ("SCMScheduler", 2)]
 )
-def test_a_loop_calls_its_denoiser_in_every_step(zoo, scheduler, calls):
+def test_a_loop_calls_its_denoiser_in_every_step(zoo, history_of, scheduler, calls):
     history = history_of(zoo.case(scheduler))
     assert history["denoiser.conv_in:1"].layer_passes_total == calls
     assert history["denoiser.conv_in:1"].parent_param_addresses == ("denoiser.conv_in.weight", "denoiser.conv_in.bias")
 
 
-def test_a_loop_of_tokens_calls_a_transformer(zoo):
-    case = zoo.case("DiscreteDDIMScheduler")
-    history = history_of(case)
+def test_a_loop_of_tokens_calls_a_transformer(zoo, history_of):
+    history = history_of(zoo.case("DiscreteDDIMScheduler"))
     assert history["denoiser.head:1"].layer_passes_total == 4
     assert history["output_1"].tensor_dtype == "torch.int64"
 

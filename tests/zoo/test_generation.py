@@ -6,19 +6,13 @@ import torch
 from pytest_torchlens.run import RunOptions
 from pytest_torchlens.run import run_case
 from pytest_torchlens.zoo import Zoo
-from pytest_torchlens.zoo import load_zoo
-from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.generation import GENERATING
 from pytest_torchlens.zoo.generation import NEW_TOKENS
 from pytest_torchlens.zoo.generation import STRATEGIES
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the library
-
-
-@pytest.fixture(scope="module")
-def zoo() -> Zoo:
-    return load_zoo(shipped_folder() / "transformers_generate.yaml")
+ZOO = "transformers_generate"
 
 
 def test_every_family_generates_in_every_way(zoo: Zoo):

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-import pytest_torchlens as tl
 from pytest_torchlens.zoo import ZooError
-from pytest_torchlens.zoo import load_zoo
-from pytest_torchlens.zoo.catalog import shipped_folder
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the library
-
-
-@pytest.fixture(scope="module")
-def zoo():
-    return load_zoo(shipped_folder() / "peft.yaml")
+ZOO = "peft"
 
 
 def test_every_kind_has_a_name_and_every_rule_is_about_one(zoo):
     assert {kind.value.lower() for kind in peft.PeftType} <= set(zoo.names)
     assert zoo.unused_globs() == []
     assert zoo.case("dora").family == "lora"
-
-
-def read_by(case):
-    model = case.build()
-    with torch.no_grad():
-        history = tl.log_forward_pass(model, [], case.make_inputs(model).kwargs)
-    return " ".join(address for operation in history.operations for address in operation.parent_param_addresses)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +33,9 @@ def read_by(case):
         ("lora_of_parameters", ("lora_A", "q_proj.base_layer.weight")),
     ],
 )
-def test_an_adapter_is_read(zoo, name, parts):
-    read = read_by(zoo.case(name))
+def test_an_adapter_is_read(zoo, history_of, name, parts):
+    history = history_of(zoo.case(name))
+    read = " ".join(address for operation in history.operations for address in operation.parent_param_addresses)
     for part in parts:
         assert part in read
 

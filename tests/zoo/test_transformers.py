@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,12 @@ import torch
 from pytest_torchlens.zoo import ModelCase
 from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import load_zoo
-from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.shrink import small_config
+from pytest_torchlens.zoo.transformers_inputs import default_arguments
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the library
-
-
-@pytest.fixture(scope="module")
-def zoo() -> Zoo:
-    return load_zoo(shipped_folder() / "transformers.yaml")
+ZOO = "transformers"
 
 
 def forward(case: ModelCase) -> tuple[Any, dict[str, Any], Any]:
@@ -71,6 +68,33 @@ def test_a_text_has_a_token_for_each_part_of_an_image(zoo: Zoo, name: str):
     assert (kwargs["input_ids"] != token).sum() == 16
     with pytest.raises(ValueError, match="tokens"):
         model(**kwargs | {"input_ids": kwargs["input_ids"][:, 3:]})
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("whisper", (1, 80, 256)),
+        ("glmasr_encoder", (1, 128, 64)),
+        ("parakeet_encoder", (1, 64, 80)),
+        ("speech_to_text", (1, 64, 80)),
+        ("wav2vec2-bert", (1, 64, 160)),
+        ("univnet", (1, 64, 100)),
+    ],
+)
+def test_a_spectrogram_has_the_axes_in_the_order_that_the_model_accepts(zoo: Zoo, name: str, shape: tuple[int, ...]):
+    _, kwargs, _ = forward(zoo.case(name))
+    assert kwargs["input_features"].shape == shape
+
+
+def test_the_trial_of_a_spectrogram_leaves_the_model_and_the_generator_as_they_were():
+    from transformers import UnivNetModel
+
+    model = UnivNetModel(config_of("univnet")).train()
+    before = copy.deepcopy(model.state_dict())
+    torch.manual_seed(0)
+    default_arguments(model)
+    assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(0)))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_a_layer_of_each_kind_is_kept():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections import defaultdict
 from collections.abc import Iterable
@@ -75,12 +76,13 @@ def _reasons_by_loop(
 ) -> dict[LoopOrFunction, dict[str, None]]:
     """Return for each loop a text for each value that decides when it ends."""
     reasons: dict[LoopOrFunction, dict[str, None]] = defaultdict(dict)
+    expressions = _Expressions(callees)
     seen: set[object] = set()
     for escape, record in zip(recording.escapes, records, strict=True):
         layer = record.operation.rpartition(":")[0] or record.operation
         reason = f"{layer or 'a value'}, asked by {record.statement}: {record.source_line}"
         key = (reason, escape.module and escape.module.address, by_identity(escape.frames))
-        for loop in () if key in seen else _loops_decided_by_value(escape, callees):
+        for loop in () if key in seen else _loops_decided_by_value(escape, expressions):
             reasons[loop][reason] = None
         seen.add(key)
     for loop, reason in _loops_decided_by_size(nodes):
@@ -88,14 +90,22 @@ def _reasons_by_loop(
     return reasons
 
 
-def _loops_decided_by_value(escape: Escape, callees: Callees) -> Iterator[LoopOrFunction]:
+class _Expressions:
+    """What follows from an expression, found once for each: a recursive function asks it in other frames each time."""
+
+    def __init__(self, callees: Callees) -> None:
+        self.loops = functools.cache(functools.partial(loops_depending_on, callees=callees))
+        self.is_returned = functools.cache(functools.partial(is_returned, callees=callees))
+
+
+def _loops_decided_by_value(escape: Escape, expressions: _Expressions) -> Iterator[LoopOrFunction]:
     """Yield the loops that a value decides; if a function returns the value, look at its caller too."""
     for code, at in model_frames(escape):
         expression = node_at(code, at)
         if expression is None:
             return
-        yield from loops_depending_on(expression, callees)
-        if not is_returned(expression, callees):
+        yield from expressions.loops(expression)
+        if not expressions.is_returned(expression):
             return
 
 

@@ -17,7 +17,8 @@ operations by number, in execution order (`signatures.Operations`), and joins se
 2.  **Detours** (`detours.Detours`).  An operation that only some passes run, as a branch does that is not taken each
     time, would cut its loop in two.  So what lies on both sides of it is treated as adjacent.
 3.  **The first rule** (`passes.group_passes`).  Operations on the same parameters are passes of one layer.  In the
-    example: the three calls of ``linear``.
+    example: the three calls of ``linear``.  Two transforms (`vmap`) with other steps inside are two functions, unless
+    one place in the code runs both.
 4.  **The second rule** (`growth.LayerGrowth`).  Operations of one signature that are adjacent to the passes of a
     layer, pass by pass, in the same direction and at the same argument place, are one layer too.  The new layer
     grows in turn, until no neighbour is left.  In the example: the three ``relu``, then the three ``add``.

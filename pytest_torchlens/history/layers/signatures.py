@@ -45,7 +45,8 @@ class Operations:
     network
         Kind of the latest operation with parameters among an operation and its ancestors; -1 if there is none.
     kind
-        Equal for the same function in the same module, or on the same parameters.
+        Equal for the same function in the same module, or on the same parameters.  Two transforms with other steps are
+        the same function if one place in the code runs both.
     site
         Equal for the same chain of code positions below the module's forward.
     key
@@ -71,6 +72,7 @@ class Operations:
         self.place: list[int] = []
         self.shared_places: set[int] = set()
         self._kind_at_place: dict[int, int] = {}
+        self._steps_at_place: dict[int, tuple[str, ...]] = {}
         self._interner = Interner()
         self._sites = Sites()
         self._call_signatures: dict[int, int] = {}
@@ -87,9 +89,10 @@ class Operations:
         call, interner, number = node.call, self._interner, len(self.nodes)
         parameters = weights.of(node)
         module: Hashable = None if parameters else self._sites.module(call.module)
-        kind = interner["kind", call.info.layer_type, node.value.position, parameters, module]
         site = interner["site", self._sites.of(call.frames)]
         place = interner["place", site, node.value.position, self._sites.around(call.module)]
+        steps = self._steps_at_place.setdefault(place, call.info.steps) if parameters else ()
+        kind = interner["kind", call.info.layer_type, steps, node.value.position, parameters, module]
         self._number[id(node)] = number
         self.nodes.append(node)
         self.from_input.append(node.from_input)
