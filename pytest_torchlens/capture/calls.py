@@ -255,6 +255,8 @@ class MissedOperation:
         Whether autograd called it in a backward pass.
     dispatch_disabled
         Whether ``torch._C.DisableTorchFunction`` was in force, under which no function mode sees a call.
+    by_node
+        Whether forward called a node of the autograd graph (``y.grad_fn(gradient)``), which no mode sees.
     """
 
     name: str
@@ -264,6 +266,7 @@ class MissedOperation:
     mode: str = ""
     in_backward: bool = False
     dispatch_disabled: bool = False
+    by_node: bool = False
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ class TensorsBefore:
         tensors_alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
         self._frozen = gc.get_freeze_count()
         self._memory = {key: StorageWeakRef(storage) for key, storage in _memory_of(tensors_alive)}  # type: ignore[no-untyped-call]
+        self._freed = {storage.cdata: storage for key, storage in self._memory.items() if key < 0}
         without = [tensor for tensor in tensors_alive if not _has_memory(tensor)]
         self._by_id = {id(tensor): weakref.ref(tensor) for tensor in without}
 
@@ -97,9 +98,13 @@ class TensorsBefore:
         return [source for source in constants if not self._existed(source)]
 
     def _existed(self, source: Source) -> bool:
-        former, memory = self._by_id.get(id(source.live)), self._memory.get(source.memory)
+        former = self._by_id.get(id(source.live))
+        # memory that was freed then may have got an address since
+        memories = self._memory.get(source.memory), self._freed.get(_identity_of(source.live))
         # if it was freed, its id and memory may be reused
-        if (former is not None and former() is not None) or (memory is not None and not _is_dead(memory)):
+        if former is not None and former() is not None:
+            return True
+        if any(one is not None and not _is_dead(one) for one in memories):
             return True
         return source.foreign or self._was_frozen(source.live)
 
@@ -119,6 +124,12 @@ def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[int, torch.UntypedSt
             storage = None if one is None else storage_of(one)
             if one is not None and storage is not None:
                 yield storage_key(one), storage
+
+
+def _identity_of(tensor: Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        storage = storage_of(tensor)
+    return 0 if storage is None else storage._cdata
 
 
 def _has_memory(tensor: Tensor) -> bool:
