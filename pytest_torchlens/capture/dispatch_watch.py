@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -140,7 +141,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             self._note_missed(missed, result)
             if _name(func) == _SETS_MEMORY and not busy and missed is None:
-                self._tracer.table.note_set(args[0])
+                self.makers.note_given(_name(func), args[0])
             if not by_compiler:  # what it makes for itself has no maker: a recorded call that reads it is found
                 self.makers.note(_name(func), number if busy else -1, (*args, *(kwargs or {}).values()), result)
         except Exception as error:  # noqa: BLE001 - the model's call has been made
@@ -172,6 +173,16 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             dispatch_disabled=torch._C._is_torch_function_all_disabled(),
             by_node=bool(self._tracer.nodes) and looked_at(_calls_node, frame, otherwise=False),
         )
+
+    def missed_by_extension(self, start: int) -> bool:
+        """Return whether operations were missed from place `start` on, and code in C++ called each past Python."""
+        missed = self.missed_operations[start:]
+        return bool(missed) and all(one.by_extension for one in missed)
+
+    def put_inside(self, start: int, name: str) -> None:
+        """Note that the operations missed from place `start` on belong to the custom function `name`."""
+        missed = self.missed_operations
+        missed[start:] = [dataclasses.replace(one, inside=name) for one in missed[start:]]
 
     def _where(self) -> str:
         if self._thread:

@@ -57,6 +57,12 @@ class Makers:
             self._by_storage = {key: entry for key, entry in self._by_storage.items() if not _is_dead(entry[0])}
             self._next_look = 2 * len(self._by_storage) + _FEW
 
+    def note_given(self, name: str, tensor: torch.Tensor) -> None:
+        """Note the memory that a constructor gave to a new tensor, if no operation allocated it."""
+        for storage in _storages(tensor):
+            if (entry := self._by_storage.get(storage._cdata)) is None or _is_dead(entry[0]):
+                self._by_storage[storage._cdata] = StorageWeakRef(storage), name, -1  # type: ignore[no-untyped-call]
+
     def of(self, tensor: torch.Tensor) -> tuple[str, int]:
         """Return the name of the operation (``""`` if unknown), and the number of the call around it, or -1."""
         entries = (self._by_storage.get(storage._cdata) for storage in _storages(tensor))

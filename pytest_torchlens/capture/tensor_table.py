@@ -546,12 +546,12 @@ class TensorTable:
 
     def _as_part(self, tensor: Tensor, owner: Tensor, read: Value | Aliased) -> View | None:
         """Return the call that makes `tensor` from the tensor of which it covers a part, or with another shape."""
-        if type(owner) not in (type(tensor), *PLAIN):
+        if type(owner) is not type(tensor) and not (type(owner) in PLAIN and type(tensor) in PLAIN):
             return None
         offset = (address_of(tensor) - address_of(owner)) // tensor.itemsize + owner.storage_offset()
         place = tuple(tensor.shape), tensor.stride(), offset
         view: View = info_of(torch.as_strided), (read, *place)
-        if type(tensor) in (Tensor, type(owner)) and type(tensor) is not Parameter:
+        if type(tensor) is not Parameter:
             return view
         part = owner.as_strided(*place)
         return _in_class_of(tensor, self._view_entry(view, part)[1])

@@ -163,9 +163,10 @@ class Tracer(FunctionTracer):
         """Call a custom autograd function.
 
         Its steps become a group.  It becomes one operation where the steps do not account for its outputs, or where
-        values went to Python inside; that of a checkpoint runs the model's code, and is its steps.
+        values went to Python or to code in C++ inside; that of a checkpoint runs the model's code, and is its steps.
         """
-        outer, num_escapes, first = self._group, self._num_escapes, len(self.calls)
+        outer, num_escapes, first, watch = self._group, self._num_escapes, len(self.calls), self.watch
+        num_missed = 0 if watch is None else len(watch.missed_operations)
         try:
             with self.lock or _UNSHARED:
                 # registers the arguments before the steps can change them
@@ -181,8 +182,12 @@ class Tracer(FunctionTracer):
         outputs = tensors(result)
         with self.lock or _UNSHARED:
             escaped = self._num_escapes != num_escapes and not self._overwrote((args, kwargs), first)
-            if (escaped and name != _RUNS_THE_MODEL) or not self._unrecorded(self._account_for, outputs):
+            in_extension = watch is not None and not self.over and watch.missed_by_extension(num_missed)
+            whole = (escaped or in_extension) and name != _RUNS_THE_MODEL
+            if whole or not self._unrecorded(self._account_for, outputs):
                 self._unrecorded(self._finish_custom, custom_info(func, name), args, kwargs, outputs, random)
+            if whole and in_extension and watch is not None:
+                watch.put_inside(num_missed, name)
         return result
 
     def _overwrote(self, arguments: Any, first: int) -> bool:

@@ -28,9 +28,8 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     if recording.num_dispatched is None:
         return PartVerdict(name=score.name, status=Status.NOT_RUN, reason=recording.why_unwatched)
     score.checked = recording.num_dispatched
-    by_node = [missed for missed in recording.missed_operations if missed.by_node]
     for missed in recording.missed_operations:
-        if not missed.by_node:
+        if not _is_in_a_whole(missed):
             score.fail(_missed_operation(missed, where))
     sources = () if recording.missed_operations else recording.unknown_sources  # missed operations explain them
     unknown = [source for source in sources if not _is_uncomputed(source.live)]
@@ -39,7 +38,7 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
         if not _is_kept_in_gradient(source, recording):
             score.fail(_unknown_source(source, recording, where))
     verdict = dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
-    reasons = [_by_node(missed, where) for missed in by_node[:1]]
+    reasons = [_in_a_whole(missed, where) for missed in recording.missed_operations if _is_in_a_whole(missed)][:1]
     reasons += [_kept_in_gradient(source, recording, where) for source in kept[:1]]
     if not reasons or not verdict.status.ok:
         return verdict
@@ -54,8 +53,17 @@ def _is_uncomputed(tensor: torch.Tensor) -> bool:
 _CAUSES = {"aten::set_": "Tensor.set_ gives a tensor other memory, which is not recorded"}
 
 
-def _by_node(missed: MissedOperation, where: Where) -> str:
-    return f"forward called a node of the autograd graph {_after(missed, where)}: no mode sees the {missed.name} in it"
+def _is_in_a_whole(missed: MissedOperation) -> bool:
+    """Return whether something that is known to have run accounts for a missed operation."""
+    return missed.by_node or bool(missed.inside)
+
+
+def _in_a_whole(missed: MissedOperation, where: Where) -> str:
+    if missed.by_node:
+        what = "forward called a node of the autograd graph"
+        return f"{what} {_after(missed, where)}: no mode sees the {missed.name} in it"
+    what = f"{missed.inside} called {missed.name} in code that no mode sees"
+    return f"{what}, and is one operation: what it reads besides its arguments is not in the graph"
 
 
 def _after(missed: MissedOperation, where: Where) -> str:

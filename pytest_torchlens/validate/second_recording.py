@@ -157,8 +157,8 @@ def _fractions(template: Any) -> Iterator[Any]:
 
 def _sources(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, str]]:
     for source, again in zip(first.sources, other.sources, strict=False):
-        if source.kind != again.kind or (source.kind != "constant" and source.name != again.name):
-            return  # the watch, which is on in the first recording alone, helps to name constants
+        if (source.kind, source.name) != (again.kind, again.name):
+            return
         contents = source.value.digest and source.value.digest != again.value.digest
         differs = (contents and not _is_overwritten_first(source, first)) or _holds_other_numbers(source, again)
         if differs and source.kind != "input" and id(source.value) in used:
