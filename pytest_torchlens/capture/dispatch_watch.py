@@ -140,7 +140,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = func(*args, **(kwargs or {}))
         try:
             self._note_missed(missed, result)
-            if _name(func) == _SETS_MEMORY and not busy and missed is None:
+            if not busy and missed is None and _name(func) == _SETS_MEMORY:
                 self.makers.note_given(_name(func), args[0])
             if not by_compiler:  # what it makes for itself has no maker: a recorded call that reads it is found
                 self.makers.note(_name(func), number if busy else -1, (*args, *(kwargs or {}).values()), result)
