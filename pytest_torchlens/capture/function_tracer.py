@@ -315,8 +315,9 @@ class FunctionTracer(TorchFunctionMode):
             elif isinstance(watch := call.info.writer, GradientWatch):
                 code = watch.code or self._code_in_graph()
                 if code or watch.has_unknown_edge:
-                    results = _results(call, outputs, written)
-                    self.recording.code_in_gradients[number] = CodeInGradient(code, *results, watch.has_unknown_edge)
+                    changed = tuple(zip(call.writes, map(duplicate, written), strict=True))
+                    results = CodeInGradient(code, tuple(map(duplicate, outputs)), changed, watch.has_unknown_edge)
+                    self.recording.code_in_gradients[number] = results
 
     def _gradient(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a gradient that forward takes; autograd may run code of the model, which may change buffers."""
@@ -324,7 +325,8 @@ class FunctionTracer(TorchFunctionMode):
         model, lock = self.recording.model(), self.lock or _UNSHARED
         watched.writer = watch = GradientWatch(model, self.table, lock, self.on_fault)
         if edges_in((args, kwargs)):
-            watched.func = functools.partial(_call_anyhow, info.func, args, kwargs)
+            call_of_model = functools.partial(info.func, *args, **kwargs)
+            watched.func = lambda *_, **__: call_of_model()
             args, kwargs = self._without_edges(watch, args, kwargs)
         try:
             return self._leaf(watched, args, kwargs)
@@ -488,11 +490,6 @@ def _call_under(enabled: bool, modes: list[Any], func: Function, /, *args: Any, 
         return call_under(modes, func, *args, **kwargs)
 
 
-def _call_anyhow(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], *_: Any, **__: Any) -> Any:
-    """Call a function with the arguments that the model gave, whatever the record has in their place."""
-    return func(*args, **kwargs)
-
-
 def overrides(kind: type) -> bool:
     """Return whether a tensor class defines its own ``__torch_function__``."""
     own = getattr(kind, "__torch_function__", None)
@@ -511,11 +508,6 @@ def _is_left_to_objects(kinds: tuple[type, ...]) -> bool:
 def _tensors_written(info: FunctionInfo, expected: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the tensors that a call has overwritten, of which some are `expected` by its function."""
     return info.writer.changed_tensors() if isinstance(info.writer, WriteDetector) else expected
-
-
-def _results(call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> tuple[Any, Any]:
-    """Return copies of the outputs of a call, and slot and copy of each tensor that it wrote."""
-    return tuple(map(duplicate, outputs)), tuple(zip(call.writes, map(duplicate, written), strict=True))
 
 
 def _with_shape(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
