@@ -40,10 +40,10 @@ def _read_once(value: Any) -> Any:
     return value if single or not isinstance(value, Iterable) else tuple(value)
 
 
-def is_of_tensors(arguments: dict[str, Any]) -> bool:
-    """Return whether a backward pass begins from tensors and goes to tensors; an edge of the graph has no record."""
+def has_results(arguments: dict[str, Any]) -> bool:
+    """Return whether a backward pass begins at results; others raise PyTorch's own errors."""
     results, inputs = _listed(arguments.get("tensors")), _listed(arguments.get("inputs"))
-    return bool(results) and all(is_a(one, Tensor) for one in (*results, *inputs))
+    return bool(results) and all(is_a(one, (Tensor, GradientEdge)) for one in (*results, *inputs))
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
@@ -54,10 +54,12 @@ def _listed(value: Any) -> tuple[Any, ...]:
     return value if type(value) is tuple else (value,)
 
 
-def leaves_behind(results: Iterable[Tensor]) -> list[Tensor]:
-    """Return the leaves of the autograd graph of some tensors, which get gradients in a backward pass."""
-    leaves = [tensor for tensor in results if tensor.requires_grad and tensor.grad_fn is None]
-    waiting = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
+def leaves_behind(results: Iterable[Tensor | GradientEdge]) -> list[Tensor]:
+    """Return the leaves of the autograd graph of some tensors or edges, which get gradients in a backward pass."""
+    edges = [one for one in results if isinstance(one, GradientEdge)]
+    others = [one for one in results if not isinstance(one, GradientEdge)]
+    leaves = [tensor for tensor in others if tensor.requires_grad and tensor.grad_fn is None]
+    waiting = [edge.node for edge in edges] + [tensor.grad_fn for tensor in others if tensor.grad_fn is not None]
     seen = set(waiting)
     while waiting:
         node: Any = waiting.pop()
@@ -77,15 +79,20 @@ class BackwardPass:
     ----------
     func, arguments
         The function, and the arguments that it has, by name.
+    shown
+        The arguments to record: with tensors in place of edges of the graph.
     others
         Tensors that may get a gradient though the graph does not show it: parameters used in a checkpoint, and results
         that retain theirs.
     """
 
-    def __init__(self, func: Callable[..., Any], arguments: dict[str, Any], others: Iterable[Tensor]) -> None:
+    def __init__(
+        self, func: Callable[..., Any], arguments: dict[str, Any], shown: dict[str, Any], others: Iterable[Tensor]
+    ) -> None:
         self._func, self._arguments = func, arguments
-        self._results = _listed(arguments["tensors"])
-        reached = [*_listed(arguments.get("inputs")), *leaves_behind(self._results), *others]
+        self._results = tuple(one for one in _listed(shown["tensors"]) if not is_a(one, GradientEdge))
+        inputs = [one for one in _listed(shown.get("inputs")) if is_a(one, Tensor)]
+        reached = [*inputs, *leaves_behind(_listed(arguments["tensors"])), *others]
         self._leaves = list({id(tensor): tensor for tensor in reached}.values())
         self._former = [gradient_before(leaf) for leaf in self._leaves]
         self._changed: list[int] = []

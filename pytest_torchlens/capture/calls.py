@@ -255,6 +255,10 @@ class MissedOperation:
         Whether autograd called it in a backward pass.
     dispatch_disabled
         Whether ``torch._C.DisableTorchFunction`` was in force, under which no function mode sees a call.
+    by_node
+        Whether forward called a node of the autograd graph (``y.grad_fn(gradient)``), which no mode sees.
+    inside
+        Name of the custom autograd function that was recorded as one operation because of it; else ``""``.
     """
 
     name: str
@@ -264,6 +268,13 @@ class MissedOperation:
     mode: str = ""
     in_backward: bool = False
     dispatch_disabled: bool = False
+    by_node: bool = False
+    inside: str = ""
+
+    @property
+    def by_extension(self) -> bool:
+        """Whether nothing kept function modes from seeing it: code in C++ called it past Python."""
+        return not (self.mode or self.in_backward or self.dispatch_disabled or self.by_node)
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,21 @@ class CodeInGradient:
         Copies of the tensors that the call returned.
     written
         Slot and copy of each tensor that the code changed.
+    at_unknown_edge
+        Whether the gradient begins or ends at an edge of the graph whose tensor is not known: no code need have run.
     """
 
     name: str
     outputs: tuple[torch.Tensor, ...]
     written: tuple[tuple[int, torch.Tensor], ...]
+    at_unknown_edge: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why a replay takes the recorded results."""
+        if self.at_unknown_edge:
+            return "begins or ends at an edge of the autograd graph whose tensor is not known: its results were taken"
+        return f"ran {self.name} inside autograd, which no replay can run: its results were taken"
 
 
 class GradientWatch(WriteDetector):
@@ -84,6 +94,7 @@ class GradientWatch(WriteDetector):
         self._outer_task = -1
         self._code: CodeType | None = None
         self._is_of_library = True
+        self.has_unknown_edge = False
 
     @property
     def code(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -21,9 +22,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._python_dispatch import _pop_mode
 from torch.utils._python_dispatch import _push_mode
 
+from pytest_torchlens.capture.autograd_nodes import is_calling_node
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import MissedOperation
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import looked_at
 from pytest_torchlens.capture.origins import Makers
 from pytest_torchlens.capture.storage import is_fake
 
@@ -124,7 +127,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             self._count += not busy
             by_compiler = not busy and _compiler_calls(sys._getframe(1))
-            if not (busy or by_compiler or _harmless(func)):
+            if not (busy or by_compiler or self._is_harmless(func, args)):
                 missed = self._missed_operation(_name(func), number)
         except Exception as error:  # noqa: BLE001 - the model's call is still to be made
             self._tracer.on_fault(error)
@@ -136,13 +139,27 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with torch._C.DisableTorchFunction():  # else the tracer would record the operation that it missed
                 result = func(*args, **(kwargs or {}))
         try:
-            if missed is not None and not _is_without_values(result):
-                self.missed_operations.append(missed)
+            self._note_missed(missed, result)
+            if not busy and missed is None and _name(func) == _SETS_MEMORY:
+                self.makers.note_given(_name(func), args[0])
             if not by_compiler:  # what it makes for itself has no maker: a recorded call that reads it is found
                 self.makers.note(_name(func), number if busy else -1, (*args, *(kwargs or {}).values()), result)
         except Exception as error:  # noqa: BLE001 - the model's call has been made
             self._tracer.on_fault(error)
         return result
+
+    def _is_harmless(self, func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
+        """Return whether an operation computes nothing: autograd passes tensors on, constructors allocate memory.
+
+        Subclasses of tensors are asked for their shape by way of the dispatcher.  A constructor gives memory that
+        exists to a new tensor: what this tensor is a view of is found when it is read.
+        """
+        name = _name(func)
+        return name in _HARMLESS or (name == _SETS_MEMORY and not self._tracer.table.may_know(args[0]))
+
+    def _note_missed(self, missed: MissedOperation | None, result: Any) -> None:
+        if missed is not None and not _is_without_values(result):
+            self.missed_operations.append(missed)
 
     def _missed_operation(self, name: str, number: int) -> MissedOperation:
         frame = sys._getframe(2)
@@ -154,7 +171,18 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             mode=_calling_mode(frame),
             in_backward=_is_in_backward(frame),
             dispatch_disabled=torch._C._is_torch_function_all_disabled(),
+            by_node=bool(self._tracer.nodes) and looked_at(_calls_node, frame, otherwise=False),
         )
+
+    def missed_by_extension(self, start: int) -> bool:
+        """Return whether operations were missed from place `start` on, and code in C++ called each past Python."""
+        missed = self.missed_operations[start:]
+        return bool(missed) and all(one.by_extension for one in missed)
+
+    def put_inside(self, start: int, name: str) -> None:
+        """Note that the operations missed from place `start` on belong to the custom function `name`."""
+        missed = self.missed_operations
+        missed[start:] = [dataclasses.replace(one, inside=name) for one in missed[start:]]
 
     def _where(self) -> str:
         if self._thread:
@@ -207,14 +235,7 @@ def _is_without_values(result: Any) -> bool:
     return bool(found) and all(one.is_meta or is_fake(one) or type(one) is FunctionalTensor for one in found)
 
 
-def _harmless(func: torch._ops.OpOverload) -> bool:
-    """Return whether an operation computes nothing: autograd passes tensors on, constructors allocate memory.
-
-    Subclasses of tensors are asked for their shape by way of the dispatcher.
-    """
-    return _name(func) in _HARMLESS
-
-
+_SETS_MEMORY = "aten::set_"
 _HARMLESS = frozenset(
     [
         *("aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh", "aten::empty", "c10d::barrier"),
@@ -256,6 +277,14 @@ def _compiler_calls(frame: FrameType) -> bool:
 _AROUND_HANDLERS = "torch._dynamo.eval_frame"
 """Module of the frames that PyTorch puts around the handler of each mode, and around compiled functions."""
 _COMPILER = ("torch._dynamo.", "torch.export._trace", "torch._export.")
+
+
+def _calls_node(frame: FrameType) -> bool:
+    """Return whether the frame outside PyTorch and this package is calling a node of the autograd graph."""
+    for caller in _stack(frame):
+        if str(caller.f_globals.get("__name__")).partition(".")[0] not in ("torch", _PACKAGE):
+            return is_calling_node(caller)
+    return False
 
 
 def _calling_mode(frame: FrameType) -> str:

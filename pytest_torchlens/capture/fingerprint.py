@@ -148,11 +148,16 @@ def _special(tensor: torch.Tensor) -> str:
 def _of_subclass(tensor: torch.Tensor) -> str:
     """Digest a tensor of another class, whose ``__torch_dispatch__`` must see no operation of ours."""
     if parts := inner_tensors(tensor) or _flattened(tensor):
-        return _join("wrapper", *map(fingerprint, parts))
+        return digest_of_wrapper(parts)
     if not storage_key(tensor):  # a wrapper, which only its class can read
         return ""
     with torch._C._DisableTorchDispatch():
         return _parts(tensor.detach())
+
+
+def digest_of_wrapper(parts: tuple[torch.Tensor, ...]) -> str:
+    """Return the digest of a tensor that wraps others."""
+    return _join("wrapper", *map(fingerprint, parts))
 
 
 def _flattened(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -35,6 +35,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
 from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
 
+from pytest_torchlens.capture.autograd_nodes import AutogradNodes
+from pytest_torchlens.capture.autograd_nodes import edges_in
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Circumstances
 from pytest_torchlens.capture.calls import Escape
@@ -82,7 +84,7 @@ __tracebackhide__ = True  # pytest leaves our frames out of the traceback of wha
 
 
 COMPOSITE, PLAIN, ESCAPE, UNTRACED = Kind.COMPOSITE, Kind.PLAIN, Kind.ESCAPE, Kind.UNTRACED
-GRADIENT = Kind.GRADIENT
+LEAF, GRADIENT, NODE = Kind.LEAF, Kind.GRADIENT, Kind.NODE
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
@@ -122,6 +124,7 @@ class FunctionTracer(TorchFunctionMode):
         self.table = TensorTable(recording, retention, keep, named, self._record_view, self._record_write)
         self._template = self.table.template
         self._add_output = self.table.add_output
+        self.nodes = AutogradNodes(self.table)
         self._group: Group | None = None
         self.watch: DispatchWatch | None = None
         self.reset_call_state()
@@ -178,12 +181,15 @@ class FunctionTracer(TorchFunctionMode):
         try:
             if kind is PLAIN or kind is UNTRACED:
                 return func(*args, **kwargs)
-            handle = self._escape if kind is ESCAPE else self._gradient if kind is GRADIENT else self._leaf
+            handle = self._leaf if kind is LEAF or kind is COMPOSITE else self._handler(kind)
             if dispatch_depth() > self.num_own_modes or self.function_modes or info.name in self.suspects:
                 return self._under_modes(handle, info, args, kwargs)
             return handle(info, args, kwargs)
         finally:
             self.busy = False
+
+    def _handler(self, kind: Kind) -> Callable[[FunctionInfo, tuple[Any, ...], dict[str, Any]], Any]:
+        return self._escape if kind is ESCAPE else self._gradient if kind is GRADIENT else self._node
 
     def _plainly(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function under a mode that makes tensors without values, and record nothing but what it writes."""
@@ -306,20 +312,53 @@ class FunctionTracer(TorchFunctionMode):
                 self.table.narrow_read(call, outputs[0])
             if call.uninitialised:
                 self.recording.uninitialised[number] = tuple([duplicate(output) for output in outputs])
-            elif isinstance(watch := call.info.writer, GradientWatch) and (code := watch.code or self._code_in_graph()):
-                self.recording.code_in_gradients[number] = _with_results(code, call, outputs, written)
+            elif isinstance(watch := call.info.writer, GradientWatch):
+                code = watch.code or self._code_in_graph()
+                if code or watch.has_unknown_edge:
+                    changed = tuple(zip(call.writes, map(duplicate, written), strict=True))
+                    results = CodeInGradient(code, tuple(map(duplicate, outputs)), changed, watch.has_unknown_edge)
+                    self.recording.code_in_gradients[number] = results
 
     def _gradient(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a gradient that forward takes; autograd may run code of the model, which may change buffers."""
         start, watched = len(self.calls), copy.copy(info)
         model, lock = self.recording.model(), self.lock or _UNSHARED
         watched.writer = watch = GradientWatch(model, self.table, lock, self.on_fault)
+        if edges_in((args, kwargs)):
+            call_of_model = functools.partial(info.func, *args, **kwargs)
+            watched.func = lambda *_, **__: call_of_model()
+            args, kwargs = self._without_edges(watch, args, kwargs)
         try:
             return self._leaf(watched, args, kwargs)
         finally:
             watch.stop()
             for call in self.calls[start:]:
                 call.info = info if call.info is watched else call.info
+
+    def _without_edges(
+        self, watch: GradientWatch, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return arguments of a gradient with tensors in place of edges; note in `watch` if one is not known."""
+        try:
+            with self.lock or _UNSHARED:
+                shown: tuple[tuple[Any, ...], dict[str, Any]] = self.nodes.without_edges((args, kwargs))
+        except Exception as error:  # noqa: BLE001 - the model's call is still to be made
+            self.on_fault(error)
+            return args, kwargs
+        watch.has_unknown_edge = edges_in(shown)
+        return shown
+
+    def _node(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Read a node of the autograd graph, from which a gradient may begin."""
+        node = info.func(*args, **kwargs)
+        try:
+            with self.lock or _UNSHARED:
+                self.nodes.note(node, args[0])
+        except UntracedTensorError:
+            return node
+        except Exception as error:  # noqa: BLE001 - the model's call has been made
+            self.on_fault(error)
+        return node
 
     def _code_in_graph(self) -> str:
         """Return the code in an earlier gradient that made a graph: a later gradient may go through that."""
@@ -469,11 +508,6 @@ def _is_left_to_objects(kinds: tuple[type, ...]) -> bool:
 def _tensors_written(info: FunctionInfo, expected: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the tensors that a call has overwritten, of which some are `expected` by its function."""
     return info.writer.changed_tensors() if isinstance(info.writer, WriteDetector) else expected
-
-
-def _with_results(code: str, call: Call, outputs: tuple[Tensor, ...], written: tuple[Tensor, ...]) -> CodeInGradient:
-    changed = tuple(zip(call.writes, map(duplicate, written), strict=True))
-    return CodeInGradient(code, tuple(map(duplicate, outputs)), changed)
 
 
 def _with_shape(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ counter, so they must be listed in this table.
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import re
 import sys
@@ -31,6 +32,7 @@ class Kind(enum.Enum):
     PLAIN = "computes no tensor: run, not recorded"
     UNTRACED = "computes what no mode sees: run, and the completeness check reports its operations as missed"
     GRADIENT = "recorded as one call, in which autograd may run code of the model"
+    NODE = "returns a node of the autograd graph: run, and the node is noted"
 
 
 class FunctionInfo:
@@ -39,7 +41,7 @@ class FunctionInfo:
     Attributes
     ----------
     func
-        The function as the mode received it.
+        The function as the mode received it; one that returns before its result has values waits for them.
     name
         Its own name: ``"__getitem__"``, ``"add_"``, ``"conv2d"``.
     layer_type
@@ -74,7 +76,7 @@ class FunctionInfo:
     )
 
     def __init__(self, func: Function) -> None:
-        self.func = func
+        self.func = _waiting(func) if is_operator(func) and str(func).startswith(_COLLECTIVE_OPERATORS) else func
         self.name = function_name(func)
         self.layer_type = layer_type(self.name)
         self.kind = _kind(func, self.name)
@@ -88,6 +90,22 @@ class FunctionInfo:
         self.uninitialised = self.layer_type in _UNINITIALISED
         self.moves = self.name in _MOVERS
         self.borrows = self.name in _BORROWERS
+
+
+_COLLECTIVE_OPERATORS = "_c10d_functional"
+
+
+def _waiting(func: Function) -> Function:
+    """Wrap a collective that runs on after it has returned: its results get their values in memory that they have."""
+
+    @functools.wraps(func)
+    def waiting(*args: Any, **kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
+        for tensor in result if isinstance(result, list | tuple) else (result,):
+            torch.ops._c10d_functional.wait_tensor(tensor)
+        return result
+
+    return waiting
 
 
 _infos: dict[Function, FunctionInfo] = {}
@@ -138,7 +156,7 @@ _OPERATORS = {
 def _kind(func: Function, name: str) -> Kind:
     accessor = getattr(func, "__name__", "")
     if accessor == "__get__":
-        return Kind.LEAF if name in _TENSOR_PROPERTIES else Kind.PLAIN
+        return Kind.LEAF if name in _TENSOR_PROPERTIES else Kind.NODE if name == "grad_fn" else Kind.PLAIN
     if accessor == "__set__":
         return Kind.LEAF if name in ("data", "real", "imag", "requires_grad") else Kind.PLAIN
     if name in _PLAIN and is_of_torch(func):

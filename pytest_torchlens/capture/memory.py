@@ -109,13 +109,20 @@ class _CopiedBytes:
         first = 0 if self._whole else self._first
         if self._storage is None:
             storage = tensor.untyped_storage()
-            self._storage = storage.clone() if self._whole else _part(storage, first, self._last)  # type: ignore[no-untyped-call]
+            self._storage = _copy_of(storage) if self._whole else _part(storage, first, self._last)
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         offset = tensor.storage_offset() - first // tensor.itemsize
         return empty.set_(self._storage, offset, tensor.shape, tensor.stride())
 
 
 _ALIGNMENT = 64  # bytes: kernels may compute other results on memory with another alignment
+
+
+def _copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """Return a copy of a storage.  While a pass is recorded, its own `copy_` is a write of the model's."""
+    copy = torch.UntypedStorage(storage.nbytes(), device=storage.device)  # type: ignore[no-untyped-call]
+    torch._C.StorageBase.copy_(copy, storage)  # type: ignore[attr-defined]
+    return copy
 
 
 def _part(storage: torch.UntypedStorage, first: int, last: int) -> torch.UntypedStorage:

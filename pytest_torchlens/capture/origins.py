@@ -57,6 +57,12 @@ class Makers:
             self._by_storage = {key: entry for key, entry in self._by_storage.items() if not _is_dead(entry[0])}
             self._next_look = 2 * len(self._by_storage) + _FEW
 
+    def note_given(self, name: str, tensor: torch.Tensor) -> None:
+        """Note the memory that a constructor gave to a new tensor, if no operation allocated it."""
+        for storage in _storages(tensor):
+            if (entry := self._by_storage.get(storage._cdata)) is None or _is_dead(entry[0]):
+                self._by_storage[storage._cdata] = StorageWeakRef(storage), name, -1  # type: ignore[no-untyped-call]
+
     def of(self, tensor: torch.Tensor) -> tuple[str, int]:
         """Return the name of the operation (``""`` if unknown), and the number of the call around it, or -1."""
         entries = (self._by_storage.get(storage._cdata) for storage in _storages(tensor))
@@ -86,6 +92,7 @@ class TensorsBefore:
         tensors_alive = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
         self._frozen = gc.get_freeze_count()
         self._memory = {key: StorageWeakRef(storage) for key, storage in _memory_of(tensors_alive)}  # type: ignore[no-untyped-call]
+        self._freed = {storage.cdata: storage for key, storage in self._memory.items() if key < 0}
         without = [tensor for tensor in tensors_alive if not _has_memory(tensor)]
         self._by_id = {id(tensor): weakref.ref(tensor) for tensor in without}
 
@@ -97,9 +104,13 @@ class TensorsBefore:
         return [source for source in constants if not self._existed(source)]
 
     def _existed(self, source: Source) -> bool:
-        former, memory = self._by_id.get(id(source.live)), self._memory.get(source.memory)
+        former = self._by_id.get(id(source.live))
+        # memory that was freed then may have got an address since
+        memories = self._memory.get(source.memory), self._freed.get(_identity_of(source.live))
         # if it was freed, its id and memory may be reused
-        if (former is not None and former() is not None) or (memory is not None and not _is_dead(memory)):
+        if former is not None and former() is not None:
+            return True
+        if any(one is not None and not _is_dead(one) for one in memories):
             return True
         return source.foreign or self._was_frozen(source.live)
 
@@ -119,6 +130,12 @@ def _memory_of(tensors: Iterable[Tensor]) -> Iterator[tuple[int, torch.UntypedSt
             storage = None if one is None else storage_of(one)
             if one is not None and storage is not None:
                 yield storage_key(one), storage
+
+
+def _identity_of(tensor: Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        storage = storage_of(tensor)
+    return 0 if storage is None else storage._cdata
 
 
 def _has_memory(tensor: Tensor) -> bool:

@@ -13,6 +13,7 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -24,13 +25,14 @@ import torch._functorch.eager_transforms
 import torch.overrides
 
 from pytest_torchlens.capture.backward import backward_arguments
-from pytest_torchlens.capture.backward import is_of_tensors
+from pytest_torchlens.capture.backward import has_results
 from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.opaque import Pullback
 from pytest_torchlens.capture.opaque import is_control_flow
 from pytest_torchlens.capture.threads import SharedTracer
 from pytest_torchlens.capture.threads import tracer_for_thread
+from pytest_torchlens.capture.tracer import STORAGE_WRITES
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.warning_places import caller_past_us
 from pytest_torchlens.capture.warning_places import is_ours
@@ -230,6 +232,28 @@ def _pull_back(back: Pullback, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return back.pull(*args, **kwargs) if tracer is None else tracer.call_pullback(back.pull, args, kwargs, back)
 
 
+def _functionalize(key: str) -> Callable[..., Any]:
+    """Return a replacement of `torch.func.functionalize`: calls of the function that it returns are recorded."""
+
+    def replacement(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        make = _originals[key]
+        plain = make(func, *args, **kwargs)
+
+        def functionalize(func: Callable[..., Any], /, *inputs: Any, **named: Any) -> Any:
+            return make(func, *args, **kwargs)(*inputs, **named)
+
+        @functools.wraps(plain)
+        def functional(*inputs: Any, **named: Any) -> Any:
+            tracer = _outermost_tracer()
+            if tracer is None:
+                return plain(*inputs, **named)
+            return tracer.call_transform(functionalize, (func, *inputs), named)
+
+        return functional
+
+    return replacement
+
+
 def _call_transform(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Replace the implementation of `torch.vmap`, `torch.func.grad` and similar transforms."""
     tracer = _outermost_tracer()
@@ -271,7 +295,7 @@ def _backward(*args: Any, **kwargs: Any) -> None:
         call(*args, **kwargs)
         return
     arguments = backward_arguments(call, args, kwargs)
-    if is_of_tensors(arguments):
+    if has_results(arguments):
         tracer.call_backward(call, (), arguments)
     else:
         call(**arguments)
@@ -285,6 +309,7 @@ def _collective(name: str) -> Patch:
     def finished(*args: Any, **kwargs: Any) -> Any:
         work = _originals[key](*args, **kwargs)
         work.wait()
+        _finished.add(work)
         return work
 
     def replacement(group: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -294,6 +319,15 @@ def _collective(name: str) -> Patch:
         return tracer.call_opaque(finished, (group, *args), kwargs, name)
 
     return torch.distributed.ProcessGroup, name, replacement
+
+
+_finished: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The work of recorded collectives: to wait for it again may run operations again."""
+
+
+def _wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+    """Replace the method that waits for a collective to end."""
+    return True if work in _finished else _originals["Work.wait"](work, *args, **kwargs)
 
 
 def _set(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
@@ -307,6 +341,17 @@ def _resize_storage(storage: torch.UntypedStorage, size: int) -> Any:
     """Replace ``UntypedStorage.resize_``: it gives memory to tensors, or frees it, as sharded weights do."""
     tracer, call = _idle_tracer(), _originals["UntypedStorage.resize_"]
     return call(storage, size) if tracer is None else tracer.call_resize(call, (storage, size), {})
+
+
+def _storage_write(name: str) -> Patch:
+    """Return the patch of a method of storages that writes to them, which no mode sees."""
+
+    def replacement(storage: torch.UntypedStorage, /, *args: Any, **kwargs: Any) -> Any:
+        tracer, call = _idle_tracer(), _originals[f"UntypedStorage.{name}"]
+        args = (storage, *args)
+        return call(*args, **kwargs) if tracer is None else tracer.call_storage_write(call, args, kwargs, name)
+
+    return torch.UntypedStorage, name, replacement
 
 
 def _swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> Any:
@@ -415,6 +460,8 @@ _PATCHES: list[Patch] = [
     (torch._functorch.eager_transforms, "grad_and_value_impl", _grad_and_value),
     (torch._functorch.eager_transforms, "_jvp_with_argnums", _jvp),
     (torch._functorch.eager_transforms, "_vjp_with_argnums", _vjp),
+    (torch._functorch.eager_transforms, "functionalize", _functionalize("functionalize")),
+    (torch.func, "functionalize", _functionalize("torch.func.functionalize")),
     (torch, "compile", _compile),
     (torch._ops.HigherOrderOperator, "__call__", _operator_call),
     (_NESTED, "nested_tensor", _nested_tensor),
@@ -422,6 +469,7 @@ _PATCHES: list[Patch] = [
     (torch.autograd, "backward", _backward),
     (torch.Tensor, "set_", _set),
     (torch.UntypedStorage, "resize_", _resize_storage),
+    *map(_storage_write, STORAGE_WRITES),
     (torch.utils, "swap_tensors", _swap_tensors),
     (torch.jit._trace, "_trace_impl", _jit_tracing("_trace_impl")),
     (torch.jit._trace, "trace_module", _jit_tracing("trace_module")),
@@ -441,15 +489,16 @@ def _patches() -> list[Patch]:
 def _collectives() -> list[Patch]:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return []
-    return [_collective(name) for name in vars(torch.distributed.ProcessGroup) if _COLLECTIVES.match(name)]
+    each = [_collective(name) for name in vars(torch.distributed.ProcessGroup) if _COLLECTIVES.match(name)]
+    return [*each, (torch.distributed.Work, "wait", _wait)]
 
 
 _COLLECTIVES = re.compile("_?(all_?gather|all_?reduce|all_?to_?all|broadcast|gather|reduce|scatter)")
 
 
-_INHERITED = frozenset(["set_", "resize_"])
+_INHERITED = frozenset(["set_", "resize_", *STORAGE_WRITES])
 """Attributes that their classes inherit: to undo the patch is to delete it."""
-_NAMED_BY_MODULE = (_thread, _NESTED, torch.autograd, torch.jit, torch.utils)
+_NAMED_BY_MODULE = (_thread, _NESTED, torch.autograd, torch.func, torch.jit, torch.utils)
 # the attributes as recording found them: PyTorch's own, or another tool's replacement
 _originals: dict[str, Any] = {}
 

@@ -25,6 +25,7 @@ from pytest_torchlens.capture.dispatch_watch import DispatchWatch
 from pytest_torchlens.capture.dispatch_watch import dispatch_modes_removed
 from pytest_torchlens.capture.dispatch_watch import dispatch_watch
 from pytest_torchlens.capture.dispatch_watch import makes_no_values
+from pytest_torchlens.capture.fingerprint import digest_of_wrapper
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.function_tracer import function_modes
 from pytest_torchlens.capture.leaves import is_lazy
@@ -388,4 +389,5 @@ def _changed_silently(source: Source) -> bool:
         return False
     if source.kind == "parameter" and not source.value.digest:
         return source.version >= 0 and source.live._version != source.version
-    return fingerprint(source.live) != source.value.fingerprint
+    held = None if source.wrapper is None else source.wrapper.tensors
+    return (digest_of_wrapper(held) if held else fingerprint(source.live)) != source.value.fingerprint

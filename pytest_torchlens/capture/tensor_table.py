@@ -43,10 +43,12 @@ from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import version_of
+from pytest_torchlens.capture.wrappers import HeldByWrapper
 from pytest_torchlens.capture.wrappers import Wrap
 from pytest_torchlens.capture.wrappers import held_tensors
 from pytest_torchlens.capture.wrappers import inner_tensors
 from pytest_torchlens.capture.wrappers import is_wrapper
+from pytest_torchlens.capture.wrappers import numbers_in
 from pytest_torchlens.capture.wrappers import parts_of
 from pytest_torchlens.capture.wrappers import unwrap
 from pytest_torchlens.capture.write_log import WriteLog
@@ -112,7 +114,8 @@ class TensorTable:
         self._unpacked: dict[int, UnpackedObject] = {}
         self._writes: dict[int, WriteLog] = {}
         self._retention = retention
-        self._parts: dict[int, tuple[int, ...]] = {}
+        self._parts: dict[int, tuple[tuple[int, ...], Any]] = {}
+        """The tensors that each wrapper holds, and its numbers, by its id."""
         self._held_by: dict[int, set[int]] = {}
         """Storage keys of the wrappers that hold other memory too, by its key."""
         self._wrapped: dict[int, tuple[weakref.ref[Tensor], Entry, int]] = {}
@@ -146,7 +149,7 @@ class TensorTable:
     def _swap(self, leaf: Any) -> Any:
         if is_a(leaf, Tensor):
             return leaf if is_lazy(leaf) else self.read(leaf)
-        if type(leaf) in ATOMS:
+        if type(leaf) in ATOMS or type(leaf) in (Value, Aliased):
             return leaf
         if is_a(leaf, np.ndarray):
             return copy_of_array(leaf)
@@ -280,18 +283,35 @@ class TensorTable:
         self._live.pop(id(tensor), None)
         self._named.pop(id(tensor), None)
         self._named_memory = self._owners = None
+        self.note_set(tensor)
+
+    def note_set(self, tensor: Tensor) -> None:
+        """Note that ``set_`` has put a tensor over memory, which no recorded call may have made."""
         self._set[id(tensor)] = weakref.ref(tensor)
 
     def before_resize(self, storage: torch.UntypedStorage) -> tuple[Tensor | None, Value | Aliased | None]:
         """Return a known tensor over a storage, and its read, after copying the saved tensors over it; else None."""
         key = storage.data_ptr() or -storage._cdata
-        entry = self._owner_of(key) or self._registered_over(key)
-        tensor = None if entry is None else entry[0]()
+        tensor = self._tensor_over(key)
         if tensor is None:
             return None, None
         read = self.read(tensor)
         self._retention.before_write(key)
         return tensor, read
+
+    def _tensor_over(self, key: int) -> Tensor | None:
+        entry = self._owner_of(key) or self._registered_over(key)
+        return None if entry is None else entry[0]()
+
+    def over_all_of(self, storages: list[torch.UntypedStorage]) -> list[Tensor]:
+        """Return a tensor over all of each storage, if a known tensor is over any of them."""
+        known = [one for storage in storages if (one := self._tensor_over(storage.data_ptr())) is not None]
+        if not known or any(one.is_quantized for one in known):
+            return []
+        over = [torch.empty(0, dtype=known[0].dtype, device=one.device).set_(one) for one in storages]
+        for tensor in over:
+            self.note_set(tensor)
+        return over
 
     def let_go(self, pair: tuple[Tensor, ...]) -> tuple[Value | Aliased, ...]:
         """Return the reads of tensors, and drop the weak references to them until `take_back`."""
@@ -363,7 +383,7 @@ class TensorTable:
             return self.add_source(tensor, named[1], named[2])
         if is_functorch_wrapped_tensor(tensor) or (is_fake(tensor) and not self.knows_fakes):
             raise UntracedTensorError
-        if is_wrapper(tensor) and any(self._is_known(part) for part in inner_tensors(tensor)):
+        if is_wrapper(tensor) and any(map(self._is_over_known_memory, inner_tensors(tensor))):
             return self._view_entry(_wrap_of(tensor, self.template(parts_of(tensor))), tensor)
         if self._wrapped and (unwrapping := self._unwrapping(tensor)) is not None:
             return self._view_entry(unwrapping, tensor)
@@ -383,17 +403,24 @@ class TensorTable:
         entry = self._live.get(id(tensor))
         return entry is not None and entry[0]() is tensor
 
+    def may_know(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is known, or belongs to the model and may be read later."""
+        return self._is_known(tensor) or id(tensor) in self._named
+
+    def _is_over_known_memory(self, tensor: Tensor) -> bool:
+        return self._is_known(tensor) or self._owner_of(storage_key(tensor)) is not None
+
     def _note_wrapper(self, entry: Entry, tensor: Tensor) -> None:
         self._parts.pop(id(tensor), None)
         if parts := inner_tensors(tensor):
             held = held_tensors(tensor)
-            self._parts[id(tensor)] = tuple(map(id, held))
+            self._parts[id(tensor)] = tuple(map(id, held)), numbers_in(tensor)
             for key in set(map(storage_key, held)) - {entry[2]}:
                 self._held_by.setdefault(key, set()).add(entry[2])
             self._wrapped.update((id(part), (weakref.ref(part), entry, place)) for place, part in enumerate(parts))
 
     def _rewrapped(self, tensor: Tensor, entry: Entry) -> Entry:
-        """Return the entry of a tensor: a new one for a wrapper that has other parts since, or other contents.
+        """Return the entry of a tensor: a new one for a wrapper that has other parts or numbers since, or contents.
 
         The memory of a wrapper is that of its first part, so only writes to the others are unknown.
         """
@@ -401,10 +428,21 @@ class TensorTable:
             held = held_tensors(tensor)
             others = set(map(storage_key, held)) - {entry[2]} if self._writes else ()
             is_written = any(key in self._writes and self._writes[key].latest > entry[3] for key in others)
-            if self._parts.get(id(tensor), ()) == tuple(map(id, held)) and not is_written:
+            former = self._parts.get(id(tensor))
+            if former is None or (not is_written and self._holds_the_same(tensor, held, *former)):
                 return entry
             del self._live[id(tensor)]  # what it held before is another value
             return self._view_entry(_wrap_of(tensor, self.template(parts_of(tensor))), tensor)
+
+    def _holds_the_same(self, wrapper: Tensor, held: tuple[Tensor, ...], former: tuple[int, ...], numbers: Any) -> bool:
+        """Return whether a wrapper holds what it held before, and perhaps tensors that only its class can have made.
+
+        They are a cache: a replay with the former parts fails if the class computes them from anything else.
+        """
+        new = [part for part in held if id(part) not in former]
+        if len(held) - len(new) != len(former) or numbers_in(wrapper) != numbers:
+            return False
+        return not any(self.may_know(part) or self._is_over_known_memory(part) or is_foreign(part) for part in new)
 
     def _unwrapping(self, tensor: Tensor) -> View | None:
         """Return the call that takes a tensor out of the last wrapper that held it, which may be gone; None if none."""
@@ -437,6 +475,8 @@ class TensorTable:
         since = len(self._recording.calls) - 1
         source = Source(kind, name, value, tensor, version_of(tensor), since=since, memory=key)
         self._recording.sources.append(source)
+        if is_wrapper(tensor):
+            source.wrapper = HeldByWrapper(tensor)
         if kind == "constant":
             self._note_origin(source)
         ref = weakref.ref(tensor)
@@ -467,12 +507,19 @@ class TensorTable:
         return None if tensor is not None and storage_key(tensor) != key else owner
 
     def _registered_over(self, key: int) -> Entry | None:
-        """Add the parameter or buffer over this memory that no call has read yet; None if there is none."""
+        """Add the parameter or buffer over this memory that no call has read yet; None if there is none.
+
+        Of a wrapper, the tensor that it holds is taken out: no other tensor is a view of the wrapper.
+        """
         if self._named_memory is None:
             tensors = [tensor for tensor, _, _ in self._named.values() if not is_lazy(tensor)]
             self._named_memory = {storage_key(tensor): tensor for tensor in reversed(tensors)}
         tensor = self._named_memory.get(key) if key else None
-        return None if tensor is None else self._register(tensor)
+        if tensor is None:
+            return None
+        for one in (tensor, *(part for part in held_tensors(tensor) if storage_key(part) == key)):
+            self.read(one)
+        return self._live[id(one)]
 
     def _note_owner(self, entry: Entry) -> None:
         assert self._owners is not None  # noqa: S101 - callers checked
@@ -491,12 +538,23 @@ class TensorTable:
         read = self.read(owner) if owner is not None else last if self._survives_in(tensor, last) else None
         if read is None or is_fake(tensor) or last.dtype != tensor.dtype or last.stride is None:
             return None
-        if owner is None or type(owner) is not type(tensor):
-            whole = last.shape == tensor.shape and last.stride == tensor.stride()
-            begins_alike = owner is None or address_of(owner) == address_of(tensor)
-            return _in_class_of(tensor, read) if whole and begins_alike else None
+        whole = last.shape == tensor.shape and last.stride == tensor.stride()
+        begins_alike = owner is None or address_of(owner) == address_of(tensor)
+        if whole and begins_alike and (owner is None or type(owner) is not type(tensor)):
+            return _in_class_of(tensor, read)
+        return None if owner is None else self._as_part(tensor, owner, read)
+
+    def _as_part(self, tensor: Tensor, owner: Tensor, read: Value | Aliased) -> View | None:
+        """Return the call that makes `tensor` from the tensor of which it covers a part, or with another shape."""
+        if type(owner) is not type(tensor) and not (type(owner) in PLAIN and type(tensor) in PLAIN):
+            return None
         offset = (address_of(tensor) - address_of(owner)) // tensor.itemsize + owner.storage_offset()
-        return info_of(torch.as_strided), (read, tuple(tensor.shape), tensor.stride(), offset)
+        place = tuple(tensor.shape), tensor.stride(), offset
+        view: View = info_of(torch.as_strided), (read, *place)
+        if type(tensor) is not Parameter:
+            return view
+        part = owner.as_strided(*place)
+        return _in_class_of(tensor, self._view_entry(view, part)[1])
 
     def _survives_in(self, tensor: Tensor, value: Value) -> bool:
         """Return whether a tensor is over the memory of a value, and not over other memory at the same address."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
+from pytest_torchlens.capture.autograd_nodes import edges_in
 from pytest_torchlens.capture.backward import BackwardPass
 from pytest_torchlens.capture.backward import BackwardWatch
 from pytest_torchlens.capture.backward import backward
@@ -63,6 +64,22 @@ def resize_storage_(tensor: torch.Tensor, size: int) -> torch.Tensor:
     return tensor
 
 
+def _write_to_storage(name: str) -> FunctionInfo:
+    """Return the facts about a method of storages that writes, as a function of tensors over them."""
+
+    def write(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
+        values = [arg.untyped_storage() if is_a(arg, torch.Tensor) else arg for arg in args]
+        getattr(torch.UntypedStorage, name)(tensor.untyped_storage(), *values)
+        return tensor
+
+    write.__name__ = f"{name.strip('_')}_storage_"
+    info = FunctionInfo(write)
+    info.kind = Kind.LEAF
+    return info
+
+
+STORAGE_WRITES = {name: _write_to_storage(name) for name in ("fill_", "copy_", "__setitem__", "byteswap")}
+"""Methods of storages that write, by name."""
 _RESIZE = FunctionInfo(resize_storage_)
 _RESIZE.kind = Kind.LEAF
 _RESIZE.moves = _RESIZE.uninitialised = _RESIZE.bookkeeping = True
@@ -146,9 +163,10 @@ class Tracer(FunctionTracer):
         """Call a custom autograd function.
 
         Its steps become a group.  It becomes one operation where the steps do not account for its outputs, or where
-        values went to Python inside; that of a checkpoint runs the model's code, and is its steps.
+        values went to Python or to code in C++ inside; that of a checkpoint runs the model's code, and is its steps.
         """
-        outer, num_escapes, first = self._group, self._num_escapes, len(self.calls)
+        outer, num_escapes, first, watch = self._group, self._num_escapes, len(self.calls), self.watch
+        num_missed = 0 if watch is None else len(watch.missed_operations)
         try:
             with self.lock or _UNSHARED:
                 # registers the arguments before the steps can change them
@@ -164,8 +182,12 @@ class Tracer(FunctionTracer):
         outputs = tensors(result)
         with self.lock or _UNSHARED:
             escaped = self._num_escapes != num_escapes and not self._overwrote((args, kwargs), first)
-            if (escaped and name != _RUNS_THE_MODEL) or not self._unrecorded(self._account_for, outputs):
+            in_extension = watch is not None and not self.over and watch.missed_by_extension(num_missed)
+            whole = (escaped or in_extension) and name != _RUNS_THE_MODEL
+            if whole or not self._unrecorded(self._account_for, outputs):
                 self._unrecorded(self._finish_custom, custom_info(func, name), args, kwargs, outputs, random)
+            if whole and in_extension and watch is not None:
+                watch.put_inside(num_missed, name)
         return result
 
     def _overwrote(self, arguments: Any, first: int) -> bool:
@@ -268,10 +290,12 @@ class Tracer(FunctionTracer):
         All arguments have names; the signature is that of the other calls.
         """
         with self.lock or _UNSHARED:
-            back = self._unrecorded(lambda: BackwardPass(func, kwargs, self._keepers_of_gradients()))
+            shown = self._unrecorded(self.nodes.without_edges, kwargs)
+            back = self._unrecorded(lambda: BackwardPass(func, kwargs, shown, self._keepers_of_gradients()))
         info, start = custom_info(back.run, "backward"), len(self.calls)
         info.kind, info.opaque = Kind.GRADIENT, False
         info.writer = watch = BackwardWatch(self.recording.model(), self.table, self.lock or _UNSHARED, self.on_fault)
+        watch.has_unknown_edge = edges_in(shown)
         try:
             self._opaque(info, back.arguments, {})
         finally:
@@ -349,6 +373,33 @@ class Tracer(FunctionTracer):
     def _finish_resize(self, tensor: torch.Tensor, read: Any, size: int) -> None:
         self._finish(self._new_call(_RESIZE, (read, size), {}), (tensor,), (tensor,))
 
+    def call_storage_write(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+    ) -> Any:
+        """Call a method of a storage that writes to it, and record it if a known tensor is over the storage."""
+        with self.lock or _UNSHARED:
+            reads, written = self._unrecorded(self._before_storage_write, args)
+        if kwargs or not reads:
+            return func(*args, **kwargs)
+        result = self._unrecorded(func, *args)
+        with self.lock or _UNSHARED:
+            call = self._new_call(STORAGE_WRITES[name], reads, {})
+            self._unrecorded(self._finish, call, (written,), (written,))
+        return result
+
+    def _before_storage_write(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], torch.Tensor | None]:
+        """Return the arguments with the read of a tensor in place of each storage, and the tensor to be written.
+
+        There are no reads if no tensor is known over any of the storages.
+        """
+        over = self.table.over_all_of([arg for arg in args if is_a(arg, torch.UntypedStorage)])
+        if not over:
+            return (), None
+        others = iter(over)
+        reads = tuple(self._template(next(others) if is_a(arg, torch.UntypedStorage) else arg) for arg in args)
+        self.table.before_write(over[:1])
+        return reads, over[0]
+
     def call_swap(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``torch.utils.swap_tensors``: each tensor then holds the value of the other one."""
         pair = tensors(args)
@@ -368,5 +419,6 @@ class Tracer(FunctionTracer):
     def close(self) -> None:
         """Stop recording: the pass is over."""
         self.table.close()
+        self.nodes.clear()
         self.watch = None  # breaks a cycle: recorded data must be freed with the recording
         self.over = True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from pytest_torchlens.capture.wrappers import HeldByWrapper
     from pytest_torchlens.capture.write_log import Reading
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -202,6 +203,8 @@ class Source:
         Its storage key at its first use: ``tensor.data = other`` gives it other memory.
     foreign
         Whether another library owned that memory.
+    wrapper
+        For a tensor that wraps others, what it held at its first use; forward may give it other attributes.
     """
 
     kind: str
@@ -215,6 +218,7 @@ class Source:
     made_inside: int = -1
     memory: int = 0
     foreign: bool = False
+    wrapper: HeldByWrapper | None = None
 
     @property
     def label(self) -> str:

@@ -164,6 +164,38 @@ class Wrap:
         yield from (type(one) for one in _unsettled(parts) if not is_a(one, (*NUMBERS, *_RECORDED)))
 
 
+class HeldByWrapper:
+    """What a wrapper holds at one time.
+
+    Attributes
+    ----------
+    tensors
+        The tensors that it wraps.
+    numbers
+        Name and value of each attribute that is a number, truth value or text.
+    """
+
+    def __init__(self, wrapper: Tensor) -> None:
+        self._attributes = dict(attributes(wrapper))
+        self.numbers = numbers_in(wrapper)
+        self._parts = parts_of(wrapper)
+        self._wrap = Wrap(wrapper)
+        self.tensors = tensors(self._parts)
+
+    def in_wrapper(self, wrapper: Tensor) -> Tensor:
+        """Return the wrapper if it still holds the same, else one like it that does."""
+        now = dict(attributes(wrapper))
+        if now.keys() == self._attributes.keys() and all(now[name] is held for name, held in self._attributes.items()):
+            return wrapper
+        return looked_at(self._wrap, self._parts, otherwise=wrapper)
+
+
+def numbers_in(wrapper: Tensor) -> tuple[tuple[str, Any], ...]:
+    """Return name and value of each attribute of a wrapper that is a number, truth value or text."""
+    return tuple([(name, value) for name, value in attributes(wrapper) if type(value) in _PLAIN_SETTINGS])
+
+
+_PLAIN_SETTINGS = (bool, int, float, complex, str)
 NUMBERS = (int, float, complex)
 _RECORDED = (np.ndarray, np.generic, Value, Aliased, UnpackedObject)
 _SETTINGS = (

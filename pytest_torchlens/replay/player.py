@@ -164,7 +164,7 @@ class Player:
         self, number: int, call: Call, arguments: Arguments, code: CodeInGradient
     ) -> tuple[torch.Tensor, ...]:
         """Run a gradient in which autograd ran Python code; take what is recorded if it comes out otherwise."""
-        if not code.written:
+        if not code.written and not code.at_unknown_edge:
             try:
                 returned = self.run(call, arguments)
             except RuntimeError:  # such as a custom function that alone made a tensor differentiable
@@ -229,10 +229,15 @@ def _is_base(call: Call, read: Value | Aliased) -> bool:
 
 
 def _source_tensors(sources: list[Source]) -> dict[int, torch.Tensor]:
-    untouched = {source.value.slot: source.live for source in sources if not source.written}
+    untouched = {source.value.slot: _as_read(source) for source in sources if not source.written}
     written = [source.value for source in sources if source.written]
     copies = zip(written, copies_of(written), strict=True)
     return untouched | {value.slot: _as_non_leaf(copy) if _is_non_leaf(value, copy) else copy for value, copy in copies}
+
+
+def _as_read(source: Source) -> torch.Tensor:
+    """Return the tensor of a source, with what it held when it was first read if it wraps others."""
+    return source.live if source.wrapper is None else source.wrapper.in_wrapper(source.live)
 
 
 def _is_non_leaf(value: Value, copy: torch.Tensor) -> bool:

@@ -29,7 +29,8 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
         return PartVerdict(name=score.name, status=Status.NOT_RUN, reason=recording.why_unwatched)
     score.checked = recording.num_dispatched
     for missed in recording.missed_operations:
-        score.fail(_missed_operation(missed, where))
+        if not _is_in_a_whole(missed):
+            score.fail(_missed_operation(missed, where))
     sources = () if recording.missed_operations else recording.unknown_sources  # missed operations explain them
     unknown = [source for source in sources if not _is_uncomputed(source.live)]
     kept = [source for source in unknown if _is_kept_in_gradient(source, recording)]
@@ -37,25 +38,43 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
         if not _is_kept_in_gradient(source, recording):
             score.fail(_unknown_source(source, recording, where))
     verdict = dataclasses.replace(score.verdict(), notes=(*_escapes(recording), *recording.untraced))
-    if not kept or not verdict.status.ok:
+    reasons = [_in_a_whole(missed, where) for missed in recording.missed_operations if _is_in_a_whole(missed)][:1]
+    reasons += [_kept_in_gradient(source, recording, where) for source in kept[:1]]
+    if not reasons or not verdict.status.ok:
         return verdict
-    return dataclasses.replace(verdict, status=Status.UNPROVEN, reason=_kept_in_gradient(kept[0], recording, where))
+    return dataclasses.replace(verdict, status=Status.UNPROVEN, reason="; ".join(reasons))
 
 
 def _is_uncomputed(tensor: torch.Tensor) -> bool:
-    """Return whether no operation makes such a tensor: it has no values, or is the state of a generator."""
-    return is_fake(tensor) or is_generator_state(tensor)
+    """Return whether such a tensor tells nothing: it has no values, is a lazy zero, or the state of a generator."""
+    return is_fake(tensor) or tensor._is_zerotensor() or is_generator_state(tensor)
 
 
 _CAUSES = {"aten::set_": "Tensor.set_ gives a tensor other memory, which is not recorded"}
 
 
+def _is_in_a_whole(missed: MissedOperation) -> bool:
+    """Return whether something that is known to have run accounts for a missed operation."""
+    return missed.by_node or bool(missed.inside)
+
+
+def _in_a_whole(missed: MissedOperation, where: Where) -> str:
+    if missed.by_node:
+        what = "forward called a node of the autograd graph"
+        return f"{what} {_after(missed, where)}: no mode sees the {missed.name} in it"
+    what = f"{missed.inside} called {missed.name} in code that no mode sees"
+    return f"{what}, and is one operation: what it reads besides its arguments is not in the graph"
+
+
+def _after(missed: MissedOperation, where: Where) -> str:
+    return f"after {where.label(missed.call - 1)}" if missed.call else "before the first operation"
+
+
 def _missed_operation(missed: MissedOperation, where: Where) -> Failure:
-    after = f"after {where.label(missed.call - 1)}" if missed.call else "before the first operation"
     inside = f", in {missed.where}" if missed.where else ""
     return Failure(
         operation=missed.name,
-        message=f"{missed.name} ran {after}{inside}, but no recorded operation did it",
+        message=f"{missed.name} ran {_after(missed, where)}{inside}, but no recorded operation did it",
         cause=_caller(missed),
         advice="call it as a torch function that a mode can see, or leave completeness out with a reason",
         source_place=first_model_place(missed.frames),

@@ -190,7 +190,8 @@ def _is_own(name: Any) -> bool:
 _MACHINERY = {"torch", "threading", "concurrent", "logging", "builtins", "_thread", "weakref", "io", "_io", "itertools"}
 _MACHINERY |= {"asyncio", "multiprocessing", "importlib", "inspect", "_queue"}
 _DATA_OF_TORCH = tuple(
-    f"torch.{name}." for name in ("optim", "amp", "distributions", "quasirandom", "nn", "ao", "utils.data")
+    f"torch.{name}."
+    for name in ("optim", "amp", "distributions", "distributed.fsdp", "quasirandom", "nn", "ao", "utils.data")
 )
 
 

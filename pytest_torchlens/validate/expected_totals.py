@@ -107,8 +107,10 @@ def model_faults(recording: Recording) -> Iterator[str]:
     yield from _parameter_faults(recording)
 
 
-_CHANGES = frozenset(["requires_grad", "data", "set", "resize", "resize_as", "swap_tensors"])
-"""Layer types of functions that give a tensor another shape or flag, which is restored before the check."""
+_CHANGES = frozenset(["requires_grad", "data", "set", "resize", "resize_as", "swap_tensors", "as_subclass"])
+"""Layer types of functions that give a tensor another shape or flag, or make a parameter that may take the place of
+another one: this is restored before the check.
+"""
 
 
 def _parameter_faults(recording: Recording) -> Iterator[str]:

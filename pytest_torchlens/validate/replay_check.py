@@ -131,8 +131,7 @@ class Replay:
     def _taken_from_the_recording(self, not_replayed: set[int]) -> Iterator[str]:
         """Yield a reason if recorded results of gradients were taken in place of replayed ones."""
         for number in sorted(not_replayed)[:1]:
-            label, code = self._where.label(number), self._recording.code_in_gradients[number].name
-            yield f"{label} ran {code} inside autograd, which no replay can run: its results were taken"
+            yield f"{self._where.label(number)} {self._recording.code_in_gradients[number].reason}"
 
     def _step(self, player: Player, number: int, call: Call) -> bool:
         """Replay one call; False if nothing after it can be replayed."""

@@ -27,6 +27,7 @@ from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unproven import Reach
@@ -202,18 +203,26 @@ def _sources(first: Recording, other: Recording, used: set[int]) -> Iterator[tup
     for source, again in zip(first.sources, other.sources, strict=False):
         if (source.kind, source.name) != (again.kind, again.name):
             return
-        differs = source.value.digest and source.value.digest != again.value.digest
-        if differs and source.kind != "input" and id(source.value) in used and not _is_overwritten_first(source, first):
+        contents = source.value.digest and source.value.digest != again.value.digest
+        differs = (contents and not _is_overwritten_first(source, first)) or _holds_other_numbers(source, again)
+        if differs and source.kind != "input" and id(source.value) in used:
             name = f"{source.kind} {source.name!r}" if source.name else "a constant"
             message = f"it reads {name} with other contents when the inputs are slightly other ones: "
             yield source.since + 1, f"{message}how they depend on the inputs is not in the graph"
 
 
+def _holds_other_numbers(source: Source, again: Source) -> bool:
+    """Return whether a tensor that wraps others holds other numbers beside them."""
+    one, other = source.wrapper, again.wrapper
+    return one is not None and other is not None and one.numbers != other.numbers
+
+
 def _is_overwritten_first(source: Source, recording: Recording) -> bool:
     """Return whether the first call that reads a source writes over it, as over uninitialised memory."""
+    slot = source.value.slot
     later = (call for call in recording.calls[source.since + 1 :] if not call.info.bookkeeping)
-    first = next(later, None)  # setting `requires_grad` writes no values
-    return first is not None and source.value.slot in first.writes
+    first = next((call for call in later if any(value_of(read).slot == slot for _, read in edges_in(call))), None)
+    return first is not None and slot in first.writes  # setting `requires_grad` writes no values
 
 
 def kept_results(first: Recording, other: Recording) -> Iterator[tuple[int, str]]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
 from tests.capture.programs import Programs
 from tests.capture.programs import assert_saved
 from tests.capture.programs import check
 from tests.capture.programs import trace
+from tests.models import Function
 
 PROGRAMS = Programs()
 ONES, SEVEN = torch.ones(6), torch.ones(7)
@@ -376,3 +381,27 @@ def a_write_that_stops_halfway(x):
 @PROGRAMS.parametrize()
 def test_graph(program, mode):
     check(program, mode)
+
+
+def part_as_parameter(x):
+    flat = torch.arange(6.0)
+    weight = nn.Parameter(flat[1:5].view(2, 2))
+    flat.mul_(x.sum())
+    return weight * 2
+
+
+def test_a_parameter_over_a_part_of_a_tensor_has_an_edge_to_it():
+    found = validate(Function(part_as_parameter), (torch.ones(2),))
+    assert found.verdict.status is Status.PASSED
+    assert found.history["mul_2"].has_input_ancestor
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_a_jagged_tensor_that_forward_makes_is_no_view_of_plain_memory():
+    def forward(x):
+        jagged = torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged)
+        return (jagged * 2).to_padded_tensor(0.0)
+
+    verdict = validate(Function(forward), (torch.rand(2, 3),)).verdict
+    assert all("meta tensors" in one.message for one in verdict.unproven)
+    assert verdict.status in (Status.PASSED, Status.UNPROVEN), verdict

@@ -13,6 +13,8 @@ from tests.models import Function
 
 distributed = pytest.importorskip("torch.distributed.tensor")
 parallel = pytest.importorskip("torch.distributed.tensor.parallel")
+functional = pytest.importorskip("torch.distributed._functional_collectives")
+fsdp = pytest.importorskip("torch.distributed.fsdp")
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,24 @@ def reduced(x, _mesh):
     return y + 1
 
 
+def scattered_sum(x, _mesh):
+    own = torch.empty(2, 4)
+    torch.distributed.reduce_scatter_tensor(own, x * 2)
+    return own + 1
+
+
+def gathered_object(x, _mesh):
+    objects = [None]
+    torch.distributed.all_gather_object(objects, {"factor": 3})
+    return x * objects[0]["factor"]
+
+
+def broadcast_objects(x, _mesh):
+    objects = [5]
+    torch.distributed.broadcast_object_list(objects, 0)
+    return x * objects[0]
+
+
 USES = {
     "from_local": lambda x, mesh: (
         distributed.DTensor.from_local(x * 2, mesh, [distributed.Replicate()]).sum(-1).to_local()
@@ -84,6 +104,12 @@ USES = {
     "gathered": gathered,
     "scattered": scattered,
     "reduced": reduced,
+    "scattered sum": scattered_sum,
+    "gathered object": gathered_object,
+    "broadcast objects": broadcast_objects,
+    "functional sum": lambda x, mesh: functional.all_reduce(x * 2, "sum", mesh) + 1,
+    "functional gathering": lambda x, mesh: functional.all_gather_tensor(x * 2, 0, mesh) + 1,
+    "functional scattering": lambda x, mesh: functional.reduce_scatter_tensor(x * 2, "sum", 0, mesh) + 1,
     "written": write_to_it,
     "written inside": write_to_what_it_holds,
 }
@@ -93,6 +119,7 @@ def whole(output):
     return output.full_tensor() if isinstance(output, distributed.DTensor) else output
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", USES)
 def test_distributed_tensors_are_recorded(name, mesh):
     x = torch.rand(2, 4)
@@ -137,3 +164,60 @@ def test_modules_with_distributed_parameters(build, with_gradients, mesh):
     assert found.history["linear_1"].num_param_tensors == 2
     assert model.up.weight is weight
     assert torch.equal(model(x), plain)
+
+
+def test_a_tensor_in_a_gathered_object_is_not_shown(mesh):
+    def gathers(x):
+        objects = [None]
+        torch.distributed.all_gather_object(objects, x * 2)
+        return x + objects[0]
+
+    assert mesh is not None
+    verdict = validate(Function(gathers), (torch.rand(2, 4),)).verdict
+    assert verdict.status is Status.UNPROVEN
+    assert "with other contents when the inputs are slightly other ones" in verdict.words
+
+
+def fully_sharded(mesh, **options):
+    model = Perceptron()
+    fsdp.fully_shard(model.up, mesh=mesh, **options)
+    fsdp.fully_shard(model.down, mesh=mesh, **options)
+    return fsdp.fully_shard(model, mesh=mesh, **options)
+
+
+SHARDED = {
+    "each layer": fully_sharded,
+    "the whole": lambda mesh: fsdp.fully_shard(Perceptron(), mesh=mesh),
+    "kept whole": lambda mesh: fully_sharded(mesh, reshard_after_forward=False),
+    "half precision": lambda mesh: fully_sharded(mesh, mp_policy=fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)),
+    "half precision, the whole": lambda mesh: fsdp.fully_shard(
+        Perceptron(), mesh=mesh, mp_policy=fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    ),
+}
+BEFORE = {
+    "the first call": lambda model, x: None,
+    "a later call": lambda model, x: model(x),
+    "after a training step": lambda model, x: model(x).sum().backward(),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
+@pytest.mark.parametrize("build", SHARDED.values(), ids=SHARDED)
+def test_fully_sharded_modules_are_recorded_and_left_as_they_were(build, before, mesh):
+    x = torch.rand(2, 4)
+    torch.manual_seed(1)
+    model = build(mesh)
+    before(model, x)
+    found = validate(model, (x,))
+    assert found.verdict.status is Status.PASSED
+    torch.manual_seed(1)
+    other = build(mesh)
+    assert torch.equal(model(x), other(x))
+
+
+def test_sharded_parameters_are_parents_of_what_is_computed(mesh):
+    model, x = fully_sharded(mesh), torch.rand(2, 4)
+    model(x)
+    history = validate(model, (x,)).history
+    reached = {name for label in history.ancestors("output_1") for name in history[label].parent_param_addresses}
+    assert reached == {"up.weight", "up.bias", "down.weight", "down.bias"}

@@ -225,6 +225,12 @@ def of_resized_storage(x):
         return z
 
 
+def of_storage_write(x):
+    y = counting_square(x)
+    y.untyped_storage().fill_(0)
+    return y + 1
+
+
 def of_swap(x):
     with torch.no_grad():
         y, z = counting_square(x), x + 1
@@ -253,6 +259,7 @@ USES = {
     "call_unseen": [of_nested],
     "call_set": [of_set],
     "call_resize": [of_resized_storage],
+    "call_storage_write": [of_storage_write],
     "call_swap": [of_swap],
     "call_backward": [of_backward],
     "call_jit_tracing": [of_jit_tracing],
@@ -361,6 +368,7 @@ def test_errors_of_the_model_are_raised(name):
         "call_unseen": lambda x: torch.nested.nested_tensor([x, "no tensor"]),
         "call_set": lambda x: (x * 2).set_("no storage"),
         "call_resize": lambda x: (x * 2).untyped_storage().resize_("no size"),
+        "call_storage_write": lambda x: (x * 2).untyped_storage().fill_("no number"),
         "call_swap": lambda x: torch.utils.swap_tensors(x * 2, 3),
         "call_backward": lambda x: x.sum().backward(),
         "call_operator": lambda x: cond_op(x.sum() > 0, raises, raises, (x.clone().requires_grad_(),)),

@@ -42,6 +42,12 @@ def views_of_a_loaded_storage(x):
     return x @ loaded[0]
 
 
+def weights_of_a_loaded_module(x):
+    original, copy = nn.Linear(2, 2), nn.Linear(2, 2)
+    copy.load_state_dict(torch.load(io.BytesIO(bytes_of(original.state_dict()))))
+    return copy(x)
+
+
 LOADS = {
     "torch.load": lambda x: x @ torch.load(io.BytesIO(LOADED))["w"],
     "a transposed one": lambda x: x @ torch.load(io.BytesIO(LOADED))["t"].T,
@@ -50,6 +56,8 @@ LOADS = {
     "another storage": lambda x: torch.empty(0).set_((x * 2).untyped_storage(), 1, (2,), (2,)) + 1,
     "its own method": lambda x: torch.Tensor.set_(torch.empty(0), x * 2).sum(),
     "two over one storage": views_of_a_loaded_storage,
+    "weights of a module": weights_of_a_loaded_module,
+    "bytes of a constructor": lambda x: x + torch.ByteTensor(torch.ByteStorage._from_buffer(b"\1\2")).sum(),
 }
 
 

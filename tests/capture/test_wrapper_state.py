@@ -152,6 +152,59 @@ def test_a_wrapper_of_tensors_and_settings_passes(function):
     assert verdict_on(function).status is Status.PASSED
 
 
+class Remembering(Scaled):
+    """Keeps what it computed, and does not tell PyTorch's compiler what it holds."""
+
+    def whole(self):
+        if self.cache is None:
+            self.cache = super().whole()
+        return self.cache
+
+
+class Held(nn.Module):
+    """A model that holds a wrapper, reads it, gives it another factor, and reads it again."""
+
+    def __init__(self, kind, factor, first=None, then=None):
+        super().__init__()
+        self.wrapper = kind(torch.ones(2, 3).to(torch.int8), factor)
+        self.first, self.then = first, then
+
+    def forward(self, x):
+        for change in (self.first, self.then):
+            if change is not None:
+                self.wrapper.factor = change(x)
+            x = x + torch.relu(self.wrapper)
+        return x
+
+
+def twice(x):
+    wrapper = Remembering(integers(x), x.mean())
+    return torch.relu(wrapper) + torch.relu(wrapper) * 2
+
+
+TWO = torch.tensor(2.0)
+HELD = {
+    "a cache of a new wrapper": Function(twice),
+    "a cache of a held wrapper": Held(Remembering, 2.0),
+    "a number for a tensor": Held(Scaled, TWO, first=lambda x: 0.5),
+    "a number for a number": Held(Scaled, 2.0, first=lambda x: 0.5),
+    "another number between": Held(Scaled, 2.0, then=lambda x: 0.5),
+    "a number for a tensor between": Held(Scaled, TWO, then=lambda x: 0.5),
+    "a tensor between": Held(Scaled, 2.0, then=lambda x: x.mean()),
+}
+
+
+@pytest.mark.parametrize("model", HELD.values(), ids=HELD)
+def test_what_a_wrapper_gets_in_forward_is_replayed(model):
+    assert validate(model, (example(),)).verdict.status is Status.PASSED
+
+
+@pytest.mark.parametrize("place", ["first", "then"])
+def test_a_number_of_an_input_in_a_held_wrapper_is_not_shown(place):
+    model = Held(Scaled, 2.0, **{place: lambda x: float(x.sum())})
+    assert validate(model, (example(),)).verdict.status is Status.UNPROVEN
+
+
 def write_to_the_second(x):
     factor = x.abs().mean() + 1
     wrapper = Scaled(integers(x), factor)

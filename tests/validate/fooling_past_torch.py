@@ -201,21 +201,21 @@ def writes_through_dlpack(x):
 @fails(MISSED)
 def writes_to_the_bytes(x):
     y = x * 2
-    y.untyped_storage()[3] = 0
+    torch._C.StorageBase.__setitem__(y.untyped_storage(), 3, 0)
     return y + 1
 
 
 @fails(MISSED)
 def fills_the_storage(x):
     y = x * 2
-    y.untyped_storage().fill_(0)
+    torch._C.StorageBase.fill_(y.untyped_storage(), 0)
     return y + 1
 
 
 @fails(MISSED)
 def copies_the_storage(x):
     y = x * 2
-    y.untyped_storage().copy_(x.untyped_storage())
+    torch._C.StorageBase.copy_(y.untyped_storage(), x.untyped_storage())
     return y
 
 

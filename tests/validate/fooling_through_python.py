@@ -231,9 +231,16 @@ def reads_the_bytes_of_the_storage(x):
     return x + torch.tensor(struct.unpack("3f", bytes(x.untyped_storage())))
 
 
-@fails(MISSED)
+@passes
 def clones_the_storage(x):
     return torch.FloatTensor(x.untyped_storage().clone()) + x
+
+
+@fails(MISSED)
+def copies_the_bytes_of_a_storage(x):
+    storage = torch.UntypedStorage(x.nbytes)
+    torch._C.StorageBase.copy_(storage, x.untyped_storage())
+    return torch.FloatTensor(storage) + x
 
 
 @unproven("no operation ran")

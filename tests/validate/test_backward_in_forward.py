@@ -329,19 +329,6 @@ def test_wrong_arguments_raise_the_errors_of_pytorch():
     assert recorded.words == plain.words
 
 
-class FromAnEdge(Trains):
-    def forward(self, x):
-        edge = torch.autograd.graph.get_gradient_edge(self.fc(x).sum())
-        torch.autograd.backward(edge)
-        return self.fc.weight.grad + 1
-
-
-def test_a_backward_pass_from_an_edge_is_named_by_completeness():
-    (part,) = [part for part in validate(FromAnEdge(), (example(),)).verdict.parts if part.failures]
-    causes = {failure.cause for failure in part.failures}
-    assert (part.name, causes) == ("completeness", {"autograd called it in a backward pass, which is not recorded"})
-
-
 def test_edges_of_a_backward_pass():
     history = ModelHistory(record(AddsUp(), (example(),)))
     passes = [operation for operation in history.operations if operation.layer_type == "backward"]

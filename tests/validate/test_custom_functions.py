@@ -175,3 +175,40 @@ def test_arrays_over_parts_of_one_memory_end_in_any_order():
         return y + kept.shape[0]
 
     assert failures(validate(Function(forward), (torch.rand(3),)).verdict) == []
+
+
+class CopiesPastPython(torch.autograd.Function):
+    """Copies in C++, as the kernels of an extension do."""
+
+    @staticmethod
+    def forward(ctx, x):
+        storage = torch.UntypedStorage(x.nbytes)
+        torch._C.StorageBase.copy_(storage, x.untyped_storage())
+        return torch.empty(0).set_(storage).view(x.shape) * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+class AddsUnderAGuard(CopiesPastPython):
+    @staticmethod
+    def forward(ctx, x):
+        with torch._C.DisableTorchFunction():
+            hidden = x + 1
+        return hidden * 2
+
+
+def test_a_function_that_calls_an_extension_is_one_operation_and_unproven():
+    found = validate(Function(lambda x: CopiesPastPython.apply(x) + 1), (torch.rand(3, 2),))
+    assert found.verdict.status is Status.UNPROVEN
+    assert "CopiesPastPython called aten::copy_ in code that no mode sees" in found.verdict.words
+    (parent,) = found.history["add_1"].parent_layers
+    assert found.history[parent].layer_type == "copiespastpython"
+    assert found.history["add_1"].has_input_ancestor
+
+
+def test_a_function_that_hides_an_operation_fails():
+    verdict = validate(Function(lambda x: AddsUnderAGuard.apply(x) + 1), (torch.rand(3, 2),)).verdict
+    assert verdict.status is Status.FAILED
+    assert "but no recorded operation did it" in verdict.words

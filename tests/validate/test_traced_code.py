@@ -233,6 +233,42 @@ def test_a_linearized_function_is_not_failed(gradients):
     assert any("meta tensors" in one.message for one in verdict.unproven)
 
 
+def test_a_linearized_batch_norm_is_not_failed():
+    def body(model, x):
+        y, tangent = linearize(nn.BatchNorm1d(3).eval(), x)
+        return y + tangent(x)
+
+    verdict = validate(Tracing(body).eval(), (X,)).verdict
+    assert verdict.status is Status.UNPROVEN
+    assert all("meta tensors" in one.message for one in verdict.unproven)
+
+
+FUNCTIONAL = {
+    "a write": lambda model, x: torch.func.functionalize(lambda v: v.clone().add_(1).mul_(2))(x),
+    "a module": lambda model, x: torch.func.functionalize(lambda v: model.net[0](v).relu_())(x),
+    "no views": lambda model, x: torch.func.functionalize(lambda v: v.exp().relu_()[0], remove="mutations_and_views")(
+        x
+    ),
+    "inside vmap": lambda model, x: torch.vmap(torch.func.functionalize(lambda v: v.sin().add_(1)))(x),
+}
+
+
+@pytest.mark.parametrize("body", FUNCTIONAL.values(), ids=FUNCTIONAL)
+def test_functional_code_is_one_operation(body):
+    assert validate(Tracing(body), (X,)).verdict.status is Status.PASSED
+
+
+def test_a_write_of_functional_code_to_its_argument_is_seen():
+    def body(_, x):
+        y = x * 2
+        torch.func.functionalize(lambda v: v.add_(1).sum())(y)
+        return y
+
+    found = validate(Tracing(body), (X,))
+    assert found.verdict.status is Status.PASSED
+    assert found.history["output_1"].parent_layers == ("mul_1_1", "functionalize_1_2")
+
+
 def test_the_state_of_a_generator_is_no_missed_operation():
     def body(model, x):
         state = torch.clone(torch.random.get_rng_state())

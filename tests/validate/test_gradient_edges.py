@@ -1,0 +1,179 @@
+"""Gradients that forward takes from or to edges of the autograd graph, and nodes of it that forward calls."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import get_gradient_edge
+
+from pytest_torchlens.capture import record
+from pytest_torchlens.history import ModelHistory
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
+
+
+class Net(nn.Module):
+    """Calls a function with itself and the input, and forgets the gradients that a backward pass left."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.function = function
+
+    def forward(self, x):
+        result = self.function(self, x)
+        self.zero_grad()
+        return result
+
+
+def example():
+    torch.manual_seed(4)
+    return torch.randn(2, 3)
+
+
+ONES = torch.ones(2, 3)
+
+
+def to_an_edge(net, x):
+    y = net.fc(x).tanh()
+    edge = get_gradient_edge(y)
+    return torch.autograd.grad(y.square().sum(), edge)[0]
+
+
+def to_an_edge_by_name(net, x):
+    y = net.fc(x).tanh()
+    edges = [get_gradient_edge(y)]
+    return torch.autograd.grad(outputs=[y.square().sum()], inputs=edges)[0]
+
+
+def from_the_edge_of_a_freed_tensor(net, x):
+    edge = get_gradient_edge(net.fc(x).tanh())
+    return torch.autograd.grad(edge, net.fc.weight, ONES)[0]
+
+
+def to_one_of_two_results(net, x):
+    first, second = net.fc(x).unbind(0)
+    edge = get_gradient_edge(second)
+    return torch.autograd.grad((first * second).sum(), [edge, net.fc.weight])[0]
+
+
+def to_the_edge_of_a_leaf(net, x):
+    return torch.autograd.grad(net.fc(x).sum(), get_gradient_edge(net.fc.weight))[0]
+
+
+def backward_from_an_edge(net, x):
+    edge = get_gradient_edge(net.fc(x).tanh())
+    torch.autograd.backward([edge], [ONES])
+    return net.fc.weight.grad + 1
+
+
+def backward_from_an_edge_to_one_leaf(net, x):
+    y = net.fc(x).tanh()
+    torch.autograd.backward(get_gradient_edge(y), ONES, inputs=[net.fc.bias])
+    return net.fc.bias.grad + y
+
+
+def backward_to_the_edge_of_a_leaf(net, x):
+    torch.autograd.backward(net.fc(x).sum(), inputs=[get_gradient_edge(net.fc.bias)])
+    return net.fc.bias.grad + 1
+
+
+KNOWN = [
+    to_an_edge,
+    to_an_edge_by_name,
+    from_the_edge_of_a_freed_tensor,
+    to_one_of_two_results,
+    to_the_edge_of_a_leaf,
+    backward_from_an_edge,
+    backward_from_an_edge_to_one_leaf,
+    backward_to_the_edge_of_a_leaf,
+]
+
+
+@pytest.mark.parametrize("function", KNOWN)
+def test_a_gradient_at_an_edge_is_replayed(function):
+    plain = Net(function)
+    expected = plain(example())
+    found = validate(plain, (example(),))
+    assert found.verdict.status is Status.PASSED
+    assert torch.equal(plain(example()), expected)
+
+
+def test_the_tensor_of_an_edge_is_a_parent():
+    history = ModelHistory(record(Net(from_the_edge_of_a_freed_tensor), (example(),)))
+    assert "tanh_1" in [label.rpartition("_")[0] for label in history["grad_1"].parent_layers]
+
+
+def edge_inside_the_graph(y):
+    return GradientEdge(y.grad_fn.next_functions[0][0], 0)
+
+
+def to_an_edge_without_a_tensor(net, x):
+    y = net.fc(x).tanh()
+    return torch.autograd.grad(y.sum(), edge_inside_the_graph(y))[0]
+
+
+def from_an_edge_whose_tensor_was_changed(net, x):
+    y = net.fc(x) * 2
+    edge = get_gradient_edge(y)
+    y.add_(1)
+    return torch.autograd.grad(edge, net.fc.weight, ONES)[0]
+
+
+def backward_from_an_edge_without_a_tensor(net, x):
+    torch.autograd.backward(edge_inside_the_graph(net.fc(x).tanh()), ONES)
+    return net.fc.weight.grad + 1
+
+
+UNKNOWN = [
+    to_an_edge_without_a_tensor,
+    from_an_edge_whose_tensor_was_changed,
+    backward_from_an_edge_without_a_tensor,
+]
+
+
+@pytest.mark.parametrize("function", UNKNOWN)
+def test_a_gradient_at_an_edge_without_a_known_tensor_is_unproven(function):
+    verdict = validate(Net(function), (example(),)).verdict
+    assert verdict.status is Status.UNPROVEN
+    assert "an edge of the autograd graph whose tensor is not known" in verdict.words
+
+
+class Holder:
+    def __init__(self, node):
+        self.node = node
+
+
+def called_by_a_name(net, x):
+    node = net.fc(x).tanh().grad_fn
+    return node(ONES)
+
+
+CALLED = {
+    "attribute": lambda net, x: (y := net.fc(x).tanh()).grad_fn is not None and y.grad_fn(ONES),
+    "name": called_by_a_name,
+    "edge": lambda net, x: (edge := get_gradient_edge(net.fc(x).tanh())) and edge.node(ONES),
+    "object": lambda net, x: (holder := Holder(net.fc(x).tanh().grad_fn)) and holder.node(ONES),
+}
+
+
+@pytest.mark.parametrize("function", CALLED.values(), ids=CALLED)
+def test_a_node_that_forward_calls_is_not_shown(function):
+    verdict = validate(Net(function), (example(),)).verdict
+    assert verdict.status is Status.UNPROVEN
+    assert "forward called a node of the autograd graph" in verdict.words
+    assert "aten::tanh_backward" in verdict.words
+
+
+def test_what_runs_beside_a_node_is_still_missed():
+    def hides(net, x):
+        y = net.fc(x).tanh()
+        gradient = y.grad_fn(ONES)
+        with torch._C.DisableTorchFunction():
+            return gradient + x * 2
+
+    verdict = validate(Net(hides), (example(),)).verdict
+    assert verdict.status is Status.FAILED
+    assert "but no recorded operation did it" in verdict.words
