@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.calls import Recording
-from pytest_torchlens.capture.function_tracer import body_of
+from pytest_torchlens.capture.composite_bodies import body_of
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.record import OnePass

@@ -22,11 +22,7 @@ MUTANTS = (
     Mutant(
         "capture/patches.py", "if not _recordings and sys.getrecursionlimit() == _limit_raised:", "if not _recordings:"
     ),
-    Mutant(
-        "capture/origins.py",
-        "old = set() if name == _FROM_PYTHON else {storage._cdata for storage in _storages(given)}",
-        "old = set()",
-    ),
+    Mutant("capture/origins.py", "made.pop(storage._cdata, None)", "pass"),
     Mutant("capture/origins.py", "(source.made_inside >= 0 or not source.maker)", "source.made_inside >= 0"),
     Mutant(
         "capture/fingerprint.py", "names, _ = tensor.__tensor_flatten__()", "names = tensor.__tensor_flatten__()[0][:1]"
@@ -82,7 +78,11 @@ MUTANTS = (
         "return function(*args)",
     ),
     Mutant("capture/record.py", "if id(tensor) not in registered.tensors:", "if True:"),
-    Mutant("capture/dispatch_watch.py", "by_compiler or _harmless(func)):", "by_compiler or not _harmless(func)):"),
+    Mutant(
+        "capture/dispatch_watch.py",
+        "by_compiler or self._is_harmless(func, args)):",
+        "by_compiler or not self._is_harmless(func, args)):",
+    ),
     Mutant(
         "capture/dispatch_watch.py",
         "return self._count + sum(watch._count for watch in self._thread_watches)",
