@@ -86,7 +86,8 @@ class ModelHistory(HistoryView):
         args, kwargs = arguments
         recording = record(model, args, kwargs, keep=options.keep, seed=options.random_seed, exhaust=options.exhaust)
         history = cls(recording, options)
-        _ = history._saved_nodes  # frees the tensors that are not to be saved
+        if not (options.saves_all or options.saves_none):
+            _ = history._saved_nodes  # frees the tensors that are not to be saved
         return history
 
     def rerun(
@@ -153,7 +154,9 @@ class ModelHistory(HistoryView):
     def _saved_nodes(self) -> list[Node]:
         if self._options.saves_all:
             return self._layers
-        nodes = [] if self._options.saves_none else self._select(self._options.layers_to_save)
+        if self._options.saves_none:
+            return []
+        nodes = self._select(self._options.layers_to_save)
         self._live.forget_others(nodes)
         return nodes
 
@@ -168,7 +171,10 @@ class ModelHistory(HistoryView):
 
     @functools.cached_property
     def _live(self) -> LiveData:
-        return LiveData(self.recording, self.nodes, self._options.saving)
+        live = LiveData(self.recording, self.nodes, self._options.saving)
+        if self._options.saves_none:
+            live.forget_others([])
+        return live
 
     @functools.cached_property
     def _lookup(self) -> Lookup[Node]:
