@@ -1,4 +1,4 @@
-"""Measure the CPU time of validating models of a zoo end to end: `python -m benchmarks.zoo --models 15`.
+"""Measure the CPU time of validating models of a zoo end to end: `python -m benchmarks.zoo`.
 
 All counts: pytest, the worker and its imports, building and filling each model, its timed passes, its validation.
 """
@@ -16,25 +16,29 @@ from benchmarks.suites import cpu_seconds
 from benchmarks.table import environment
 from benchmarks.table import markdown
 
+SMALL = (
+    *("lcnet_035", "tinynet_e", "mobilenetv3_small_050", "ghostnet_050", "mnasnet_small", "regnetx_002", "resnet10t"),
+    *("edgenext_xx_small", "efficientvit_b0", "mobilevitv2_050", "levit_128s", "pit_ti_224", "xcit_nano_12_p16_224"),
+    *("crossvit_tiny_240", "mobileone_s0"),
+)
+
 
 def main() -> None:
-    """Validate the cheapest models, and one of them alone for what does not depend on their number; print a table."""
-    options = _parser().parse_args()
-    selection = options.selection or ["--lens-zoo=timm"]
-    alone, _ = validate(selection, 1)
-    seconds, summary = validate(selection, options.models)
-    each = (seconds - alone) / (options.models - 1)
-    row = [" ".join(selection), options.models, f"{seconds:.1f} s", f"{alone:.1f} s", f"{each:.2f} s", summary]
-    head = ["zoo", "models", "CPU time", "one alone", "each further one", "outcome"]
+    """Validate all models, and the first alone for what does not depend on their number; print a table."""
+    models = _parser().parse_args().models or [f"--lens-zoo=timm:{name}" for name in SMALL]
+    alone, _ = validate(models[:1])
+    seconds, summary = validate(models)
+    each = (seconds - alone) / (len(models) - 1)
+    row = [len(models), f"{seconds:.1f} s", f"{alone:.1f} s", f"{each:.2f} s", summary]
+    head = ["models", "CPU time", "the first alone", "each further one", "outcome"]
     print(environment(), markdown(head, [row]), sep="\n\n")
 
 
-def validate(selection: list[str], models: int) -> tuple[float, str]:
-    """Validate the cheapest `models` of a selection in a new pytest; return its CPU time, and pytest's summary."""
-    options = ["--lens-limit", str(models), "--lens-validate", "-q", "-p", "no:cacheprovider"]
+def validate(models: list[str]) -> tuple[float, str]:
+    """Validate some models in a new pytest; return its CPU time, and pytest's summary."""
     before = cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pytest", *selection, *options]
+        command = [sys.executable, "-m", "pytest", *models, "--lens-validate", "-q", "-p", "no:cacheprovider"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode not in RAN:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -44,8 +48,7 @@ def validate(selection: list[str], models: int) -> tuple[float, str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("selection", nargs="*", help="Arguments of pytest that select models, after -- (default: timm)")
-    parser.add_argument("--models", type=int, default=100, metavar="N", help="How many, the cheapest (default: 100)")
+    parser.add_argument("models", nargs="*", help="Arguments of pytest, after --, each a model (default: 15 of timm)")
     return parser
 
 

@@ -263,7 +263,7 @@ def zoo():
 def test_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
     (tmp_path / "net.yaml").write_text(ZOO, encoding="utf-8")
-    command(monkeypatch, zoo.main, "--models", "2", "--", str(tmp_path / "net.yaml"))
+    command(monkeypatch, zoo.main, "--", *(f"{tmp_path / 'net.yaml'}::{name}" for name in ("one", "two")))
     printed = capsys.readouterr().out
     assert "each further one" in printed
     assert "2 passed" in printed
