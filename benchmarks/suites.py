@@ -116,11 +116,11 @@ def run(arguments: list[str], options: argparse.Namespace) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         junit = Path(folder) / "junit.xml"
         command = [sys.executable, "-m", "pytest", *options.tests, *arguments, f"--junit-xml={junit}"]
-        before = _cpu_seconds()
+        before = cpu_seconds()
         process = subprocess.run(command, cwd=options.folder, capture_output=True, text=True, check=False)
         if process.returncode not in RAN:
             raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{process.stdout}{process.stderr}")
-        return Run(outcomes(junit), process.stdout, _cpu_seconds() - before)
+        return Run(outcomes(junit), process.stdout, cpu_seconds() - before)
 
 
 def outcomes(junit: Path) -> dict[str, str]:
@@ -154,7 +154,8 @@ def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """Return the user and system CPU time of all processes that were started and have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -19,6 +19,7 @@ from benchmarks import load
 from benchmarks import recorder
 from benchmarks import suites
 from benchmarks import validate
+from benchmarks import zoo
 from benchmarks.child import MEASURES
 from benchmarks.modes import MODES
 from benchmarks.modes import OURS
@@ -248,3 +249,21 @@ def test_what_must_not_be_in_a_run_of_a_suite(printed: str, outcome: str, proble
 def test_a_suite_that_does_not_run_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="ended with 5"):
         command(monkeypatch, suites.main, "--folder", str(tmp_path), "--order", "-p no:cacheprovider")
+
+
+ZOO = 'provider: "python:models.py:zoo"\ndefaults:\n  input: {shape: [2, 4]}\n'
+MODELS = """
+from torch import nn
+
+def zoo():
+    return {"one": lambda: nn.Linear(4, 4), "two": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU())}
+"""
+
+
+def test_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
+    (tmp_path / "net.yaml").write_text(ZOO, encoding="utf-8")
+    command(monkeypatch, zoo.main, "--", *(f"{tmp_path / 'net.yaml'}::{name}" for name in ("one", "two")))
+    printed = capsys.readouterr().out
+    assert "each further one" in printed
+    assert "2 passed" in printed
