@@ -17,8 +17,7 @@ from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.memory import overwrite
-from pytest_torchlens.capture.storage import reach
+from pytest_torchlens.capture.memory import with_layout
 from pytest_torchlens.capture.tensor_files import TensorReader
 from pytest_torchlens.capture.tensor_files import TensorWriter
 from pytest_torchlens.capture.tensor_files import why_not_storable
@@ -196,16 +195,6 @@ class SavedActivations:
             return with_layout(contents.to(device).reshape(stored.shape), stored.stride, stored.offset)
         except (RuntimeError, ValueError) as error:
             raise SavedActivationsError(f"{name} cannot be read: {error}") from None
-
-
-def with_layout(contents: torch.Tensor, stride: tuple[int, ...], offset: int) -> torch.Tensor:
-    """Return a copy with these strides that begins `offset` bytes after a multiple of 64."""
-    start = offset // contents.itemsize
-    like = torch.empty(0, dtype=contents.dtype, device="meta").as_strided(contents.shape, stride)
-    memory = torch.empty(start + reach(like), dtype=contents.dtype, device=contents.device)
-    tensor = memory.as_strided(contents.shape, stride, start)
-    overwrite(tensor, contents)
-    return tensor
 
 
 def copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:

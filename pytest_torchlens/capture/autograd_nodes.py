@@ -7,7 +7,7 @@ end at such nodes: its record has the tensors that they made instead.
 from __future__ import annotations
 
 import ast
-import weakref
+import threading
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
@@ -22,12 +22,13 @@ from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.tensor_table import TensorTable
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.values import value_of
 
 Tensor = torch.Tensor
 
 
 class AutogradNodes:
-    """The nodes that forward has read, each with the value of its tensor.
+    """The values of the tensors whose nodes forward has read.
 
     Parameters
     ----------
@@ -37,14 +38,15 @@ class AutogradNodes:
 
     def __init__(self, table: TensorTable) -> None:
         self._table = table
-        self._values: dict[tuple[int, int], tuple[Any, weakref.ref[Tensor], Value | Aliased]] = {}
+        self._values: dict[tuple[Any, ...], Value | Aliased | None] = {}
 
     def note(self, node: Any, tensor: Tensor) -> None:
-        """Note that forward has read the node of a tensor; it is kept, so that its id stays its own."""
+        """Note that forward has read the node of a tensor; neither is kept, for they hold memory."""
         if node is not None:
             with torch._C.DisableTorchFunction():
-                key = id(node), tensor.output_nr
-                self._values[key] = node, weakref.ref(tensor), self._table.read(tensor)
+                key, read = _key(node, tensor.output_nr), self._table.read(tensor)
+                former = self._values.get(key, read)
+                self._values[key] = read if former is not None and value_of(former) is value_of(read) else None
 
     def without_edges(self, arguments: Any) -> Any:
         """Return arguments of autograd with a tensor or its value in place of each edge, where that is known."""
@@ -62,22 +64,28 @@ class AutogradNodes:
         node: Any = edge.node
         if type(node).__name__ == "AccumulateGrad":
             return node.variable  # type: ignore[no-any-return]
-        known = self._values.get((id(node), edge.output_nr))
-        if known is None:
-            return None
-        _, ref, value = known
-        tensor = ref()
-        if tensor is None:
-            return value
-        return tensor if self._table.read(tensor) is value else None
+        read = self._values.get(_key(node, edge.output_nr))
+        tensor = None if read is None else self._table.tensor_in(value_of(read).slot)
+        if read is None or tensor is None:
+            return read
+        return tensor if _same_read(self._table.read(tensor), read) else None
 
     def __bool__(self) -> bool:
         """Return whether forward has read any node."""
         return bool(self._values)
 
-    def clear(self) -> None:
-        """Let go of the nodes."""
-        self._values.clear()
+
+def _key(node: Any, output: int) -> tuple[Any, ...]:
+    """Return what tells an output of a node from others: each thread numbers the nodes that it makes.
+
+    The node of another thread may have the number of one of this thread: then neither is known.
+    """
+    return threading.get_ident(), node._sequence_nr(), node.name(), output
+
+
+def _same_read(one: Value | Aliased, other: Value | Aliased) -> bool:
+    writes = [read.writes if isinstance(read, Aliased) else () for read in (one, other)]
+    return value_of(one) is value_of(other) and writes[0] == writes[1]
 
 
 def edges_in(arguments: Any) -> bool:

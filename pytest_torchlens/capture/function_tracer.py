@@ -91,6 +91,7 @@ _is_compiling = torch.compiler.is_compiling
 _jit_traces = torch._C._get_tracing_state
 _ARRAYS = frozenset(["numpy", "__array__", "__dlpack__"])
 _COPY = info_of(Tensor.copy_)
+_PICKLE = info_of(Tensor.__reduce_ex__)
 _UNSHARED = contextlib.nullcontext()
 _CALLER_OF_ESCAPE = 4  # above _frames, _note_escape, _escape and __torch_function__
 
@@ -398,6 +399,13 @@ class FunctionTracer(TorchFunctionMode):
         result = info.func(*args, **kwargs)
         self._num_escapes += 1
         self._note_escape(info, args, result)
+        return result
+
+    def escape_by_pickle(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call the function by which ``pickle`` and `torch.save` take a plain tensor apart, which no mode sees."""
+        result = func(*args)
+        self._num_escapes += 1
+        self._note_escape(_PICKLE, args, result)
         return result
 
     def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any) -> None:

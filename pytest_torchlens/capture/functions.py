@@ -206,14 +206,14 @@ _COMPOSITE = frozenset(
 _COLLECTIVES = "torch.distributed.distributed_c10d"  # they call methods of a process group, which are replaced
 _ESCAPES = frozenset(
     """__bool__ __float__ __int__ __index__ __complex__ __array__ item tolist numpy is_nonzero equal allclose
-    __dlpack__ data_ptr""".split()
+    __dlpack__ data_ptr __repr__ __format__ __reduce_ex__ __reduce__""".split()
 )
 _PLAIN = frozenset(
     """size dim ndimension stride numel nelement storage_offset is_contiguous is_floating_point is_complex is_signed
     is_conj is_neg is_inference is_pinned is_shared is_same_size is_set_to is_coalesced element_size
     get_device
-    storage untyped_storage storage_type has_names names __len__ __repr__ __format__ __hash__ __setstate__
-    __reduce_ex__ __reduce__ __dir__ __dlpack_device__ __array_wrap__
+    storage untyped_storage storage_type has_names names __len__ __hash__ __setstate__
+    __dir__ __dlpack_device__ __array_wrap__
     register_hook register_post_accumulate_grad_hook
     retain_grad dim_order _clear_non_serializable_cached_data result_type can_cast
     is_tensor is_storage get_default_dtype _is_view _version _nnz _dimI _dimV qscheme q_scale q_zero_point

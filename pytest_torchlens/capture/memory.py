@@ -176,6 +176,16 @@ def overwrite(tensor: torch.Tensor, contents: torch.Tensor) -> None:
             _scatter(tensor, contents)
 
 
+def with_layout(contents: torch.Tensor, stride: tuple[int, ...], offset: int = 0) -> torch.Tensor:
+    """Return a copy with these strides that begins `offset` bytes after a multiple of 64."""
+    start = offset // contents.itemsize
+    like = torch.empty(0, dtype=contents.dtype, device="meta").as_strided(contents.shape, stride)
+    memory = torch.empty(start + reach(like), dtype=contents.dtype, device=contents.device)
+    tensor = memory.as_strided(contents.shape, stride, start)
+    overwrite(tensor, contents)
+    return tensor
+
+
 def _scatter(tensor: torch.Tensor, contents: torch.Tensor) -> None:
     """Write each element to its place in memory."""
     count = reach(tensor)

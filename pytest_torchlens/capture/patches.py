@@ -26,6 +26,7 @@ import torch.overrides
 
 from pytest_torchlens.capture.backward import backward_arguments
 from pytest_torchlens.capture.backward import has_results
+from pytest_torchlens.capture.compiler import leave_our_code_alone
 from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.opaque import Pullback
@@ -60,6 +61,7 @@ def tracer_here() -> Tracer | None:
 @contextlib.contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
     """Record this thread's module calls and torch functions with `tracer`."""
+    leave_our_code_alone()
     with _patched(_patches()):
         _active.tracer = tracer
         try:
@@ -337,6 +339,12 @@ def _set(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
     return call(*args, **kwargs) if tracer is None else tracer.call_set(call, args, kwargs)
 
 
+def _reduce(tensor: torch.Tensor, proto: Any) -> Any:
+    """Replace what takes a plain tensor apart for ``pickle`` and `torch.save`: its values leave the graph."""
+    tracer, call = _idle_tracer(), _originals["Tensor._reduce_ex_internal"]
+    return call(tensor, proto) if tracer is None else tracer.escape_by_pickle(call, (tensor, proto))
+
+
 def _resize_storage(storage: torch.UntypedStorage, size: int) -> Any:
     """Replace ``UntypedStorage.resize_``: it gives memory to tensors, or frees it, as sharded weights do."""
     tracer, call = _idle_tracer(), _originals["UntypedStorage.resize_"]
@@ -468,6 +476,7 @@ _PATCHES: list[Patch] = [
     (torch, "range", _range),
     (torch.autograd, "backward", _backward),
     (torch.Tensor, "set_", _set),
+    (torch.Tensor, "_reduce_ex_internal", _reduce),
     (torch.UntypedStorage, "resize_", _resize_storage),
     *map(_storage_write, STORAGE_WRITES),
     (torch.utils, "swap_tensors", _swap_tensors),

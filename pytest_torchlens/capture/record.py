@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import random
 import time
 import weakref
@@ -186,8 +185,7 @@ class OnePass:
         self.recording.started = time.time()
         start = time.perf_counter()
         try:
-            watch = self._watch or contextlib.nullcontext()
-            with raised_recursion_limit(), full_collections_postponed(), watch, tracing(self.tracer):
+            with raised_recursion_limit(), self._watch or contextlib.nullcontext(), tracing(self.tracer):
                 yield
         finally:
             self.tracer.close()
@@ -231,25 +229,6 @@ class OnePass:
             now = read[id(tensor)] if id(tensor) in read else fingerprint(tensor)
             if digest and now not in (digest, ""):  # memory that was given back cannot be compared
                 yield f"{kind} {name!r}"
-
-
-@contextlib.contextmanager
-def full_collections_postponed() -> Iterator[None]:
-    """Postpone full garbage collections, which our many new objects bring about, and which look at the whole process.
-
-    Young objects are collected as before, so what a model leaves in cycles is freed.
-    """
-    young, middle, old = gc.get_threshold()
-    postponed = (young, middle, _NEVER)
-    gc.set_threshold(*postponed)
-    try:
-        yield
-    finally:
-        if gc.get_threshold() == postponed:  # the model may have set others
-            gc.set_threshold(young, middle, old)
-
-
-_NEVER = 2**30  # collections of middle objects
 
 
 RECORDS = "it records a model itself"

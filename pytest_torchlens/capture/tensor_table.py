@@ -153,6 +153,9 @@ class TensorTable:
             return leaf
         if is_a(leaf, np.ndarray):
             return copy_of_array(leaf)
+        if is_a(leaf, (torch.UntypedStorage, torch.TypedStorage)):
+            self._recording.detours.append((len(self._recording.calls), _STORAGE))
+            return leaf
         outermost = not self._unpacked
         try:
             return unpacked(leaf, self.template, self._unpacked)
@@ -372,6 +375,11 @@ class TensorTable:
                 for saved in (key, *self._held_by.get(key, ())):
                     self._retention.before_write(saved)
 
+    def tensor_in(self, slot: int) -> Tensor | None:
+        """Return the tensor object of this number; None if it is gone."""
+        refs = (ref for ref, value, *_ in self._live.values() if value.slot == slot)
+        return next((tensor for ref in refs if (tensor := ref()) is not None), None)
+
     def live(self) -> list[Tensor]:
         """Return the tensors that the recording knows and that exist now."""
         return [tensor for ref, *_ in self._live.values() if (tensor := ref()) is not None]
@@ -582,6 +590,7 @@ _OTHER_PART = (
     "it writes through a wrapper to a tensor that is not the first of those it holds: "
     "what reads this tensor itself has no edge to the write"
 )
+_STORAGE = "it takes the memory of a tensor, a storage, as an argument: which values it holds is not in the graph"
 _UNWRAP = FunctionInfo(unwrap)
 _UNWRAP.kind = Kind.LEAF
 

@@ -419,6 +419,5 @@ class Tracer(FunctionTracer):
     def close(self) -> None:
         """Stop recording: the pass is over."""
         self.table.close()
-        self.nodes.clear()
         self.watch = None  # breaks a cycle: recorded data must be freed with the recording
         self.over = True

@@ -33,8 +33,10 @@ from pytest_torchlens.capture.memory import copies_of
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
 from pytest_torchlens.capture.memory import rekey
+from pytest_torchlens.capture.memory import with_layout
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.values import strides_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.wrappers import held_tensors
 from pytest_torchlens.capture.write_log import WriteLog
@@ -248,6 +250,8 @@ def _is_non_leaf(value: Value, copy: torch.Tensor) -> bool:
 def _result_of_record(value: Value, saved: torch.Tensor) -> torch.Tensor:
     """Return a copy of a saved result, without its graph."""
     copy = duplicate(saved)
+    if value.stride is not None and strides_of(copy) not in (None, value.stride):  # it was expanded
+        copy = with_layout(copy, value.stride)
     return _as_non_leaf(copy) if _is_non_leaf(value, copy) else copy.requires_grad_(value.requires_grad)
 
 

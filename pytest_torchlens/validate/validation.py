@@ -27,7 +27,6 @@ from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.origins import TensorsBefore
 from pytest_torchlens.capture.record import ModelMembers
 from pytest_torchlens.capture.record import call_model
-from pytest_torchlens.capture.record import full_collections_postponed
 from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
@@ -80,7 +79,6 @@ class Validation:
         return bool(self.verdict)
 
 
-@full_collections_postponed()
 def validate(  # noqa: PLR0913 - what to run, and how to check it, each by name
     model: torch.nn.Module,
     args: tuple[Any, ...] = (),
@@ -132,7 +130,7 @@ def validate(  # noqa: PLR0913 - what to run, and how to check it, each by name
         run.restore()
         run.restore_versions()
     verdict = verdict_on(verdicts, time.perf_counter() - start, history)
-    return Validation(verdict, history, listener=next(one for heard, one in run.heard if heard is history))
+    return Validation(verdict, history, listener=next((one for heard, one in run.heard if heard is history), None))
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
@@ -215,8 +213,8 @@ class _Run:
         self.kwargs = kwargs
         self.seed = seed
         self.exhaust = exhaust
-        self.heard: list[tuple[ModelHistory, Listener | None]] = []
-        """Each history that was replayed, and what has listened to all of it."""
+        self.heard: list[tuple[ModelHistory, Listener]] = []
+        """Each history that something has listened to, whole, and this listener."""
         self._listen = listen
         self._state = ModelState(model, args, kwargs)
         self._generators = Generators()
@@ -294,9 +292,9 @@ class _Run:
         recording, observed = self._record("completeness" in parts, keep)
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
-        listener = None if self._listen is None else self._listen(history)
-        verdicts, doubted, listener = _replay(recording, history, parts, returned, listener=listener)
-        self.heard.append((history, listener))
+        verdicts, doubted, listener = _replay(recording, history, parts, returned, listener=self._listener_to(history))
+        if listener is not None:
+            self.heard.append((history, listener))
         if doubted and not self._single_use:
             verdicts = self._repeat_with_saved_values(parts, doubted, recording.silent_writes)
         if "invariants" in parts:
@@ -310,6 +308,12 @@ class _Run:
             with modes_disabled():
                 verdicts.append(check_completeness(recording, history))
         return history, verdicts
+
+    def _listener_to(self, history: ModelHistory) -> Listener | None:
+        try:
+            return None if self._listen is None else self._listen(history)
+        except Exception:  # noqa: BLE001 - as in `Replay`: not the model's failure
+            return None
 
     def _observes(self, parts: tuple[str, ...]) -> bool:
         return "observer" in parts and not self._single_use

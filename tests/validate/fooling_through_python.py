@@ -291,3 +291,32 @@ def writes_to_its_input_and_returns_nothing(x):
 @passes
 def has_a_fraction_of_its_own(x):
     return x * 0.3 if bool(x.sum() > 0) else x
+
+
+@unproven(after("__reduce_ex__"))
+def pickles_signs(x):
+    return x * pickle.loads(pickle.dumps(x.sign()))  # noqa: S301 - its own bytes
+
+
+@unproven(after("__reduce_ex__"))
+def saves_and_loads(x):
+    file = io.BytesIO()
+    torch.save(x.sign(), file)
+    file.seek(0)
+    return x * torch.load(file)
+
+
+@unproven(after("__repr__"))
+def reads_its_text(x):
+    return x * torch.tensor(len(str(x.sign())))
+
+
+@unproven("it takes the memory of a tensor, a storage, as an argument")
+def makes_a_tensor_of_a_storage(x):
+    return x * torch.tensor((x * 2).untyped_storage(), dtype=torch.uint8).sum()
+
+
+@passes
+def prints(x):
+    str(x)
+    return x * 2 + torch.zeros(3)

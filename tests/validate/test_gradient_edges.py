@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -177,3 +179,60 @@ def test_what_runs_beside_a_node_is_still_missed():
     verdict = validate(Net(hides), (example(),)).verdict
     assert verdict.status is Status.FAILED
     assert "but no recorded operation did it" in verdict.words
+
+
+def to_an_edge_before_a_write(net, x):
+    y = net.fc(x) * 2
+    edge = get_gradient_edge(y)
+    y.add_(1)
+    return torch.autograd.grad(y.sum(), edge)[0]
+
+
+def swapped_after_its_node_was_read(net, x):
+    y, z = net.fc(x), x + 1
+    assert y.grad_fn is not None
+    torch.utils.swap_tensors(y, z)
+    return y * 2
+
+
+def test_a_tensor_that_changed_since_its_node_was_read():
+    """What the gradient gives is an expanded tensor: its strides are kept."""
+    found = validate(Net(to_an_edge_before_a_write), (example(),))
+    assert found.verdict.status is Status.UNPROVEN, found.verdict.words
+
+
+def test_a_tensor_whose_node_was_read_can_be_swapped():
+    found = validate(Net(swapped_after_its_node_was_read), (example(),))
+    assert found.verdict.status is Status.PASSED, found.verdict.words
+
+
+NODES = []
+
+
+class Watched(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        NODES.append(weakref.ref(ctx))
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def test_a_node_that_forward_read_is_not_kept():
+    """It holds the tensors that it saved."""
+    kept = []
+
+    def forward(net, x):
+        NODES.clear()
+        for _ in range(3):
+            y = Watched.apply(net.fc(x))
+            assert y.grad_fn is not None
+            x = y.detach()
+        del y
+        kept[:] = [node() is not None for node in NODES]
+        return x * 2
+
+    record(Net(forward), (example(),))
+    assert kept == [False, False, False]

@@ -374,3 +374,23 @@ def test_what_code_of_the_compiler_makes_for_the_model_is_missed(hidden):
     net.embedding, net.linear = nn.Embedding(5, 3), nn.Linear(3, 3)
     verdict = validate(net, (X, torch.tensor([1, 2]))).verdict
     assert verdict.part("completeness").status is Status.FAILED
+
+
+def halved_while_long(v):
+    for _ in range(5):
+        if v.norm() < 1:  # the graph breaks here
+            break
+        v = v * 0.5
+    return v
+
+
+@pytest.mark.parametrize("code", [halved_while_long, lambda v: v.exp() + v.sum() + v.mean()], ids=["loop", "three"])
+def test_the_compiler_takes_no_function_of_ours_for_another(code):
+    """It would compile the frame that makes a recorded call, and run its first function in place of later ones."""
+    compiled = torch.compile(code, backend="eager")
+    expected = compiled(X)
+    model = Function(lambda x: compiled(x) * 2)
+    assert torch.equal(tl.log_forward_pass(model, (X,))["output_1"].tensor_contents, expected * 2)
+    found = validate(model, (X,))
+    assert found.verdict.status is Status.PASSED, found.verdict.words
+    assert len(found.history.recording.calls) > 4
