@@ -112,7 +112,7 @@ def writes_numbers(x):
     return y + x
 
 
-@unproven(NUMBER)
+@unproven(after("__repr__"))
 def reads_its_own_text(x):
     return x + torch.tensor(json.loads(re.search(r"\[.*\]", repr(x)).group()))
 
@@ -181,7 +181,7 @@ def saves_as_numpy(x):
     return x + torch.from_numpy(np.load(file))
 
 
-@unproven(CONTENTS)
+@unproven(after("__reduce_ex__"))
 def saves_as_torch(x):
     file = io.BytesIO()
     torch.save(x * 2, file)
@@ -189,7 +189,7 @@ def saves_as_torch(x):
     return x + torch.load(file)
 
 
-@unproven(CONTENTS)
+@unproven(after("__reduce_ex__"))
 def pickles(x):
     return x + pickle.loads(pickle.dumps(x))  # noqa: S301 - its own bytes
 
