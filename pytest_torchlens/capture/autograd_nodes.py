@@ -98,16 +98,24 @@ def edges_in(arguments: Any) -> bool:
 
 
 def is_calling_node(frame: FrameType) -> bool:
-    """Return whether the code of a frame is calling a node itself: ``y.grad_fn(gradient)``."""
+    """Return whether the code of a frame is calling a node itself: ``y.grad_fn(gradient)``, or by way of `map`."""
     call = executing.Source.executing(frame).node
     with torch._C.DisableTorchFunction():
-        return isinstance(call, ast.Call) and isinstance(_value_of(call.func, frame), Node)
+        return isinstance(call, ast.Call) and any(isinstance(_value_of(code, frame), Node) for code in _called_in(call))
+
+
+def _called_in(call: ast.Call) -> list[ast.expr]:
+    """Return what a call calls: its function, and those that `map` calls among its arguments."""
+    inner = [part for part in ast.walk(call) if isinstance(part, ast.Call) and part.args]
+    return [call.func, *(part.args[0] for part in inner if isinstance(part.func, ast.Name) and part.func.id == "map")]
 
 
 def _value_of(code: ast.expr, frame: FrameType) -> Any:
     """Return the value of an expression that reads a node, without running code of the user's; None for any other."""
     if isinstance(code, ast.Name):
         return frame.f_locals.get(code.id, frame.f_globals.get(code.id))
+    if isinstance(code, ast.List | ast.Tuple) and not any(isinstance(item, ast.Starred) for item in code.elts):
+        return [_value_of(item, frame) for item in code.elts]
     if isinstance(code, ast.Subscript) and isinstance(code.slice, ast.Constant):
         owner = _value_of(code.value, frame)
         return owner[code.slice.value] if type(owner) in (tuple, list, dict) else None

@@ -311,7 +311,8 @@ def _collective(name: str) -> Patch:
     def finished(*args: Any, **kwargs: Any) -> Any:
         work = _originals[key](*args, **kwargs)
         work.wait()
-        _finished.add(work)
+        if all(tensor.is_cpu for tensor in tensors((args, kwargs))):  # elsewhere a wait is what orders a stream
+            _finished.add(work)
         return work
 
     def replacement(group: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -324,7 +325,7 @@ def _collective(name: str) -> Patch:
 
 
 _finished: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The work of recorded collectives: to wait for it again may run operations again."""
+"""The work of recorded collectives on the CPU: to wait for it again may run operations again."""
 
 
 def _wait(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -505,11 +506,11 @@ def _collectives() -> list[Patch]:
 _COLLECTIVES = re.compile("_?(all_?gather|all_?reduce|all_?to_?all|broadcast|gather|reduce|scatter)")
 
 
-_INHERITED = frozenset(["set_", "resize_", *STORAGE_WRITES])
-"""Attributes that their classes inherit: to undo the patch is to delete it."""
 _NAMED_BY_MODULE = (_thread, _NESTED, torch.autograd, torch.func, torch.jit, torch.utils)
 # the attributes as recording found them: PyTorch's own, or another tool's replacement
 _originals: dict[str, Any] = {}
+_inherited: set[str] = set()
+"""Keys of those that their classes inherit: to undo the patch is to delete it."""
 
 
 @contextlib.contextmanager
@@ -526,12 +527,18 @@ def _install(patches: list[Patch]) -> None:
         for owner, name, replacement in patches:
             key = _key(owner, name)
             if not _users[key]:
-                original = getattr(owner, name) if name in _INHERITED else vars(owner)[name]
+                original = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
                 if not _leads_to(original, replacement):  # else another tool has restored or wrapped ours
-                    _originals[key] = original
-                    _copy_signature(replacement, original)
-                    setattr(owner, name, replacement)
+                    _replace(owner, name, original, replacement)
             _users[key] += 1
+
+
+def _replace(owner: Any, name: str, original: Any, replacement: Any) -> None:
+    key = _key(owner, name)
+    _originals[key] = original
+    (_inherited.discard if name in vars(owner) else _inherited.add)(key)
+    _copy_signature(replacement, original)
+    setattr(owner, name, replacement)
 
 
 def _leads_to(function: Any, replacement: Any) -> bool:
@@ -555,7 +562,7 @@ def _remove(patches: list[Patch]) -> None:
             key = _key(owner, name)
             _users[key] -= 1
             if not _users[key] and vars(owner).get(name) is replacement:
-                delattr(owner, name) if name in _INHERITED else setattr(owner, name, _originals[key])
+                delattr(owner, name) if key in _inherited else setattr(owner, name, _originals[key])
 
 
 def _key(owner: Any, name: str) -> str:

@@ -67,9 +67,12 @@ def resize_storage_(tensor: torch.Tensor, size: int) -> torch.Tensor:
 def _write_to_storage(name: str) -> FunctionInfo:
     """Return the facts about a method of storages that writes, as a function of tensors over them."""
 
-    def write(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
-        values = [arg.untyped_storage() if is_a(arg, torch.Tensor) else arg for arg in args]
-        getattr(torch.UntypedStorage, name)(tensor.untyped_storage(), *values)
+    def storage_of(arg: Any) -> Any:
+        return arg.untyped_storage() if is_a(arg, torch.Tensor) else arg
+
+    def write(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        named = {key: storage_of(value) for key, value in kwargs.items()}
+        getattr(torch.UntypedStorage, name)(tensor.untyped_storage(), *map(storage_of, args), **named)
         return tensor
 
     write.__name__ = f"{name.strip('_')}_storage_"
@@ -378,27 +381,30 @@ class Tracer(FunctionTracer):
     ) -> Any:
         """Call a method of a storage that writes to it, and record it if a known tensor is over the storage."""
         with self.lock or _UNSHARED:
-            reads, written = self._unrecorded(self._before_storage_write, args)
-        if kwargs or not reads:
+            reads, named_reads, written = self._unrecorded(self._before_storage_write, args, kwargs)
+        if written is None:
             return func(*args, **kwargs)
-        result = self._unrecorded(func, *args)
+        result = self._unrecorded(lambda: func(*args, **kwargs))
         with self.lock or _UNSHARED:
-            call = self._new_call(STORAGE_WRITES[name], reads, {})
+            call = self._new_call(STORAGE_WRITES[name], reads, named_reads)
             self._unrecorded(self._finish, call, (written,), (written,))
         return result
 
-    def _before_storage_write(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], torch.Tensor | None]:
+    def _before_storage_write(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor | None]:
         """Return the arguments with the read of a tensor in place of each storage, and the tensor to be written.
 
-        There are no reads if no tensor is known over any of the storages.
+        There is none if no tensor is known over any of the storages.
         """
-        over = self.table.over_all_of([arg for arg in args if is_a(arg, torch.UntypedStorage)])
+        values = [*args, *kwargs.values()]
+        over = self.table.over_all_of([value for value in values if is_a(value, torch.UntypedStorage)])
         if not over:
-            return (), None
+            return (), {}, None
         others = iter(over)
-        reads = tuple(self._template(next(others) if is_a(arg, torch.UntypedStorage) else arg) for arg in args)
+        reads = [self._template(next(others) if is_a(value, torch.UntypedStorage) else value) for value in values]
         self.table.before_write(over[:1])
-        return reads, over[0]
+        return tuple(reads[: len(args)]), dict(zip(kwargs, reads[len(args) :], strict=True)), over[0]
 
     def call_swap(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``torch.utils.swap_tensors``: each tensor then holds the value of the other one."""

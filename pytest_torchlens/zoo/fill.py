@@ -94,7 +94,8 @@ def _parameter_range(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 
 def _fill(tensor: torch.Tensor, low: float, high: float, seed: int, name: str) -> None:
     """Write the numbers in logical order, whatever the strides."""
-    in_place = type(tensor) in PLAIN and tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
+    in_memory = tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()
+    in_place = type(tensor) in PLAIN and tensor.dtype is torch.float32 and in_memory
     size = tensor.numel() * (2 if tensor.is_complex() else 1)
     values = tensor.detach().view(-1).numpy() if in_place else np.empty(size, dtype=np.float32)
     start, scale = 0, np.float32(high - low) * np.float32(2**-24)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.zoo.inputs import TensorSpec
 from pytest_torchlens.zoo.shrink import FIRST_SPECIAL
 from pytest_torchlens.zoo.shrink import IMAGE_SIZE
@@ -36,10 +37,14 @@ CLIP = 4
 
 def default_arguments(model: nn.Module) -> dict[str, TensorSpec]:
     """Return the arguments of ``forward``: what it requires, and a text, an image and a sound where it takes these."""
-    frames_first = _arguments(_Inputs(model, bands_first=False))
-    if "input_features" in frames_first and _runs(model, frames_first):
-        return _with_placeholders(model, frames_first)
-    return _with_placeholders(model, _arguments(_Inputs(model, bands_first=True)))
+    generators = Generators()
+    try:
+        frames_first = _arguments(_Inputs(model, bands_first=False))
+        if "input_features" in frames_first and _runs(model, frames_first):
+            return _with_placeholders(model, frames_first)
+        return _with_placeholders(model, _arguments(_Inputs(model, bands_first=True)))
+    finally:
+        generators.restore()  # layers that were tried may draw
 
 
 def _arguments(inputs: _Inputs) -> dict[str, TensorSpec]:
@@ -54,7 +59,7 @@ def _runs(model: nn.Module, arguments: dict[str, TensorSpec]) -> bool:
     """
     model = copy.deepcopy(model)
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad():
             model(**_examples(_with_placeholders(model, arguments)))
     except Exception:  # noqa: BLE001 - whatever a layer raises for a wrong shape
         return False

@@ -402,6 +402,6 @@ def test_a_jagged_tensor_that_forward_makes_is_no_view_of_plain_memory():
         jagged = torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged)
         return (jagged * 2).to_padded_tensor(0.0)
 
+    forward(torch.rand(2, 3))  # the first jagged tensor of a process makes meta tensors, which PyTorch keeps
     verdict = validate(Function(forward), (torch.rand(2, 3),)).verdict
-    assert all("meta tensors" in one.message for one in verdict.unproven)
-    assert verdict.status in (Status.PASSED, Status.UNPROVEN), verdict
+    assert verdict.status is Status.PASSED, verdict

@@ -7,6 +7,7 @@ import torch
 import torch.distributed
 from torch import nn
 
+from pytest_torchlens import log_forward_pass
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.models import Function
@@ -221,3 +222,25 @@ def test_sharded_parameters_are_parents_of_what_is_computed(mesh):
     history = validate(model, (x,)).history
     reached = {name for label in history.ancestors("output_1") for name in history[label].parent_param_addresses}
     assert reached == {"up.weight", "up.bias", "down.weight", "down.bias"}
+
+
+class FinishedWork(torch.distributed.Work):
+    """What a collective returns that is never waited for in C++."""
+
+
+@pytest.mark.parametrize(("device", "waits_again"), [("cpu", False), ("meta", True)])
+def test_work_on_the_cpu_alone_is_waited_for_once(device, waits_again, mesh, monkeypatch):
+    """Elsewhere a wait orders the stream that waits."""
+    waits = []
+    monkeypatch.setattr(torch.distributed.Work, "wait", lambda work: waits.append(work) or True)
+    monkeypatch.setattr(torch.distributed.ProcessGroup, "allreduce", lambda *_: FinishedWork())
+
+    def forward(x):
+        work = torch.distributed.all_reduce(x * 2, async_op=True)
+        assert waits == [work]
+        assert work.wait()
+        return x + 1
+
+    assert mesh is not None
+    log_forward_pass(Function(forward), torch.ones(2, device=device))
+    assert len(waits) == 1 + waits_again

@@ -57,6 +57,18 @@ def test_graph(program, mode):
     check(program, mode)
 
 
+def copied_by_keyword(x):
+    y = x * 2
+    y.untyped_storage().copy_(src=x.untyped_storage(), non_blocking=False)
+    return y + 1
+
+
+def swapped_bytes_by_keyword(x):
+    y = x * 2
+    y.untyped_storage().byteswap(dtype=torch.float32)
+    return y.nan_to_num() + 1
+
+
 def one_byte(x):
     y = x * 2
     y[1].untyped_storage()[3] = 7
@@ -82,8 +94,10 @@ def copied_storage(x):
 WRITES = {
     "filled": lambda x: filled(x.flatten()),
     "copied": copied,
+    "copied by keyword": copied_by_keyword,
     "one byte": one_byte,
     "swapped bytes": swapped_bytes,
+    "swapped bytes by keyword": swapped_bytes_by_keyword,
     "new storage": new_storage,
     "copied storage": copied_storage,
 }
@@ -121,3 +135,27 @@ def test_a_wrong_argument_raises_the_error_of_pytorch():
         return x + 1
 
     assert validate(Function(fills), (torch.rand(2),)).verdict
+
+
+INHERITED = [
+    *((torch.UntypedStorage, name) for name in ("fill_", "copy_", "__setitem__", "byteswap", "resize_")),
+    (torch.Tensor, "set_"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), INHERITED, ids=[name for _, name in INHERITED])
+def test_another_tools_replacement_of_a_method_stays(owner, name, monkeypatch):
+    before = dict(vars(owner))
+    validate(nn.ReLU(), (torch.rand(2),))
+    assert dict(vars(owner)) == before
+    inherited = getattr(owner, name)
+
+    def another(*args, **kwargs):
+        return inherited(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, another)
+        validate(nn.ReLU(), (torch.rand(2),))
+        assert vars(owner)[name] is another
+    validate(nn.ReLU(), (torch.rand(2),))
+    assert getattr(owner, name) is inherited

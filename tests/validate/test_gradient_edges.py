@@ -157,6 +157,8 @@ CALLED = {
     "attribute": lambda net, x: (y := net.fc(x).tanh()).grad_fn is not None and y.grad_fn(ONES),
     "name": called_by_a_name,
     "edge": lambda net, x: (edge := get_gradient_edge(net.fc(x).tanh())) and edge.node(ONES),
+    "map": lambda net, x: (y := net.fc(x).tanh()) is not None and torch.stack(list(map(y.grad_fn, [ONES]))),
+    "list": lambda net, x: (y := net.fc(x).tanh()) is not None and [y.grad_fn][0](ONES),
     "object": lambda net, x: (holder := Holder(net.fc(x).tanh().grad_fn)) and holder.node(ONES),
 }
 

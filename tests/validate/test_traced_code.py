@@ -258,6 +258,13 @@ def test_functional_code_is_one_operation(body):
     assert validate(Tracing(body), (X,)).verdict.status is Status.PASSED
 
 
+def test_functional_code_made_before_is_missed():
+    made = torch.func.functionalize(lambda v: v.clone().add_(1).mul_(2))
+    verdict = validate(Tracing(lambda _, x: made(x)), (X,)).verdict
+    assert verdict.status is Status.FAILED
+    assert "aten::clone ran before the first operation" in verdict.words
+
+
 def test_a_write_of_functional_code_to_its_argument_is_seen():
     def body(_, x):
         y = x * 2

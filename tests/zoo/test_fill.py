@@ -141,6 +141,17 @@ def test_strides_do_not_matter():
     assert torch.equal(model.weight, last.weight)
 
 
+def test_a_tensor_whose_sign_is_pending_holds_the_values():
+    model = small()
+    plain = model[3].bias.detach().clone()
+    model[3].bias = nn.Parameter(torch._neg_view(plain))
+    assert model[3].bias.is_neg()
+    fill_model(model)
+    other = small()
+    fill_model(other)
+    assert torch.equal(model[3].bias, other[3].bias)
+
+
 def test_a_large_tensor_is_filled_across_chunks():
     values = fill_tensor((3, 400_001))
     assert values.unique().numel() > 1_000_000

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import copy
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,6 +97,18 @@ def test_the_trial_of_a_spectrogram_leaves_the_model_and_the_generator_as_they_w
     default_arguments(model)
     assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(0)))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_trial_leaves_the_generators_of_numpy_and_of_python_as_they_were():
+    from transformers import Wav2Vec2BertModel
+
+    model = Wav2Vec2BertModel(config_of("wav2vec2-bert")).train()
+    draws = []
+    model.register_forward_pre_hook(lambda *_: draws.append((np.random.rand(), random.random())))  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002
+    random.seed(0)
+    default_arguments(model)
+    assert draws == [(np.random.rand(), random.random())]  # noqa: NPY002
 
 
 def test_a_layer_of_each_kind_is_kept():
