@@ -377,8 +377,7 @@ class TensorTable:
 
     def tensor_in(self, slot: int) -> Tensor | None:
         """Return the tensor object of this number; None if it is gone."""
-        refs = (ref for ref, value, *_ in self._live.values() if value.slot == slot)
-        return next((tensor for ref in refs if (tensor := ref()) is not None), None)
+        return next((ref() for ref, value, *_ in self._live.values() if value.slot == slot), None)
 
     def live(self) -> list[Tensor]:
         """Return the tensors that the recording knows and that exist now."""
