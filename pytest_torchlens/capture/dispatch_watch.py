@@ -81,8 +81,8 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes
     ----------
-    missed_operations
-        Operations outside any recorded call, in this thread and in threads started from it.
+    missed_here
+        Operations outside any recorded call in this thread.
     makers
         The operation that allocated each tensor's memory.
     """
@@ -100,7 +100,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._thread = thread
         self._count = 0
         self._thread_watches: list[DispatchWatch] = []
-        self.missed_operations: list[MissedOperation] = []
+        self.missed_here: list[MissedOperation] = []
         self.makers = Makers()
         self._has_exited = False
 
@@ -159,7 +159,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note_missed(self, missed: MissedOperation | None, result: Any) -> None:
         if missed is not None and not _is_without_values(result):
-            self.missed_operations.append(missed)
+            self.missed_here.append(missed)
 
     def _missed_operation(self, name: str, number: int) -> MissedOperation:
         frame = sys._getframe(2)
@@ -175,13 +175,13 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def missed_by_extension(self, start: int) -> bool:
-        """Return whether operations were missed from place `start` on, and code in C++ called each past Python."""
-        missed = self.missed_operations[start:]
+        """Return whether this thread missed operations from place `start` on, and C++ called each past Python."""
+        missed = self.missed_here[start:]
         return bool(missed) and all(one.by_extension for one in missed)
 
     def put_inside(self, start: int, name: str) -> None:
-        """Note that the operations missed from place `start` on belong to the custom function `name`."""
-        missed = self.missed_operations
+        """Note that the operations that this thread missed from `start` on belong to the custom function `name`."""
+        missed = self.missed_here
         missed[start:] = [dataclasses.replace(one, inside=name) for one in missed[start:]]
 
     def _where(self) -> str:
@@ -197,14 +197,16 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Number of operations that the dispatcher ran outside recorded calls, in all threads."""
         return self._count + sum(watch._count for watch in self._thread_watches)
 
+    @property
+    def missed_operations(self) -> list[MissedOperation]:
+        """Operations outside any recorded call, in all threads, in the order of the recorded calls around them."""
+        missed = [*self.missed_here, *(one for watch in self._thread_watches for one in watch.missed_here)]
+        return sorted(missed, key=lambda one: one.call)
+
     def for_thread(self, tracer: Tracer, name: str) -> DispatchWatch:
         """Return a watch for another thread; its operations are counted here too."""
         watch = type(self)(tracer, name)
-        watch.missed_operations, watch.makers, watch._thread_watches = (
-            self.missed_operations,
-            self.makers,
-            self._thread_watches,
-        )
+        watch.makers, watch._thread_watches = self.makers, self._thread_watches
         self._thread_watches.append(watch)
         return watch
 

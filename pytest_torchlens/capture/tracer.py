@@ -169,7 +169,7 @@ class Tracer(FunctionTracer):
         values went to Python or to code in C++ inside; that of a checkpoint runs the model's code, and is its steps.
         """
         outer, num_escapes, first, watch = self._group, self._num_escapes, len(self.calls), self.watch
-        num_missed = 0 if watch is None else len(watch.missed_operations)
+        num_missed = 0 if watch is None else len(watch.missed_here)
         try:
             with self.lock or _UNSHARED:
                 # registers the arguments before the steps can change them

@@ -28,10 +28,10 @@ def check_completeness(recording: Recording, where: Where) -> PartVerdict:
     if recording.num_dispatched is None:
         return PartVerdict(name=score.name, status=Status.NOT_RUN, reason=recording.why_unwatched)
     score.checked = recording.num_dispatched
-    for missed in recording.missed_operations:
-        if not _is_in_a_whole(missed):
-            score.fail(_missed_operation(missed, where))
-    sources = () if recording.missed_operations else recording.unknown_sources  # missed operations explain them
+    unaccounted = [missed for missed in recording.missed_operations if not _is_in_a_whole(missed)]
+    for missed in unaccounted:
+        score.fail(_missed_operation(missed, where))
+    sources = () if unaccounted else recording.unknown_sources  # missed operations explain them
     unknown = [source for source in sources if not _is_uncomputed(source.live)]
     kept = [source for source in unknown if _is_kept_in_gradient(source, recording)]
     for source in unknown:

@@ -222,7 +222,33 @@ def _is_overwritten_first(source: Source, recording: Recording) -> bool:
     slot = source.value.slot
     later = (call for call in recording.calls[source.since + 1 :] if not call.info.bookkeeping)
     first = next((call for call in later if any(value_of(read).slot == slot for _, read in edges_in(call))), None)
-    return first is not None and slot in first.writes  # setting `requires_grad` writes no values
+    return first is not None and _overwrites(first, slot)
+
+
+_OVERWRITE = frozenset(
+    [
+        *("copy_", "fill_", "zero_", "constant_", "data", "_foreach_copy_", "_foreach_zero_"),
+        *("normal_", "uniform_", "random_", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_"),
+        *("kaiming_normal_", "kaiming_uniform_"),
+    ]
+)
+"""Functions that write all elements of a tensor, and use none of its former contents."""
+
+
+def _overwrites(call: Call, slot: int) -> bool:
+    """Return whether a call writes all of a tensor, and uses nothing that it held."""
+    paths = [path for path, read in edges_in(call) if value_of(read).slot == slot]
+    if len(paths) > 1 or slot not in call.writes:  # `torch.add(x, 1, out=x)` reads it too
+        return False
+    is_out = paths[0].partition(".")[0] == "out" and not call.info.opaque
+    return is_out or call.info.name in _OVERWRITE or _sets_all(call)
+
+
+def _sets_all(call: Call) -> bool:
+    """Return whether a call is ``x[:] = y`` or ``x[...] = y``."""
+    index = call.args[1] if call.info.name == "__setitem__" else None
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is ... or (type(part) is slice and part == slice(None)) for part in parts)
 
 
 def kept_results(first: Recording, other: Recording) -> Iterator[tuple[int, str]]:

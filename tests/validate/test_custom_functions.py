@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -212,3 +213,58 @@ def test_a_function_that_hides_an_operation_fails():
     verdict = validate(Function(lambda x: AddsUnderAGuard.apply(x) + 1), (torch.rand(3, 2),)).verdict
     assert verdict.status is Status.FAILED
     assert "but no recorded operation did it" in verdict.words
+
+
+class WaitsForAnother(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, begun, ended):
+        begun.set()
+        assert ended.wait(10)
+        return x * 2
+
+
+def test_what_another_thread_hides_meanwhile_fails():
+    def forward(x):
+        begun, ended = threading.Event(), threading.Event()
+        hidden = x * 5
+
+        def fill():
+            assert begun.wait(10)
+            torch._C.StorageBase.fill_(hidden.untyped_storage(), 0)
+            ended.set()
+
+        other = threading.Thread(target=fill, name="other")
+        other.start()
+        result = WaitsForAnother.apply(x, begun, ended)
+        other.join()
+        return result * 1
+
+    verdict = validate(Function(forward), (torch.rand(3, 2),)).verdict
+    assert verdict.status is Status.FAILED, verdict.words
+    assert "in thread 'other', but no recorded operation did it" in verdict.words
+
+
+def stashed(x):
+    """Read a tensor that is computed inside ``apply_``, and that it does not return."""
+    kept = []
+    x.clone().apply_(lambda number: (kept.append(torch.tensor([number]) * 3), number)[1])
+    return x * kept[0]
+
+
+def after_a_node(x):
+    y = x.detach().requires_grad_().tanh()
+    y.grad_fn(torch.ones(3, 2))
+    return stashed(x)
+
+
+EXCUSED = {
+    "a node of the autograd graph": after_a_node,
+    "a function that calls an extension": lambda x: CopiesPastPython.apply(x) + stashed(x),
+}
+
+
+@pytest.mark.parametrize("forward", EXCUSED.values(), ids=EXCUSED)
+def test_an_excused_operation_does_not_excuse_a_tensor_of_unknown_origin(forward):
+    verdict = validate(Function(forward), (torch.rand(3, 2) + 0.5,)).verdict
+    assert verdict.status is Status.FAILED, verdict.words
+    assert "was made during the pass by no recorded operation" in verdict.words

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from pytest_torchlens.capture import record
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history import graph
 from pytest_torchlens.history import model_history
@@ -27,6 +28,7 @@ from pytest_torchlens.records import Operation
 from pytest_torchlens.records import Status
 from pytest_torchlens.records.operation import SourcePlace
 from pytest_torchlens.validate import validate
+from pytest_torchlens.validate.expected_totals import model_faults
 from pytest_torchlens.validate.invariants import check_invariants
 from tests.models import Function
 from tests.models import failures
@@ -345,4 +347,34 @@ def test_a_parameter_that_a_call_wrote_to_may_be_returned_twice():
             return self.mean, x - self.mean, self.mean.view(2, 2), self.mean
 
     verdict = validate(Centre(), (torch.rand(3, 4),)).verdict
+    assert verdict, verdict.words
+
+
+class Makes(nn.Module):
+    """Makes a parameter of shape (2, 3) in the pass, and may put it in the place of its own."""
+
+    def __init__(self, *, replaces: bool):
+        super().__init__()
+        self.weight, self.replaces = nn.Parameter(torch.rand(3, 3)), replaces
+
+    def forward(self, x):
+        made = nn.Parameter((x @ self.weight).detach())
+        if self.replaces:
+            self.weight = made
+        return made * 2
+
+
+def test_a_pass_that_makes_a_parameter_still_answers_for_the_others():
+    recording = record(model := Makes(replaces=False), (torch.rand(2, 3),))
+    assert list(model_faults(recording)) == []
+    recording.parameters["weight"] = torch.Size([9, 9])
+    recording.parameter_bytes += 1
+    shape, size = model_faults(recording)
+    assert shape == "parameter 'weight' is recorded as (9, 9), it has (3, 3)"
+    assert size == "total_params_fsize is 37, the parameters have 36 bytes"
+    assert model.weight.shape == (3, 3)
+
+
+def test_a_parameter_that_is_replaced_is_as_recorded_after_the_pass():
+    verdict = validate(Makes(replaces=True), (torch.rand(2, 3),)).verdict
     assert verdict, verdict.words

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 
 from pytest_torchlens.capture import record
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
 from pytest_torchlens.validate.second_recording import changed_with_inputs
 from tests.models import Function
 
@@ -21,3 +25,44 @@ def test_numbers_of_several_threads_are_not_compared():
         one.threaded = True
         assert changed_with_inputs(first, other) == []
         one.threaded = False
+
+
+def bisected(x: torch.Tensor) -> torch.Tensor:
+    """Return a constant that holds the sum of `x`, which truth values told."""
+    total, low, high = x.sum(), 0.0, 64.0
+    for _ in range(26):
+        middle = (low + high) / 2
+        low, high = (middle, high) if total > middle else (low, middle)
+    return torch.from_numpy(np.full((2, 3), low, dtype=np.float32))
+
+
+def sets_a_row(c, x):
+    c[0] = x[0]
+    return c * 1
+
+
+def sets_all(c, x):
+    c[:, ...] = x
+    return c * 1
+
+
+USES = {
+    "+": (lambda c, x: c + x, Status.UNPROVEN),
+    "add_": (lambda c, x: c.add_(x) * 1, Status.UNPROVEN),
+    "out=, which it reads": (lambda c, x: torch.add(c, x, out=c) * 1, Status.UNPROVEN),
+    "copy_ to itself": (lambda c, x: c.copy_(c) * x, Status.UNPROVEN),
+    "a row": (sets_a_row, Status.UNPROVEN),
+    "all rows": (sets_all, Status.PASSED),
+    "copy_": (lambda c, x: c.copy_(x) * 1, Status.PASSED),
+    "fill_": (lambda c, x: c.fill_(2) * x, Status.PASSED),
+    "uniform_": (lambda c, x: c.uniform_() * x, Status.PASSED),
+    "constant_": (lambda c, x: torch.nn.init.constant_(c, 2) * x, Status.PASSED),
+    "out=": (lambda c, x: torch.mul(x, 2, out=c) * 1, Status.PASSED),
+}
+
+
+@pytest.mark.parametrize(("use", "status"), USES.values(), ids=USES)
+def test_only_a_write_that_uses_no_former_contents_excuses_them(use, status):
+    model = Function(lambda x: use(bisected(x), x))
+    verdict = validate(model, (torch.linspace(0.5, 1.4, 6).view(2, 3),)).verdict
+    assert verdict.status is status, verdict.words

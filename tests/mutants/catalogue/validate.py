@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant("validate/invariants.py", "elif not 0 < node.pass_num <=", "elif not 0 <= node.pass_num <="),
     Mutant(
         "validate/completeness.py",
-        "sources = () if recording.missed_operations else recording.unknown_sources",
+        "sources = () if unaccounted else recording.unknown_sources",
         "sources = recording.unknown_sources",
         held_by="tests/validate/test_thresholds.py::test_what_was_missed",
     ),
