@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +82,14 @@ def compare(traced: RunDigests, plain: RunDigests, uninitialised: Collection[str
     for name in state:
         _compare(score, name, traced.state.get(name), plain.state.get(name))
     return score.verdict()
+
+
+def of_saving(verdict: PartVerdict) -> PartVerdict:
+    """Return a verdict whose failures say that they are seen only if activations are saved."""
+    failures = (
+        dataclasses.replace(one, message=f"{one.message}, if activations are saved") for one in verdict.failures
+    )
+    return dataclasses.replace(verdict, failures=tuple(failures))
 
 
 def _compare(score: Score, name: str, traced: str | None, plain: str | None) -> None:

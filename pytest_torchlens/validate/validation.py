@@ -42,6 +42,7 @@ from pytest_torchlens.validate.completeness import check_completeness
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import RunDigests
 from pytest_torchlens.validate.observer import compare
+from pytest_torchlens.validate.observer import of_saving
 from pytest_torchlens.validate.other_threads import TensorsSeen
 from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
@@ -439,7 +440,7 @@ class _Run:
         if not itself.status.ok:
             return _not_applicable(self._not_repeating("two plain runs {} differ"))
         saving, not_saving = (self._agrees_again(recording, keep, plain) for keep in ("recent", "none"))
-        return _of_saving(verdict) if not_saving and saving is False else verdict
+        return of_saving(verdict) if not_saving and saving is False else verdict
 
     def _agrees_again(self, former: Recording, keep: Keep, plain: RunDigests) -> bool | None:
         """Return whether one more recorded run agrees with a plain one; None if the model raises now."""
@@ -582,14 +583,6 @@ _COMPILED = "the model runs compiled code, which PyTorch runs uncompiled while t
 
 def _not_applicable(reason: str) -> PartVerdict:
     return PartVerdict(name="observer", status=Status.NOT_APPLICABLE, reason=reason)
-
-
-def _of_saving(verdict: PartVerdict) -> PartVerdict:
-    """Return a verdict whose failures say that they are seen only if activations are saved."""
-    failures = (
-        dataclasses.replace(one, message=f"{one.message}, if activations are saved") for one in verdict.failures
-    )
-    return dataclasses.replace(verdict, failures=tuple(failures))
 
 
 def _values(recording: Recording) -> list[str]:
