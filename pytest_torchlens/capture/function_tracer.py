@@ -431,15 +431,19 @@ class FunctionTracer(TorchFunctionMode):
         """Call a function of the model; the dispatcher is watched inside it only where a tensor may be kept.
 
         What else runs inside belongs to the call, and some functions compute in another way when they are watched.
+        In code that PyTorch compiles the watch stays: without a mode the compiler would take each call for itself.
         """
         watch = self.watch
-        if watch is None or _may_keep_tensors(info) or _get_current_dispatch_mode() is not watch:
+        if watch is None or self._must_stay_watched(info) or _get_current_dispatch_mode() is not watch:
             return self._call_unlocked(info, args, kwargs)
         _pop_dispatch_mode()
         try:
             return self._call_unlocked(info, args, kwargs)
         finally:
             _push_dispatch_mode(watch)
+
+    def _must_stay_watched(self, info: FunctionInfo) -> bool:
+        return self.recording.compiled or _may_keep_tensors(info)
 
     def _call_unlocked(self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the model with the lock released, if there is one."""

@@ -121,16 +121,47 @@ def ran_uncompiled(recording: Recording) -> bool:
 
 
 def same_calls(first: Recording, other: Recording) -> bool:
-    """Return whether two recordings have the same functions, which read the same values."""
-    return _calls(first) == _calls(other) and list(map(_origin, _outputs(first))) == list(map(_origin, _outputs(other)))
+    """Return whether two recordings have the same functions, which read the same values, and gave the same ones."""
+    return all(part(first) == part(other) for part in (_calls, _contents, _outputs))
 
 
-def _calls(recording: Recording) -> list[tuple[str, list[Any]]]:
-    return [(call.info.name, [(path, _origin(read)) for path, read in edges_in(call)]) for call in recording.calls]
+def _calls(recording: Recording) -> list[tuple[str, list[Any], list[Any]]]:
+    """Return the name of each call, where the tensors that it read come from, and its other arguments."""
+    reads = [[(path, _origin(read)) for path, read in edges_in(call)] for call in recording.calls]
+    plain = [list(_plain((call.args, call.kwargs))) for call in recording.calls]
+    return list(zip([call.info.name for call in recording.calls], reads, plain, strict=True))
 
 
-def _outputs(recording: Recording) -> list[Value | Aliased]:
-    return [read for _, read in recording.outputs]
+def _contents(recording: Recording) -> list[str]:
+    """Return the fingerprint of each source whose contents matter."""
+    sources = (source for source in recording.sources if not _is_overwritten_first(source, recording))
+    return [source.value.fingerprint for source in sources]
+
+
+def _outputs(recording: Recording) -> list[tuple[list[tuple[int, int]], list[str]]]:
+    """Return where each output comes from, and its fingerprints, except those of uninitialised memory."""
+    reads = [read for _, read in recording.outputs]
+    blank = recording.uninitialised
+    return [(_origin(read), [one.fingerprint for one in values_in(read) if one.call not in blank]) for read in reads]
+
+
+_TEXTED = frozenset(
+    [
+        *(int, float, complex, str, bytes, bool, type(None), type(...)),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    ]
+)
+
+
+def _plain(template: Any) -> Iterator[str | bytes]:
+    """Yield the text of each number, string, dtype and the like in recorded arguments; the bytes of an array."""
+    if type(template) in _TEXTED or is_a(template, np.generic):
+        yield repr(template)  # two NaN agree, and 1 and True do not
+    elif is_a(template, np.ndarray):
+        yield template.tobytes()
+    elif is_a(template, (list, tuple, dict, slice)):
+        for _, item in children(template):
+            yield from _plain(item)
 
 
 def _origin(read: Value | Aliased) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pytest_torchlens as tl
+from pytest_torchlens.capture import record
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.models import Function
@@ -327,10 +328,24 @@ def by_same_functions(graph, inputs):
     return lambda *args: [torch.relu(next(arg for arg in args if isinstance(arg, torch.Tensor)) * 2) + 1]
 
 
+def by_another_number(graph, inputs):
+    return lambda *args: [torch.relu(next(arg for arg in args if isinstance(arg, torch.Tensor)) * 3) + 1]
+
+
+def by_a_hidden_write(graph, inputs):
+    def run(*args):
+        (result,) = graph.forward(*args)
+        with torch._C.DisableTorchFunction():
+            return [result.mul_(1.5)]
+
+    return run
+
+
 BACKENDS = {
     "eager": ("eager", Status.PASSED, ["mul", "relu", "add", "mul"]),
     "the graph": (lambda graph, inputs: graph.forward, Status.PASSED, ["mul", "relu", "add", "mul"]),
     "the same functions": (by_same_functions, Status.PASSED, ["mul", "relu", "add", "mul"]),
+    "another number": (by_another_number, Status.UNPROVEN, ["mul", "relu", "add", "mul"]),
     "NumPy": (by_numpy, Status.UNPROVEN, ["mul"]),
 }
 
@@ -341,11 +356,37 @@ UNWATCHED = "the model runs compiled code, which PyTorch runs uncompiled while t
 @pytest.mark.parametrize(("backend", "status", "layers"), BACKENDS.values(), ids=BACKENDS)
 def test_what_a_backend_made_of_the_code_is_judged_and_not_the_code(backend, status, layers):
     """Under a dispatch mode, as completeness needs, PyTorch runs the code itself."""
+    torch.compiler.reset()  # it gives up compiling one code for many backends
     compiled = torch.compile(lambda x: torch.relu(x * 2) + 1, backend=backend)
     found = validate(Function(lambda x: compiled(x) * 2), (X,))
     assert found.verdict.status is status, found.verdict.words
     assert [one.layer_type for one in found.history if one.func_applied_name] == layers
     assert (found.verdict.part("completeness").reason == UNWATCHED) is (status is Status.UNPROVEN)
+
+
+def test_no_backend_gets_what_runs_uncompiled_under_the_watch():
+    graphs = []
+    compiled = torch.compile(lambda x: torch.relu(x * 2) + 1, backend=lambda graph, _: graphs.append(graph) or graph)
+    recording = record(Function(lambda x: compiled(x) * 2), (X,), watch=True)
+    assert recording.compiled
+    assert graphs == []
+
+
+def test_a_backend_that_gives_other_values_by_the_same_calls_was_not_watched():
+    compiled = torch.compile(lambda x: torch.relu(x * 2) + 1, backend=by_a_hidden_write)
+    verdict = validate(Function(lambda x: compiled(x) * 2), (X,), parts=("completeness",)).verdict
+    assert verdict.part("completeness").reason == UNWATCHED
+
+
+def test_compiled_code_that_draws_and_fills_memory_is_judged():
+    """Uninitialised memory is another one each time, and random numbers are drawn anew from the seed."""
+
+    def code(x):
+        return torch.dropout(x, 0.5, True) * torch.full((3,), float("nan")).nan_to_num(2.0), torch.empty(3)
+
+    compiled = torch.compile(code, backend="eager")
+    verdict = validate(Function(lambda x: (*compiled(x), torch.empty(2))), (X,), seed=3).verdict
+    assert verdict.part("completeness").status is Status.PASSED, verdict.words
 
 
 def test_compiled_code_that_cannot_run_again_is_not_proven():
