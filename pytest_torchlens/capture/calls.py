@@ -332,7 +332,7 @@ class Recording:
     circumstances: dict[int, Circumstances] = field(default_factory=dict)
     """What else is known of some calls, by number."""
     num_dispatched: int | None = None
-    """Number of operations that the dispatcher ran; None if it was not watched."""
+    """Number of recorded calls and of dispatcher operations outside them; None if the dispatcher was not watched."""
     missed_operations: list[MissedOperation] = field(default_factory=list)
     """Operations that the dispatcher ran outside any recorded call."""
     why_unwatched: str = UNWATCHED

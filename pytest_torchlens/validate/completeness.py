@@ -23,7 +23,10 @@ from pytest_torchlens.validate.score import Where
 
 
 def check_completeness(recording: Recording, where: Where) -> PartVerdict:
-    """Return the verdict on a recording with a dispatch watch; not run for any other."""
+    """Return the verdict on a recording with a dispatch watch; not run for any other.
+
+    What it counts as dispatcher operations are the recorded calls, each one, and the operations outside them.
+    """
     score = Score("completeness", "dispatcher operations")
     if recording.num_dispatched is None:
         return PartVerdict(name=score.name, status=Status.NOT_RUN, reason=recording.why_unwatched)

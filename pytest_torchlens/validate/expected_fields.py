@@ -181,10 +181,6 @@ text_of = functools.cache(str)
 """The text of a dtype or device; there are few."""
 
 
-def _composite(call: Call) -> str:
-    return ".".join(reversed(list(_groups(call.group))))
-
-
 def _is_of_several(call: Call | None) -> bool:
     return call is not None and len(call.outputs) > 1
 

@@ -447,8 +447,9 @@ _FACTS = ("a tensor", "device", "bytes", "strides", "requires_grad")
 
 def _difference(replayed: Value, recorded: Value) -> str:
     """Return the facts about a replayed tensor that differ, and the recorded ones: ``"bytes 4 where 8"``."""
-    facts = zip(_FACTS, map(_fact, _facts(replayed)), map(_fact, _facts(recorded)), strict=True)
-    names, actual, expected = zip(*[fact for fact in facts if fact[1] != fact[2]], strict=True)
+    facts = zip(_FACTS, _facts(replayed), _facts(recorded), strict=True)
+    differing = [(name, _fact(one), _fact(other)) for name, one, other in facts if one != other]
+    names, actual, expected = zip(*differing, strict=True)
     return f"{' and '.join(names)} {', '.join(actual)} where {', '.join(expected)}"
 
 

@@ -146,6 +146,13 @@ def test_a_replay_ends_where_the_time_is_up(until: float, status: Status):
     assert found.cut_short is (status is Status.NOT_RUN)
 
 
+def test_a_fact_that_differs_in_kind_alone_fails():
+    recording = record(Function(torch.sin), (X,), keep="all")
+    recording.calls[0].outputs[0].device = "cpu"
+    part = validate_once(ModelHistory(recording), Bounds(until=math.inf, nbytes=1000)).verdict.part("replay")
+    assert [failure.message for failure in part.failures] == ["the replay gave device cpu where cpu was recorded"]
+
+
 EXCUSES = {
     "two elements, weight zero": (
         lambda x: F.instance_norm(x[None, None, :2], weight=torch.zeros(1)) + x.sum(),
