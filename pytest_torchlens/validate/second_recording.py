@@ -259,6 +259,7 @@ def _is_overwritten_first(source: Source, recording: Recording) -> bool:
 _OVERWRITE = frozenset(
     [
         *("copy_", "fill_", "zero_", "constant_", "data", "_foreach_copy_", "_foreach_zero_"),
+        *("copy_storage_", "fill_storage_"),
         *("normal_", "uniform_", "random_", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_"),
         *("kaiming_normal_", "kaiming_uniform_"),
     ]
