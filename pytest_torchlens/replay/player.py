@@ -29,6 +29,7 @@ from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
+from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import copies_of
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import overwrite
@@ -129,9 +130,8 @@ class Player:
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in place of values: the current ones, or those of ``swap(value)``."""
         tensor_of = swap or (lambda value: self._tensors[value.slot])
-        repacked: dict[int, Any] = {}
-        args = _filled(call.args, tensor_of, repacked)
-        return args, _filled(call.kwargs, tensor_of, repacked) if call.kwargs else {}
+        fill: Callable[[Any], Any] = partial(_filled, tensor_of, {})
+        return fill(call.args), fill(call.kwargs) if call.kwargs else {}
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
         """Call the function under the recorded settings and random state; return the tensors that it returned.
@@ -203,27 +203,19 @@ class Player:
             self._ambient = number
 
 
-def _filled(template: Any, tensor_of: Callable[[Value], torch.Tensor], repacked: dict[int, Any]) -> Any:
+def _filled(tensor_of: Callable[[Value], torch.Tensor], repacked: dict[int, Any], template: Any) -> Any:
     """Return recorded arguments with tensors in place of values; `repacked` has the objects rebuilt so far."""
     kind = type(template)
     if kind in ATOMS:
         return template
-    if kind is Value:
-        return tensor_of(template)
+    if kind is Value or kind is Aliased:
+        return tensor_of(value_of(template))
+    fill = partial(_filled, tensor_of, repacked)
     if kind is tuple or kind is list:
-        return kind([_filled(item, tensor_of, repacked) for item in template])
-    if kind is dict:
-        return {key: _filled(item, tensor_of, repacked) for key, item in template.items()}
-    return substitute(template, partial(_argument_for, tensor_of, repacked))
-
-
-def _argument_for(tensor_of: Callable[[Value], torch.Tensor], repacked: dict[int, Any], leaf: Any) -> Any:
-    """Return the argument for a leaf of a template."""
-    if type(leaf) is Value:
-        return tensor_of(leaf)
-    if type(leaf) is UnpackedObject:
-        return leaf.repacked(partial(_argument_for, tensor_of, repacked), repacked)
-    return tensor_of(leaf.value) if type(leaf) is Aliased else leaf
+        return kind(map(fill, template))
+    if kind is UnpackedObject:
+        return template.repacked(fill, repacked)
+    return substitute(template, fill) if is_a(template, (list, tuple, dict, slice)) else template
 
 
 def _is_base(call: Call, read: Value | Aliased) -> bool:
