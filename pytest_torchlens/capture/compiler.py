@@ -30,7 +30,7 @@ def leave_our_code_alone() -> None:
 
 
 def _skipper() -> Callable[[CodeType], object]:
-    if hasattr(_eval_frame, "skip_code"):  # PyTorch before 2.7
+    if hasattr(_eval_frame, "skip_code"):  # an older PyTorch
         return _eval_frame.skip_code  # type: ignore[no-any-return]
     action = _eval_frame._FrameAction
     strategy = _eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)

@@ -85,7 +85,8 @@ def record(  # noqa: PLR0913 - what to call, and how to record it, each by name
         Its arguments.
     keep
         ``"all"`` saves every activation by reference, and copies it before it is overwritten.  ``"recent"`` does so
-        too, and lets go of the oldest when they hold more than 16 MiB.  ``"none"`` saves only fingerprints.
+        too, lets go of the oldest when they hold more than 16 MiB, and copies 4 MiB in all.  ``"none"`` saves only
+        fingerprints.
         `SaveOptions` say what to save of each activation.  A set of names saves the outputs of the functions with
         these names.
     seed
