@@ -284,7 +284,7 @@ class FunctionTracer(TorchFunctionMode):
             call.random = random
         if info.borrows and is_foreign(result):  # registered when it is read, like from_numpy, which no mode sees
             return result
-        aliased = bool(read) and type(read[0]) is Aliased
+        aliased = bool(read) and (type(read[0]) is Aliased or bool(self.table.reads_of_bases))
         if type(result) is Tensor and not (written or aliased or info.uninitialised):  # nearly all calls
             self.calls.append(call)
             call.outputs = (self._add_output(result, len(self.calls) - 1, 0),)

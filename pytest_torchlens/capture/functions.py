@@ -124,6 +124,13 @@ def info_of(func: Function) -> FunctionInfo:
         return FunctionInfo(func)
 
 
+def leaf_of(func: Function) -> FunctionInfo:
+    """Return new facts about one of our own functions, which is recorded as one operation."""
+    info = FunctionInfo(func)
+    info.kind = Kind.LEAF
+    return info
+
+
 def function_name(func: Function) -> str:
     """Return a function's own name; for a tensor property (``T``, ``data``), the name of the property."""
     name = getattr(func, "__name__", None) or type(func).__name__

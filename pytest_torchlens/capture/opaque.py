@@ -29,6 +29,7 @@ from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.functions import function_name
 from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.capture.functions import layer_type
+from pytest_torchlens.capture.functions import leaf_of
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.leaves import tensors
@@ -53,10 +54,9 @@ def is_opaque(module: torch.nn.Module) -> bool:
 
 def custom_info(func: Callable[..., Any], name: str, writer: WriteDetector | None = None) -> FunctionInfo:
     """Return the facts about an opaque function; it may draw random numbers."""
-    info = FunctionInfo(func)
+    info = leaf_of(func)
     info.name = name
     info.layer_type = name.lower()
-    info.kind = Kind.LEAF
     info.writer = writer
     info.draws = True
     info.opaque = True

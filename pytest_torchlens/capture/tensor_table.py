@@ -16,8 +16,8 @@ from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.fingerprint import dense_digest
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
-from pytest_torchlens.capture.functions import Kind
 from pytest_torchlens.capture.functions import info_of
+from pytest_torchlens.capture.functions import leaf_of
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import is_lazy
@@ -42,15 +42,16 @@ from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.values import version_of
+from pytest_torchlens.capture.wrappers import UNWRAP
 from pytest_torchlens.capture.wrappers import HeldByWrapper
-from pytest_torchlens.capture.wrappers import Wrap
 from pytest_torchlens.capture.wrappers import held_tensors
 from pytest_torchlens.capture.wrappers import inner_tensors
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.capture.wrappers import numbers_in
 from pytest_torchlens.capture.wrappers import parts_of
-from pytest_torchlens.capture.wrappers import unwrap
+from pytest_torchlens.capture.wrappers import wrap_of
 from pytest_torchlens.capture.write_log import WriteLog
 
 ARRAY = "an array, written to by Python"
@@ -113,6 +114,7 @@ class TensorTable:
         self._named_memory: dict[int, Tensor] | None = None
         self._unpacked: dict[int, UnpackedObject] = {}
         self._writes: dict[int, WriteLog] = {}
+        self.reads_of_bases: dict[int, Aliased] = {}  # by the number of the call that returned a view
         self._retention = retention
         self._parts: dict[int, tuple[tuple[int, ...], Any]] = {}
         """The tensors that each wrapper holds, and its numbers, by its id."""
@@ -277,9 +279,14 @@ class TensorTable:
 
     def narrow_read(self, call: Call, output: Tensor) -> None:
         """If a call returned a view of its first argument, reduce its reads to the writes that overlap the view."""
-        log = self._writes.get(self._live[id(output)][2])
-        if log is not None and call.may_be_view and type(call.args[0]) is Aliased:
-            call.args = (log.read_of_part(call.args[0], Extent.of(output)), *call.args[1:])
+        _, _, key, number = self._live[id(output)]
+        log, read = self._writes.get(key), call.args[0]
+        if log is None or not call.may_be_view or type(read) not in (Value, Aliased):
+            return
+        part, of_base = log.read_of_part(read, self.reads_of_bases.get(value_of(read).call), Extent.of(output))
+        call.args = (part, *call.args[1:])
+        if of_base is not None:
+            self.reads_of_bases[number] = of_base
 
     def forget(self, tensor: Tensor) -> None:
         """Forget a tensor that ``set_`` has put over other memory, which it may share with another tensor."""
@@ -353,6 +360,8 @@ class TensorTable:
         if any(map(self._changes_other_parts, written)):
             self._recording.detours.append((number, _OTHER_PART))
         call.writes = tuple(slots)
+        for view in [view for view, read in self.reads_of_bases.items() if read.base.slot in slots]:
+            del self.reads_of_bases[view]
 
     def _changes_other_parts(self, tensor: Tensor) -> bool:
         """Return whether a known tensor of a wrapper, after the first, has not its recorded contents any more."""
@@ -391,7 +400,7 @@ class TensorTable:
         if is_functorch_wrapped_tensor(tensor) or (is_fake(tensor) and not self.knows_fakes):
             raise UntracedTensorError
         if is_wrapper(tensor) and any(map(self._is_over_known_memory, inner_tensors(tensor))):
-            return self._view_entry(_wrap_of(tensor, self.template(parts_of(tensor))), tensor)
+            return self._view_entry(wrap_of(tensor, self.template(parts_of(tensor))), tensor)
         if self._wrapped and (unwrapping := self._unwrapping(tensor)) is not None:
             return self._view_entry(unwrapping, tensor)
         key = storage_key(tensor)
@@ -439,7 +448,7 @@ class TensorTable:
             if former is None or (not is_written and self._holds_the_same(tensor, held, *former)):
                 return entry
             del self._live[id(tensor)]  # what it held before is another value
-            return self._view_entry(_wrap_of(tensor, self.template(parts_of(tensor))), tensor)
+            return self._view_entry(wrap_of(tensor, self.template(parts_of(tensor))), tensor)
 
     def _holds_the_same(self, wrapper: Tensor, held: tuple[Tensor, ...], former: tuple[int, ...], numbers: Any) -> bool:
         """Return whether a wrapper holds what it held before, and perhaps tensors that only its class can have made.
@@ -458,7 +467,7 @@ class TensorTable:
             return None
         log = self._writes.get(entry[2])
         is_written = log is not None and log.latest > entry[3]
-        return _UNWRAP, (self._with_writes(tensor, entry, log) if is_written and log else entry[1], place)
+        return UNWRAP, (self._with_writes(tensor, entry, log) if is_written and log else entry[1], place)
 
     def _origin_of(self, tensor: Tensor) -> str:
         ref = self._set.get(id(tensor))
@@ -583,18 +592,9 @@ def as_subclass(tensor: Tensor, requires_grad: bool) -> Parameter:
     return Parameter(tensor, requires_grad)
 
 
-_AS_PARAMETER = FunctionInfo(as_subclass)
-_AS_PARAMETER.kind = Kind.LEAF
+_AS_PARAMETER = leaf_of(as_subclass)
 _OTHER_PART = (
     "it writes through a wrapper to a tensor that is not the first of those it holds: "
     "what reads this tensor itself has no edge to the write"
 )
 _STORAGE = "it takes the memory of a tensor, a storage, as an argument: which values it holds is not in the graph"
-_UNWRAP = FunctionInfo(unwrap)
-_UNWRAP.kind = Kind.LEAF
-
-
-def _wrap_of(wrapper: Tensor, parts: Any) -> View:
-    info = FunctionInfo(Wrap(wrapper))
-    info.kind = Kind.LEAF
-    return info, (parts,)

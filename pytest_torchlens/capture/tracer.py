@@ -27,6 +27,7 @@ from pytest_torchlens.capture.function_tracer import dispatch_enabled
 from pytest_torchlens.capture.function_tracer import mode_disabled
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import Kind
+from pytest_torchlens.capture.functions import leaf_of
 from pytest_torchlens.capture.generators import has_drawn
 from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import is_lazy
@@ -76,18 +77,14 @@ def _write_to_storage(name: str) -> FunctionInfo:
         return tensor
 
     write.__name__ = f"{name.strip('_')}_storage_"
-    info = FunctionInfo(write)
-    info.kind = Kind.LEAF
-    return info
+    return leaf_of(write)
 
 
 STORAGE_WRITES = {name: _write_to_storage(name) for name in ("fill_", "copy_", "__setitem__", "byteswap")}
 """Methods of storages that write, by name."""
-_RESIZE = FunctionInfo(resize_storage_)
-_RESIZE.kind = Kind.LEAF
+_RESIZE = leaf_of(resize_storage_)
 _RESIZE.moves = _RESIZE.uninitialised = _RESIZE.bookkeeping = True
-_SWAP = FunctionInfo(swap_tensors)
-_SWAP.kind = Kind.LEAF
+_SWAP = leaf_of(swap_tensors)
 _RUNS_THE_MODEL = torch.utils.checkpoint.CheckpointFunction.__name__
 
 

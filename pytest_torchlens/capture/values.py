@@ -151,14 +151,24 @@ class Aliased:
     ----------
     value
         The value of the tensor itself.
+    base
+        The value that the edge comes from: `value`, or, if that is a view in which other writes show too, the value
+        of the tensor that it is a view of.
     reading
         Where to look up the writes at first use; None if they were passed.
     """
 
-    __slots__ = ("_writes", "reading", "value")
+    __slots__ = ("_writes", "base", "reading", "value")
 
-    def __init__(self, value: Value, writes: tuple[Value, ...] | None = None, reading: Reading | None = None) -> None:
+    def __init__(
+        self,
+        value: Value,
+        writes: tuple[Value, ...] | None = None,
+        reading: Reading | None = None,
+        base: Value | None = None,
+    ) -> None:
         self.value = value
+        self.base = value if base is None else base
         self.reading = reading
         self._writes = writes
 
@@ -173,6 +183,16 @@ class Aliased:
 def value_of(read: Value | Aliased) -> Value:
     """Return the value of a read, without the writes through other tensors."""
     return read.value if isinstance(read, Aliased) else read
+
+
+def base_of(read: Value | Aliased) -> Value:
+    """Return the value that the edge of a read comes from."""
+    return read.base if isinstance(read, Aliased) else read
+
+
+def values_in(read: Value | Aliased) -> tuple[Value, ...]:
+    """Return the values that a read depends on: that of its base, and the writes through other tensors that show."""
+    return (read.base, *read.writes) if isinstance(read, Aliased) else (read,)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import overlap
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.values import value_of
 
 Write = tuple[int, Value, Extent | None]
 """Number of the call, the value it wrote, and the bytes; None where the bytes are unknown."""
@@ -64,8 +65,22 @@ class WriteLog:
         self._pending_reads.append(read)
         return read
 
-    def read_of_part(self, read: Aliased, extent: Extent | None) -> Value | Aliased:
-        """Return a read of this memory, reduced to `extent`."""
+    def read_of_part(
+        self, read: Value | Aliased, of_base: Aliased | None, extent: Extent | None
+    ) -> tuple[Value | Aliased, Aliased | None]:
+        """Return a read of this memory, reduced to `extent`, and the same as a read of the base.
+
+        `of_base` is how a view reads its base, if what was read is a view; the second result is for reads of the part.
+        Where writes show in the view and not in the part, the part reads the base and not the view.
+        """
+        part = self._reduced(read, extent) if type(read) is Aliased else read
+        if of_base is None or of_base.reading is None or of_base.reading.log is not self:
+            return part, part if type(part) is Aliased else None
+        reading = Reading(self, of_base.reading.since, extent)
+        of_part = Aliased(value_of(read), reading.writes(), reading, of_base.base)
+        return part if set(of_base.writes) <= set(of_part.writes) else of_part, of_part
+
+    def _reduced(self, read: Aliased, extent: Extent | None) -> Value | Aliased:
         reading = read.reading
         if reading is None or reading.log is not self:
             return read

@@ -15,6 +15,7 @@ from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.values import values_in
 
 
 @contextlib.contextmanager
@@ -176,7 +177,7 @@ class _Graph:
 
     def _connect(self, node: Node, edges: tuple[tuple[str, Value | Aliased], ...]) -> None:
         for path, leaf in edges:
-            value, writes = (leaf.value, leaf.writes) if isinstance(leaf, Aliased) else (leaf, ())
+            value, *writes = values_in(leaf)
             if id(value) in self._parameters:
                 node.parameters.append(self._parameters[id(value)])
             else:

@@ -18,6 +18,7 @@ from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.origins import is_foreign
+from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.modules import Modules
 from pytest_torchlens.history.source import source_place
@@ -287,7 +288,6 @@ def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     def name(leaf: Any) -> Any:
         if isinstance(leaf, UnpackedObject):
             return leaf.repacked(name, memo)
-        value = leaf.value if isinstance(leaf, Aliased) else leaf
-        return names.get(id(value), "?") if isinstance(value, Value) else leaf
+        return names.get(id(base_of(leaf)), "?") if isinstance(leaf, Value | Aliased) else leaf
 
     return substitute(node.call.args, name), substitute(node.call.kwargs, name)

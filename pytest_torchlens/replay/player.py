@@ -37,8 +37,10 @@ from pytest_torchlens.capture.memory import rekey
 from pytest_torchlens.capture.memory import with_layout
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.capture.values import strides_of
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.values import values_in
 from pytest_torchlens.capture.wrappers import held_tensors
 from pytest_torchlens.capture.write_log import WriteLog
 
@@ -118,7 +120,11 @@ class Player:
         """Return the same for the first argument of a call that may have returned a view of it, after it has run."""
         reads = [(path, read) for path, read in edges_in(call) if _is_base(call, read) and len(outputs) == 1]
         bases = [(path, read, self._tensors[value_of(read).slot]) for path, read in reads]
-        return self._wrong((path, read, self._currents.shows_in(base, outputs[0])) for path, read, base in bases)
+        shown = [(path, read, self._currents.shows_in(base, outputs[0])) for path, read, base in bases]
+        for _, read, tensor in shown:
+            if tensor is outputs[0]:
+                self._currents.note_view(call.outputs[0], base_of(read))
+        return self._wrong(shown)
 
     def _wrong(self, reads: Iterable[tuple[str, Value | Aliased, torch.Tensor | None]]) -> dict[str, list[int]]:
         return {
@@ -289,19 +295,31 @@ class CurrentValues:
     def __init__(self, sources: Iterable[Source]) -> None:
         self._entries = {source.value.slot: (source.value, source.since) for source in sources}
         self._writes: dict[int, WriteLog] = {}
+        self._bases: dict[int, Value] = {}
+
+    def note_view(self, view: Value, base: Value) -> None:
+        """Note that a value is that of a view of the tensor of `base`."""
+        self._bases[id(view)] = base
+
+    def _is_view(self, value: Value | None, base: Value) -> bool:
+        """Return whether a value is `base`, or that of a view of it, of a view of a view, and so on."""
+        while value is not None and value is not base:
+            value = self._bases.get(id(value))
+        return value is base
 
     def agrees(self, read: Value | Aliased, tensor: torch.Tensor) -> bool:
         """Return whether a recorded read of `tensor` names the value that it holds and all later writes to it."""
-        value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
-        current, since = self._entries[value.slot]
-        return current is value and set(map(id, writes)) == set(map(id, self._later_writes(tensor, since)))
+        base, *writes = values_in(read)
+        current, since = self._entries[base.slot]
+        is_view = current is base and self._is_view(value_of(read), base)
+        return is_view and set(map(id, writes)) == set(map(id, self._later_writes(tensor, since)))
 
     def unrecorded_writers(self, read: Value | Aliased, tensor: torch.Tensor) -> list[int]:
         """Return the numbers of the calls that overwrote `tensor` though a recorded read does not name them."""
-        value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
-        current, since = self._entries[value.slot]
-        named = {id(value), *map(id, writes)}
-        overwritten = [current] if current is not value and current.slot == value.slot else []
+        base, *writes = values_in(read)
+        current, since = self._entries[base.slot]
+        named = {id(base), *map(id, writes)}
+        overwritten = [current] if current is not base and current.slot == base.slot else []
         later = [*overwritten, *self._later_writes(tensor, since)]
         return [write.call for write in later if id(write) not in named]
 

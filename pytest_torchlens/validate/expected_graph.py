@@ -160,7 +160,7 @@ class ExpectedGraph:
         parents: list[tuple[ExpectedOperation, str, bool]] = []
         parameters: list[Source] = []
         for path, read in reads:
-            value, writes = (read.value, read.writes) if isinstance(read, Aliased) else (read, ())
+            value, writes = (read.base, read.writes) if isinstance(read, Aliased) else (read, ())
             maker = self._maker(value, number)
             if isinstance(maker, Source):
                 parameters.append(maker)

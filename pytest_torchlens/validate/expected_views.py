@@ -10,6 +10,7 @@ from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture.gradients import key_of
 from pytest_torchlens.capture.leaves import UnpackedObject
+from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.layers_and_operations import Layer
@@ -61,8 +62,7 @@ def _is_named(template: Any, given: Any, names: dict[int, str]) -> bool:
     """Return whether arguments are those of a template, with a name in place of each tensor."""
     kind = type(template)
     if kind is Value or kind is Aliased:
-        value = template.value if kind is Aliased else template
-        return bool(given == names.get(id(value), "?"))
+        return bool(given == names.get(id(base_of(template)), "?"))
     if kind is UnpackedObject:
         return type(given) is type(template.original)
     if kind is list or kind is tuple:

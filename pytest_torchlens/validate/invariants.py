@@ -16,6 +16,7 @@ from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.functions import has_in_place_name
 from pytest_torchlens.capture.looks import named_buffers
 from pytest_torchlens.capture.looks import named_parameters
+from pytest_torchlens.capture.values import base_of
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import LoggedOperation
@@ -132,9 +133,9 @@ def _arguments(history: ModelHistory) -> Iterator[Finding]:
         known = parents + len(node.parameters)
         if known != len(arguments):
             yield node, f"its call was given {len(arguments)} tensors, but {known} parents and parameters are listed"
-        elif not slots <= (slots_read := {value_of(read).slot for _, read in arguments}):
+        elif not slots <= (slots_read := {base_of(read).slot for _, read in arguments}):
             yield node, f"its parameters {_names(node, slots_read)} are not among the tensors that its call was given"
-        by_path = {path: value_of(read).slot for path, read in arguments}
+        by_path = {path: base_of(read).slot for path, read in arguments}
         for parent, path, write in node.parents:
             if not write and by_path.get(path) != parent.value.slot:
                 yield node, f"its parent {parent.label} is not what its call was given as argument {path}"

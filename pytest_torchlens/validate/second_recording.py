@@ -28,11 +28,11 @@ from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.values import values_in
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unproven import Reach
 from pytest_torchlens.validate.unproven import used_values
-from pytest_torchlens.validate.unproven import values_in
 
 _FACTOR = 1 - 2**-6
 """Large enough to change a bfloat16, and small enough to flip few branches; zeros and signs stay if others change."""
@@ -165,8 +165,8 @@ def _plain(template: Any) -> Iterator[str | bytes]:
 
 
 def _origin(read: Value | Aliased) -> list[tuple[int, int]]:
-    """Return where a value and the writes that show in it come from: call and position of each."""
-    return [(value.call, value.position) for value in values_in(read)]
+    """Return where a value and what it depends on come from: call and position of each."""
+    return [(value.call, value.position) for value in (value_of(read), *values_in(read))]
 
 
 def changed_with_inputs(first: Recording, other: Recording) -> list[tuple[int, str]]:

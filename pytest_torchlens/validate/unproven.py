@@ -24,6 +24,7 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.values import values_in
 from pytest_torchlens.capture.wrappers import NUMBERS
 from pytest_torchlens.capture.wrappers import Wrap
 from pytest_torchlens.records import PartVerdict
@@ -139,11 +140,6 @@ class Reach:
     def has(self, read: Value | Aliased) -> bool:
         """Return whether a value, or a write that shows in it, depends on an input."""
         return any(value.call in self._made_by or id(value) in self._inputs for value in values_in(read))
-
-
-def values_in(read: Value | Aliased) -> tuple[Value, ...]:
-    """Return the value of a read, and the writes through other tensors that show in it."""
-    return (read.value, *read.writes) if isinstance(read, Aliased) else (read,)
 
 
 def used_values(recording: Recording) -> set[int]:

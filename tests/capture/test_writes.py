@@ -6,7 +6,12 @@ import random
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
 
+from pytest_torchlens import log_forward_pass
+from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
 from pytest_torchlens.capture import write_log
@@ -177,6 +182,95 @@ def test_a_view_that_is_recorded_with_a_write_to_other_bytes_is_found_by_the_rep
         view.args = (whole.args[0], *view.args[1:])
         replay = {part.name: part for part in check_recording(recording, ModelHistory(recording))}["replay"]
     assert [failure.operation for failure in replay.failures] == ["getitem_3_6"]
+
+
+@st.composite
+def steps_over_one_memory(draw):
+    """Return steps: take a view of a view (False), or write an input to one (True), each of the n-th view."""
+    place = st.tuples(st.integers(0, 10), st.integers(0, 5))
+    return draw(st.lists(st.tuples(st.booleans(), place), min_size=3, max_size=12))
+
+
+VIEWS = (
+    lambda t: t[: max(1, len(t) // 2)],
+    lambda t: t[-1:],
+    lambda t: t[::2],
+    lambda t: t.view(t.shape),
+    lambda t: t.unsqueeze(0)[0],
+    lambda t: t[1:] if len(t) > 1 else t[:],
+)
+
+
+class StepsOverOneMemory(torch.nn.Module):
+    """Runs the steps over 8 numbers; notes which inputs each view must depend on, from the bytes alone."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, *inputs):
+        views = [torch.zeros(8)]
+        places = [torch.arange(8)]
+        reached = [frozenset()] * 8
+        for number, (writes, (of, kind)) in enumerate(self.steps):
+            at = of % len(views)
+            if not writes:
+                views.append(VIEWS[kind](views[at]))
+                places.append(VIEWS[kind](places[at]))
+                continue
+            views[at].copy_(inputs[number])
+            read = frozenset().union(*(reached[place] for place in places[at].tolist()), {number})
+            for place in places[at].tolist():
+                reached[place] = read
+        self.expected = [frozenset().union(*(reached[place] for place in each.tolist())) for each in places]
+        return [view * 2 for view in views[1:]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps_over_one_memory())
+def test_a_view_depends_on_the_inputs_whose_writes_reach_its_bytes_and_on_no_others(steps):
+    model = StepsOverOneMemory(steps)
+    with torch.no_grad():
+        history = log_forward_pass(model, tuple(torch.rand(1) for _ in steps))
+        for label, expected in zip(history.output_layers, model.expected[1:], strict=True):
+            reached = {parent for parent in ancestors(history, label) if parent in history.input_layers}
+            assert {history.input_layers.index(parent) for parent in reached} == expected
+        replay = {part.name: part for part in check_recording(history.recording, history)}["replay"]
+    assert replay.failures == ()
+
+
+def ancestors(history, label):
+    found, waiting = set(), [label]
+    while waiting:
+        for parent in history[waiting.pop()].parent_layers:
+            if parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return found
+
+
+def past_a_view(x):
+    packed = torch.zeros(2, 4)
+    packed[:, :2].copy_(x)
+    packed[:, 2:].copy_(torch.ones(2, 2))
+    return packed.view(8)[2:4] * 2
+
+
+@pytest.mark.parametrize("damage", ["base", "write", "no view"])
+def test_a_wrong_base_of_a_part_of_a_view_is_found_by_the_replay(damage):
+    with torch.no_grad():
+        recording = record(Function(past_a_view), (torch.rand(2, 2),))
+        part = recording.calls[-2]
+        read = part.args[0]
+        history = ModelHistory(recording)
+        wrong = {
+            "base": Aliased(read.value, read.writes, base=recording.sources[0].value),
+            "write": Aliased(read.value, read.writes[1:], base=read.base),
+            "no view": Aliased(recording.calls[0].outputs[0], (), base=recording.sources[0].value),
+        }
+        part.args = (wrong[damage], *part.args[1:])
+        replay = {part.name: part for part in check_recording(recording, history)}["replay"]
+    assert replay.failures[0].operation == history.label(recording.calls.index(part))
 
 
 def test_what_is_kept_of_views_is_their_size_and_not_that_of_their_base():
