@@ -323,6 +323,8 @@ class Recording:
     """Path and kind of each tensor in the model's output, and of each container around one."""
     output: Any = None
     """The object that the model returned."""
+    digests_after: dict[int, str] = field(default_factory=dict)
+    """Fingerprints after the pass of sources, by id; and of parameters and buffers that were not read, if asked for."""
     silent_writes: list[str] = field(default_factory=list)
     """Sources that changed although no recorded call wrote to them."""
     uninitialised: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)

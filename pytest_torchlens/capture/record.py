@@ -225,9 +225,10 @@ class OnePass:
         if not self._digests:
             return
         read = {id(source.live): source.value.fingerprint for source in self.recording.sources}
+        after = self.recording.digests_after
         for tensor, kind, name in self._members.tensors.values():
             digest = self._digests.get(id(tensor))
-            now = read[id(tensor)] if id(tensor) in read else fingerprint(tensor)
+            now = read[id(tensor)] if id(tensor) in read else after.setdefault(id(tensor), fingerprint(tensor))
             if digest and now not in (digest, ""):  # memory that was given back cannot be compared
                 yield f"{kind} {name!r}"
 
@@ -359,15 +360,19 @@ def seed_all(seed: int) -> None:
 
 def _check_sources(recording: Recording) -> None:
     """Note the final state of sources that calls overwrote, and the sources that changed without a recorded write."""
+    after = recording.digests_after
     for source in recording.sources:
-        source.final = fingerprint(source.live) if source.written else ""
-    recording.silent_writes = [source.label for source in recording.sources if _changed_silently(source)]
+        if source.written:
+            after[id(source.live)] = source.final = fingerprint(source.live)
+    recording.silent_writes = [source.label for source in recording.sources if _changed_silently(source, after)]
 
 
-def _changed_silently(source: Source) -> bool:
+def _changed_silently(source: Source, after: dict[int, str]) -> bool:
     if source.written:
         return False
     if source.kind == "parameter" and not source.value.digest:
         return source.version >= 0 and source.live._version != source.version
-    held = None if source.wrapper is None else source.wrapper.tensors
-    return (digest_of_wrapper(held) if held else fingerprint(source.live)) != source.value.fingerprint
+    if source.wrapper is not None and source.wrapper.tensors:
+        return digest_of_wrapper(source.wrapper.tensors) != source.value.fingerprint
+    after[id(source.live)] = now = fingerprint(source.live)
+    return now != source.value.fingerprint

@@ -469,9 +469,12 @@ def class_(value: Any) -> ContainerSnapshot:
     """Snapshot the attributes of a class, unless it belongs to PyTorch or Python."""
     if not _is_own(value.__module__):
         return ContainerSnapshot([])
-    former = _class_attributes(value)
+    former, all_former = _class_attributes(value), dict(vars(value))
 
     def restore() -> None:
+        now = vars(value)
+        if _is_same(now.keys(), all_former.keys()) and _is_same(now.values(), all_former.values()):
+            return
         for name in _class_attributes(value).keys() - former.keys():
             type.__delattr__(value, name)
         for name, attribute in former.items():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,11 +45,20 @@ class RunDigests:
 
     @classmethod
     @modes_disabled()
-    def of(cls, model: torch.nn.Module, inputs: dict[str, torch.Tensor], output: Any) -> RunDigests:
-        """Return the digests of a model's output and of everything that its forward may change."""
+    def of(
+        cls,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        output: Any,
+        known: Mapping[int, str] = MappingProxyType({}),
+    ) -> RunDigests:
+        """Return the digests of a model's output and of everything that its forward may change.
+
+        `known` has fingerprints of some tensors as the run left them, by `id`.
+        """
         with torch._C.DisableTorchFunction():
             outputs = {path: described for path, item in walk_all(output) if (described := _describe(item))}
-            state = state_digests(model, inputs) | Generators().digests()
+            state = state_digests(model, inputs, known) | Generators().digests()
         return cls(type(output).__qualname__, outputs, state)
 
 

@@ -6,6 +6,8 @@ that two runs can be compared.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.capture.wrappers import parts_of
 from pytest_torchlens.history.graph import garbage_collection_paused
 from pytest_torchlens.validate.containers import ObjectGraph
+from pytest_torchlens.validate.noise import is_dense
 
 Tensor = torch.Tensor
 
@@ -75,7 +78,8 @@ class ModelState:
         self._sizes = [(storage, storage.nbytes()) for storage in storages if storage.device.type != "meta"]
         copied = {id(tensor) for tensor in opaque}
         copied |= {id(tensor) for _, tensor in real if not is_a(tensor, torch.nn.Parameter)}
-        self._tensors = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
+        copies = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
+        self._tensors = [(tensor, contents, fingerprint(contents)) for tensor, contents in copies]
         written = [one for _, tensor in real for one in (tensor, gradient_of(tensor)) if one is not None]
         self._versions = {id(tensor): (tensor, version_of(tensor)) for tensor in written}
         self._unrestored: list[str] = []
@@ -129,8 +133,9 @@ class ModelState:
         for live, former in self._overwritten.values():
             if not is_lazy(live) and shape_of(former) == shape_of(live):
                 _overwrite_changed(live, former)
-        for tensor, contents in self._tensors:
-            _overwrite_changed(tensor, contents)
+        for tensor, contents, digest in self._tensors:
+            if fingerprint(tensor) != digest:
+                overwrite(tensor, contents)
 
     def restore_versions(self) -> None:
         """Restore the version counters, after all values: a graph that saved a tensor before may still use it."""
@@ -170,6 +175,8 @@ def _set_version(tensor: torch.Tensor, version: int) -> None:
 
 
 def _same_memory(tensor: torch.Tensor, former: torch.Tensor) -> bool:
+    if is_dense(tensor) and is_dense(former) and tensor.is_set_to(former):  # nearly always
+        return True
     if shape_of(tensor) != shape_of(former) or storage_key(tensor) != storage_key(former):
         return False
     return tensor.layout is not torch.strided or tensor.is_nested or _place(tensor) == _place(former)
@@ -222,14 +229,18 @@ def _grad_fn_of(tensor: Tensor) -> Any:
         return None
 
 
-def state_digests(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Return the fingerprint of every parameter, buffer and input, by a readable name."""
+def state_digests(
+    model: torch.nn.Module, inputs: dict[str, torch.Tensor], known: Mapping[int, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """Return the fingerprint of every parameter, buffer and input, by a readable name; `known` has some by id."""
     tensors = {
         **{f"parameter {name}": parameter for name, parameter in named_parameters(model)},
         **{f"buffer {name}": buffer for name, buffer in named_buffers(model)},
         **{f"input {path}": tensor for path, tensor in inputs.items()},
     }
-    digests = {name: fingerprint(tensor) for name, tensor in tensors.items() if not is_lazy(tensor)}
+    digests = {
+        name: known.get(id(tensor)) or fingerprint(tensor) for name, tensor in tensors.items() if not is_lazy(tensor)
+    }
     modes = {
         name or "the model": (instance_dict(module) or {}).get("training", "none")
         for name, module in named_modules(model)

@@ -452,7 +452,7 @@ class _Run:
         return compare(self._digests(recording), plain, _uninitialised_outputs(recording)).status.ok
 
     def _digests(self, recording: Recording) -> RunDigests:
-        return RunDigests.of(self.model, self._inputs, recording.output)
+        return RunDigests.of(self.model, self._inputs, recording.output, recording.digests_after)
 
     def look_for_detours(self, recording: Recording) -> None:
         """Record once more, with slightly other inputs if possible, and note what went past the graph."""
