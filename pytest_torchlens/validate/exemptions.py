@@ -373,20 +373,28 @@ _SHAPE_OF_SECOND = frozenset(
 )
 
 
+def reads_only_shape(call: Call, argument: str) -> bool:
+    """Return whether a function reads only shape and dtype of an argument, by its documentation and with any values."""
+    functions = _SHAPE_OF_SECOND if argument in _SECOND else _SHAPE_OF_FIRST if argument in _FIRST else ()
+    return call.info.layer_type in functions and is_of_torch(call.info.func)
+
+
+_FIRST, _SECOND = ("0", "input", "self"), ("1", "other")
+
+
 def _shape_only(trial: Trial, place: int) -> bool:
-    """By its documentation, the function reads only shape and dtype of the argument."""
     argument, info = trial.edges[place][0], trial.call.info
+    if reads_only_shape(trial.call, argument):
+        return True
     if info.layer_type == "deform_conv2d" and argument == "3":
         return trial.call.args[-1] is False  # torchvision passes a tensor in place of the mask, and `use_mask`
     if not is_of_torch(info.func):
         return False
-    if argument in ("1", "other"):
-        return info.layer_type in _SHAPE_OF_SECOND or (info.layer_type == "copysign" and _is_unsigned(trial, place))
+    if argument in _SECOND:
+        return info.layer_type == "copysign" and _is_unsigned(trial, place)
     if argument == "_random_samples":
         return _two_windows(trial, trial.tensors[place].shape[-1])
-    return argument in ("0", "input", "self") and (
-        info.layer_type in _SHAPE_OF_FIRST or info.uninitialised or _settled_by_dtype(info.layer_type, trial, place)
-    )
+    return argument in _FIRST and (info.uninitialised or _settled_by_dtype(info.layer_type, trial, place))
 
 
 def _two_windows(trial: Trial, dimensions: int) -> bool:

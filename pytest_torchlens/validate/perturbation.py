@@ -17,11 +17,13 @@ from pytest_torchlens.validate.crop import crop_of
 from pytest_torchlens.validate.exemptions import Explainer
 from pytest_torchlens.validate.exemptions import is_gentle
 from pytest_torchlens.validate.exemptions import is_index
+from pytest_torchlens.validate.exemptions import reads_only_shape
 from pytest_torchlens.validate.noise import Noise
 from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import places_in_result
+from pytest_torchlens.validate.trial import shows_in_result
 
 _SMALL = 8192
 """Bytes of arguments up to which a whole call costs no more than a crop of it, with a run for its reference."""
@@ -63,6 +65,13 @@ class Perturbation:
 
         The buffers of opaque calls are perturbed together too: such a call may be a whole model.
         """
+        if shows_in_result(trial):
+            self.open_edges = []
+            return
+        by_shape = [place for place in self.open_edges if reads_only_shape(trial.call, trial.edges[place][0])]
+        if by_shape:
+            self._exempt["shape only"] += len(by_shape)
+            self.open_edges = [place for place in self.open_edges if place not in by_shape]
         moved = places_in_result(trial, self.open_edges)
         together = self._parameters_and_buffers if trial.call.info.opaque else self._parameters
         parameters = [place for place in self.open_edges if id(trial.edges[place][1]) in together]

@@ -17,9 +17,12 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.fingerprint import begin_differently
+from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import OpaqueModule
+from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import reach
+from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.wrappers import is_wrapper
@@ -195,6 +198,20 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
         return block.as_strided(tensor.shape, tensor.stride(), 0)
 
 
+def shows_in_result(trial: Trial) -> bool:
+    """Return whether the only argument of a call has an effect because the result is over its memory: it is a view."""
+    outcome = trial.reference
+    if len(trial.edges) != 1 or not outcome or trial.call.writes or not is_of_torch(trial.call.info.func):
+        return False
+    argument, result = trial.tensors[0], outcome[0]
+    if not (is_dense(argument) and is_dense(result) and result.numel()):
+        return False
+    if not storage_key(argument) == storage_key(result) > 0:
+        return False
+    whole, part = Extent.of(argument), Extent.of(result)
+    return whole is not None and part is not None and whole.covers(part)
+
+
 _MANY = 4
 _AT_A_TIME = 120  # integers that every numeric dtype can represent
 
@@ -226,10 +243,19 @@ def _tags_in_result(trial: Trial, places: list[int], tagged: list[int]) -> set[i
     outcome = trial.outcome(filled)
     if outcome is None or not all(is_dense(tensor) and not tensor.is_complex() for tensor in outcome):
         return set()
-    numbers = {number for tensor in outcome for number in torch.unique(tensor).tolist()}
-    if not numbers <= {0, *tags.values()}:  # it does more than move values
+    found = [_whole_numbers(tensor, len(tags)) for tensor in outcome]
+    if None in found:  # it does more than move values
         return set()
-    return {place for place, tag in tags.items() if tag in numbers}
+    return {place for place, tag in tags.items() if any(numbers and tag in numbers for numbers in found)}
+
+
+def _whole_numbers(tensor: torch.Tensor, most: int) -> set[int] | None:
+    """Return the numbers in a tensor; None if there are others than whole ones from 0 to `most`."""
+    flat = tensor.flatten()
+    whole = flat.to(torch.int64)
+    if not torch.equal(whole.to(flat.dtype), flat) or ((whole < 0) | (whole > most)).any():
+        return None
+    return set(torch.bincount(whole).nonzero().flatten().tolist())
 
 
 def _constant_like(tensor: torch.Tensor, number: int) -> torch.Tensor:
