@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,7 @@ def _gradfunc(tensor: torch.Tensor) -> str:
     return "" if function is None else type(function).__name__
 
 
+@functools.lru_cache(maxsize=1024)
 def _contiguous_strides(shape: torch.Size) -> tuple[int, ...]:
     strides = [1]
     for size in reversed(shape[1:]):

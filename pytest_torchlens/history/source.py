@@ -7,6 +7,7 @@ import functools
 import linecache
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import CodeType
 from typing import TypedDict
@@ -94,11 +95,27 @@ def positions(code: CodeType) -> list[tuple[int, ...]]:
     """
     spans = list(code.co_positions()) if hasattr(code, "co_positions") else []
     has_columns = any(span[2] is not None for span in spans)
-    return [tuple(-1 if part is None else part for part in span) for span in spans] if has_columns else []
+    return [tuple([-1 if part is None else part for part in span]) for span in spans] if has_columns else []
+
+
+@functools.lru_cache(maxsize=4096)
+def position(code: CodeType, _: bytes, at: int) -> tuple[int | None, ...] | None:
+    """Return first line, last line, first and last column of the instruction at byte offset `at`; None if unknown.
+
+    Code objects with other line tables, the second argument, may be equal.
+    """
+    spans = code.co_positions() if hasattr(code, "co_positions") else ()
+    span = next(islice(spans, at // 2, None), None)
+    return None if span is None or None in span else span
 
 
 def line_of(code: CodeType, at: int) -> int:
     """Return the line number of the instruction at byte offset `at`."""
+    return _line_of(code, code.co_linetable, at)
+
+
+@functools.lru_cache(maxsize=4096)
+def _line_of(code: CodeType, _: bytes, at: int) -> int:  # the line table as in `position`
     lines = (line for start, end, line in code.co_lines() if start <= at < end and line is not None)
     return next(lines, code.co_firstlineno)
 

@@ -20,7 +20,7 @@ from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.history.source import by_identity
-from pytest_torchlens.history.source import positions
+from pytest_torchlens.history.source import position
 
 Link = tuple[int, int]
 """A number for the argument place, and the number of the operation."""
@@ -151,7 +151,6 @@ class Sites:
     """
 
     def __init__(self) -> None:
-        self._positions: dict[int, list[tuple[int, ...]]] = {}
         self._cache: dict[tuple[Any, ...], Hashable] = {}
         self._chains_of_calls: dict[int, Hashable] = {}
 
@@ -179,11 +178,7 @@ class Sites:
 
     def _position(self, frame: tuple[Any, Any]) -> tuple[int, ...]:
         code, at = frame
-        spans = self._positions.get(id(code))
-        if spans is None:
-            spans = self._positions[id(code)] = positions(code)
-        span = spans[at // 2] if spans else (-1,)
-        return (id(code), *span) if -1 not in span else (id(code), at)
+        return id(code), *(position(code, code.co_linetable, at) or (at,))
 
     def module(self, call: ModuleCall | None) -> Hashable:
         """Return a key of the module that is called; for an unregistered module, a key of where it is called."""
