@@ -66,6 +66,13 @@ def default_generator(device: torch.device) -> torch.Generator:
     return torch.default_generator
 
 
+def reseed(seed: int) -> None:
+    """Seed the default generators; `torch.manual_seed` keeps stack traces for the devices that are not in use."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+
+
 _CPU = torch.device("cpu")
 
 

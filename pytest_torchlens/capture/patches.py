@@ -549,10 +549,11 @@ def _leads_to(function: Any, replacement: Any) -> bool:
 
 
 def _copy_signature(replacement: Any, original: Any) -> None:
-    """Give a replacement the name, module, documentation and signature of the original."""
-    function = getattr(replacement, "__func__", replacement)
-    vars(function).clear()
-    functools.update_wrapper(function, getattr(original, "__func__", original))
+    """Give a replacement the name, module, documentation and signature of the original, if it has those of another."""
+    function, wrapped = (getattr(one, "__func__", one) for one in (replacement, original))
+    if vars(function).get("__wrapped__") is not wrapped:
+        vars(function).clear()
+        functools.update_wrapper(function, wrapped)
 
 
 def _remove(patches: list[Patch]) -> None:

@@ -136,8 +136,9 @@ class Player:
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in place of values: the current ones, or those of ``swap(value)``."""
         tensor_of = swap or (lambda value: self._tensors[value.slot])
-        fill: Callable[[Any], Any] = partial(_filled, tensor_of, {})
-        return fill(call.args), fill(call.kwargs) if call.kwargs else {}
+        repacked: dict[int, Any] = {}
+        args = _filled(tensor_of, repacked, call.args)
+        return args, {name: _filled(tensor_of, repacked, arg) for name, arg in call.kwargs.items()}
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
         """Call the function under the recorded settings and random state; return the tensors that it returned.
@@ -212,13 +213,15 @@ class Player:
 def _filled(tensor_of: Callable[[Value], torch.Tensor], repacked: dict[int, Any], template: Any) -> Any:
     """Return recorded arguments with tensors in place of values; `repacked` has the objects rebuilt so far."""
     kind = type(template)
+    if kind is Value:
+        return tensor_of(template)
     if kind in ATOMS:
         return template
-    if kind is Value or kind is Aliased:
-        return tensor_of(value_of(template))
-    fill = partial(_filled, tensor_of, repacked)
+    if kind is Aliased:
+        return tensor_of(template.value)
     if kind is tuple or kind is list:
-        return kind(map(fill, template))
+        return kind([_filled(tensor_of, repacked, item) for item in template])
+    fill = partial(_filled, tensor_of, repacked)
     if kind is UnpackedObject:
         return template.repacked(fill, repacked)
     return substitute(template, fill) if is_a(template, (list, tuple, dict, slice)) else template

@@ -38,7 +38,7 @@ def view_faults(history: ModelHistory, graph: ExpectedGraph) -> Iterator[Finding
 
 
 def _operation_faults(history: ModelHistory, one: ExpectedOperation, record: LoggedOperation, _: int) -> Iterator[str]:
-    if one.label not in history or history[one.label] is not record:
+    if one.label not in history or found_by(history, one.label) is not record:
         yield "its label finds another operation, or none"
     call = one.call
     if record.func_applied is not (call.info.func if call is not None else None):
@@ -56,6 +56,14 @@ def _operation_faults(history: ModelHistory, one: ExpectedOperation, record: Log
     saved = record.has_saved_activations
     if saved and one.value.tensor is None and history.recording.stream is None:
         yield "has_saved_activations is True, and there is no tensor"
+
+
+def found_by(history: ModelHistory, label: str) -> LoggedOperation | Layer | None:
+    """Return what a label finds; None if it finds nothing."""
+    try:
+        return history[label]
+    except LookupError:
+        return None
 
 
 def _is_named(template: Any, given: Any, names: dict[int, str]) -> bool:

@@ -27,6 +27,7 @@ from pytest_torchlens.history.operation_records import label_of
 from pytest_torchlens.history.operation_records import type_of
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
+from pytest_torchlens.validate.expected_views import found_by
 from pytest_torchlens.validate.record_invariants import RecordCheck
 from pytest_torchlens.validate.score import Score
 
@@ -234,12 +235,8 @@ def _call_at(number: int, siblings: list[ModuleCall]) -> ModuleCall | None:
 def _lookups(history: ModelHistory) -> Iterator[Finding]:
     """Every label finds its own operation."""
     for node in history.nodes:
-        if node.label in history:
-            operation = history[node.label]
-            right = isinstance(operation, LoggedOperation) and operation.call_id == node.number
-        else:
-            right = False
-        if not right:
+        operation = found_by(history, node.label)
+        if not isinstance(operation, LoggedOperation) or operation.call_id != node.number:
             yield node, "its label finds another layer, or none"
 
 

@@ -23,6 +23,7 @@ from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.fingerprint import holds
 from pytest_torchlens.capture.generators import Generators
+from pytest_torchlens.capture.generators import reseed
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.records import Failure
@@ -148,7 +149,7 @@ class Replay:
             originals = originals_of(player, call) if doubtful or in_doubt else {}
             self._tell(lambda listener: listener.before(player, call))
             if call.info.draws and call.random is None:  # if it draws after all, it must draw other numbers
-                torch.manual_seed(_OTHER_SEED)
+                reseed(_OTHER_SEED)
             returned, outputs = player.play(number, call, player.arguments(call))
             self._check.writes(number, call, player, returned)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
