@@ -310,6 +310,8 @@ class Recording:
     parameter_bytes: int = 0
     trainable: list[str] = field(default_factory=list)
     """Addresses of the parameters that require gradients."""
+    replaced_parameters: set[str] = field(default_factory=set)
+    """Addresses of the parameters that the pass read, and that another one, or none, has taken the place of since."""
     calls: list[Call] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     module_calls: list[ModuleCall] = field(default_factory=list)

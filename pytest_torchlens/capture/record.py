@@ -332,7 +332,10 @@ def _new_recording(model: torch.nn.Module, registered: ModelMembers, seed: int |
 
 
 def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
-    """Note the parameters that exist after the pass: forward may create some."""
+    """Note the parameters that exist after the pass: forward may create some, and replace others."""
+    by_name = dict(named_parameters(model, duplicates=True))
+    read = [source for source in recording.sources if source.kind == "parameter"]
+    recording.replaced_parameters = {one.name for one in read if by_name.get(one.name) is not one.live}
     for name, parameter in named_parameters(model):
         lazy = is_lazy(parameter)
         recording.parameters[name] = torch.Size() if lazy else parameter.shape
