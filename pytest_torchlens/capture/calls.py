@@ -256,7 +256,7 @@ class MissedOperation:
     dispatch_disabled
         Whether ``torch._C.DisableTorchFunction`` was in force, under which no function mode sees a call.
     by_node
-        Whether forward called a node of the autograd graph (``y.grad_fn(gradient)``), which no mode sees.
+        Whether forward called a node of the autograd graph (``y.grad_fn(gradient)``), which no mode sees, or may have.
     inside
         Name of the custom autograd function that was recorded as one operation because of it; else ``""``.
     """
@@ -274,7 +274,7 @@ class MissedOperation:
     @property
     def by_extension(self) -> bool:
         """Whether nothing kept function modes from seeing it: code in C++ called it past Python."""
-        return not (self.mode or self.in_backward or self.dispatch_disabled or self.by_node)
+        return not (self.mode or self.in_backward or self.dispatch_disabled)
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,8 @@ def _is_in_a_whole(missed: MissedOperation) -> bool:
 
 
 def _in_a_whole(missed: MissedOperation, where: Where) -> str:
-    if missed.by_node:
-        what = "forward called a node of the autograd graph"
+    if not missed.inside:
+        what = "forward may have called a node of the autograd graph"
         return f"{what} {_after(missed, where)}: no mode sees the {missed.name} in it"
     what = f"{missed.inside} called {missed.name} in code that no mode sees"
     return f"{what}, and is one operation: what it reads besides its arguments is not in the graph"

@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.calls import ModuleCall
