@@ -257,6 +257,8 @@ class MissedOperation:
         Whether ``torch._C.DisableTorchFunction`` was in force, under which no function mode sees a call.
     by_node
         Whether forward called a node of the autograd graph (``y.grad_fn(gradient)``), which no mode sees, or may have.
+    by_transform
+        Whether a function transform ran it that is not recorded: `torch.func.functionalize` made one before the pass.
     inside
         Name of the custom autograd function that was recorded as one operation because of it; else ``""``.
     """
@@ -269,6 +271,7 @@ class MissedOperation:
     in_backward: bool = False
     dispatch_disabled: bool = False
     by_node: bool = False
+    by_transform: bool = False
     inside: str = ""
 
     @property

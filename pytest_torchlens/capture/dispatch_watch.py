@@ -174,6 +174,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             in_backward=in_backward,
             dispatch_disabled=disabled,
             by_node=looked_at(_may_call_node, frame, may_have_called, otherwise=may_have_called),
+            by_transform=_is_in_transform(frame),
         )
 
     def missed_by_extension(self, start: int) -> bool:
@@ -290,6 +291,15 @@ def _may_call_node(frame: FrameType, has_read: bool) -> bool:
         if str(caller.f_globals.get("__name__")).partition(".")[0] not in ("torch", _PACKAGE):
             return may_call_node(caller, has_read)
     return False
+
+
+def _is_in_transform(frame: FrameType) -> bool:
+    """Return whether code of a function transform runs, as that of `torch.func.functionalize`."""
+    names = (str(caller.f_globals.get("__name__")) for caller in _stack(frame))
+    return any(name.startswith(_TRANSFORMS) and not name.startswith(_OF_COMPILER) for name in names)
+
+
+_TRANSFORMS, _OF_COMPILER = "torch._functorch.", ("torch._functorch._aot_autograd.", "torch._functorch.aot_autograd")
 
 
 def _calling_mode(frame: FrameType) -> str:
