@@ -38,10 +38,10 @@ from pytest_torchlens.capture.looks import named_tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.origins import name_constants
 from pytest_torchlens.capture.patches import module_call_listener
-from pytest_torchlens.capture.patches import raised_recursion_limit
 from pytest_torchlens.capture.patches import stop_recording_in_test
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
+from pytest_torchlens.capture.recursion import raised_recursion_limit
 from pytest_torchlens.capture.saving import FunctionCopies
 from pytest_torchlens.capture.saving import OptionRetention
 from pytest_torchlens.capture.saving import RecentOutputs
