@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import threading
+import types
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
@@ -17,6 +18,8 @@ import torch
 from torch.autograd.graph import GradientEdge
 from torch.autograd.graph import Node
 
+from pytest_torchlens.capture.looks import class_attribute
+from pytest_torchlens.capture.looks import home_of
 from pytest_torchlens.capture.looks import instance_dict
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.tensor_table import TensorTable
@@ -97,11 +100,19 @@ def edges_in(arguments: Any) -> bool:
     return is_a(arguments, GradientEdge)
 
 
-def is_calling_node(frame: FrameType) -> bool:
-    """Return whether the code of a frame is calling a node itself: ``y.grad_fn(gradient)``, or by way of `map`."""
-    call = executing.Source.executing(frame).node
+def may_call_node(frame: FrameType, has_read: bool) -> bool:
+    """Return whether the code of a frame is calling a node itself: ``y.grad_fn(gradient)``, or by way of `map`.
+
+    If forward `has_read` a node, the code may be calling it unless it calls a function of PyTorch, or none at all.
+    """
+    call: ast.AST | None = executing.Source.executing(frame).node
+    if call is None:
+        return has_read
+    if not isinstance(call, ast.Call):
+        return False
     with torch._C.DisableTorchFunction():
-        return isinstance(call, ast.Call) and any(isinstance(_value_of(code, frame), Node) for code in _called_in(call))
+        called = [_value_of(code, frame) for code in _called_in(call)]
+        return any(isinstance(one, Node) for one in called) or (has_read and not _is_of_torch(called[0]))
 
 
 def _called_in(call: ast.Call) -> list[ast.expr]:
@@ -111,7 +122,7 @@ def _called_in(call: ast.Call) -> list[ast.expr]:
 
 
 def _value_of(code: ast.expr, frame: FrameType) -> Any:
-    """Return the value of an expression that reads a node, without running code of the user's; None for any other."""
+    """Return the value of an expression that reads a name or a node, without running code of the user's; else None."""
     if isinstance(code, ast.Name):
         return frame.f_locals.get(code.id, frame.f_globals.get(code.id))
     if isinstance(code, ast.List | ast.Tuple) and not any(isinstance(item, ast.Starred) for item in code.elts):
@@ -119,9 +130,26 @@ def _value_of(code: ast.expr, frame: FrameType) -> Any:
     if isinstance(code, ast.Subscript) and isinstance(code.slice, ast.Constant):
         owner = _value_of(code.value, frame)
         return owner[code.slice.value] if type(owner) in (tuple, list, dict) else None
-    if isinstance(code, ast.Attribute):
-        owner = _value_of(code.value, frame)
-        if is_a(owner, Tensor) or isinstance(owner, Node):
-            return getattr(owner, code.attr) if code.attr in ("grad_fn", "next_functions", "node") else None
-        return owner.node if is_a(owner, GradientEdge) else (instance_dict(owner) or {}).get(code.attr)
-    return None
+    return _attribute(_value_of(code.value, frame), code.attr) if isinstance(code, ast.Attribute) else None
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if is_a(owner, Tensor) or isinstance(owner, Node):
+        reads_node = name in ("grad_fn", "next_functions", "node")
+        return getattr(owner, name) if reads_node else class_attribute(type(owner), name)
+    return owner.node if is_a(owner, GradientEdge) else (instance_dict(owner) or {}).get(name)
+
+
+def _is_of_torch(called: Any) -> bool:
+    """Return whether a function belongs to PyTorch."""
+    if is_a(called, types.FunctionType):
+        home = str(called.__module__)
+    elif is_a(called, types.BuiltinFunctionType) and is_a(called.__self__, types.ModuleType):
+        home = str(called.__self__.__name__)
+    else:
+        owner = getattr(called, _OWNERS[type(called)]) if type(called) in _OWNERS else called
+        home = home_of(owner if is_a(owner, type) else type(owner))
+    return home.partition(".")[0] == "torch"
+
+
+_OWNERS = {types.BuiltinFunctionType: "__self__", types.MethodDescriptorType: "__objclass__"}

@@ -256,7 +256,9 @@ class MissedOperation:
     dispatch_disabled
         Whether ``torch._C.DisableTorchFunction`` was in force, under which no function mode sees a call.
     by_node
-        Whether forward called a node of the autograd graph (``y.grad_fn(gradient)``), which no mode sees.
+        Whether forward called a node of the autograd graph (``y.grad_fn(gradient)``), which no mode sees, or may have.
+    by_transform
+        Whether a function transform ran it that is not recorded: `torch.func.functionalize` made one before the pass.
     inside
         Name of the custom autograd function that was recorded as one operation because of it; else ``""``.
     """
@@ -269,12 +271,13 @@ class MissedOperation:
     in_backward: bool = False
     dispatch_disabled: bool = False
     by_node: bool = False
+    by_transform: bool = False
     inside: str = ""
 
     @property
     def by_extension(self) -> bool:
         """Whether nothing kept function modes from seeing it: code in C++ called it past Python."""
-        return not (self.mode or self.in_backward or self.dispatch_disabled or self.by_node)
+        return not (self.mode or self.in_backward or self.dispatch_disabled)
 
 
 @dataclass(frozen=True)
@@ -310,6 +313,8 @@ class Recording:
     parameter_bytes: int = 0
     trainable: list[str] = field(default_factory=list)
     """Addresses of the parameters that require gradients."""
+    replaced_parameters: set[str] = field(default_factory=set)
+    """Addresses of the parameters that the pass read, and that another one, or none, has taken the place of since."""
     calls: list[Call] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     module_calls: list[ModuleCall] = field(default_factory=list)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._python_dispatch import _pop_mode
 from torch.utils._python_dispatch import _push_mode
 
-from pytest_torchlens.capture.autograd_nodes import is_calling_node
+from pytest_torchlens.capture.autograd_nodes import may_call_node
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.capture.calls import MissedOperation
 from pytest_torchlens.capture.leaves import tensors
@@ -163,15 +163,18 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _missed_operation(self, name: str, number: int) -> MissedOperation:
         frame = sys._getframe(2)
+        mode, in_backward, disabled = _calling_mode(frame), _is_in_backward(frame), _is_dispatch_disabled()
+        may_have_called = bool(self._tracer.nodes) and not (mode or in_backward or disabled)
         return MissedOperation(
             name=name,
             call=number,
             where=self._where(),
             frames=frames_from(frame),
-            mode=_calling_mode(frame),
-            in_backward=_is_in_backward(frame),
-            dispatch_disabled=torch._C._is_torch_function_all_disabled(),
-            by_node=bool(self._tracer.nodes) and looked_at(_calls_node, frame, otherwise=False),
+            mode=mode,
+            in_backward=in_backward,
+            dispatch_disabled=disabled,
+            by_node=looked_at(_may_call_node, frame, may_have_called, otherwise=may_have_called),
+            by_transform=_is_in_transform(frame),
         )
 
     def missed_by_extension(self, start: int) -> bool:
@@ -237,6 +240,7 @@ def _is_without_values(result: Any) -> bool:
     return bool(found) and all(one.is_meta or is_fake(one) or type(one) is FunctionalTensor for one in found)
 
 
+_is_dispatch_disabled: Callable[[], bool] = torch._C._is_torch_function_all_disabled
 _SETS_MEMORY = "aten::set_"
 _HARMLESS = frozenset(
     [
@@ -281,12 +285,21 @@ _AROUND_HANDLERS = "torch._dynamo.eval_frame"
 _COMPILER = ("torch._dynamo.", "torch.export._trace", "torch._export.")
 
 
-def _calls_node(frame: FrameType) -> bool:
-    """Return whether the frame outside PyTorch and this package is calling a node of the autograd graph."""
+def _may_call_node(frame: FrameType, has_read: bool) -> bool:
+    """Return whether the frame outside PyTorch and this package is calling a node of the autograd graph, or may be."""
     for caller in _stack(frame):
         if str(caller.f_globals.get("__name__")).partition(".")[0] not in ("torch", _PACKAGE):
-            return is_calling_node(caller)
+            return may_call_node(caller, has_read)
     return False
+
+
+def _is_in_transform(frame: FrameType) -> bool:
+    """Return whether code of a function transform runs, as that of `torch.func.functionalize`."""
+    names = (str(caller.f_globals.get("__name__")) for caller in _stack(frame))
+    return any(name.startswith(_TRANSFORMS) and not name.startswith(_OF_COMPILER) for name in names)
+
+
+_TRANSFORMS, _OF_COMPILER = "torch._functorch.", ("torch._functorch._aot_autograd.", "torch._functorch.aot_autograd")
 
 
 def _calling_mode(frame: FrameType) -> str:

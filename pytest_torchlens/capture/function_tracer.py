@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
 from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
 
+from pytest_torchlens.capture.aliases import View
 from pytest_torchlens.capture.autograd_nodes import AutogradNodes
 from pytest_torchlens.capture.autograd_nodes import edges_in
 from pytest_torchlens.capture.calls import Call
@@ -70,7 +71,6 @@ from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tensor_table import TensorTable
 from pytest_torchlens.capture.tensor_table import UntracedTensorError
-from pytest_torchlens.capture.tensor_table import View
 from pytest_torchlens.capture.tensor_table import torch_function_disabled
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
@@ -92,6 +92,7 @@ _jit_traces = torch._C._get_tracing_state
 _ARRAYS = frozenset(["numpy", "__array__", "__dlpack__"])
 _COPY = info_of(Tensor.copy_)
 _PICKLE = info_of(Tensor.__reduce_ex__)
+_STORAGE_ITEM = info_of(torch.UntypedStorage.__getitem__)
 _UNSHARED = contextlib.nullcontext()
 _CALLER_OF_ESCAPE = 4  # above _frames, _note_escape, _escape and __torch_function__
 
@@ -408,12 +409,27 @@ class FunctionTracer(TorchFunctionMode):
         self._note_escape(_PICKLE, args, result)
         return result
 
+    def escape_from_storage(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call a method by which Python reads the bytes of a storage."""
+        self.busy = True
+        try:
+            with mode_disabled(self):
+                result = func(*args)
+        finally:
+            self.busy = False
+        self._num_escapes += 1
+        self._note_escape(_STORAGE_ITEM, args, result)
+        return result
+
     def _note_escape(self, info: FunctionInfo, args: tuple[Any, ...], result: Any) -> None:
         frames = self._frames(_CALLER_OF_ESCAPE)
         known = isinstance(result, bool | int | float | complex) and info.name != "data_ptr"  # which returns an address
         plain = result if known else None
         with self.lock or _UNSHARED:
-            read = self._read_if_seen(args[0]) if args and isinstance(args[0], Tensor) else None
+            source = args[0] if args else None
+            if info is _STORAGE_ITEM and args[0].device.type != "meta":
+                source = self.table.tensor_over(args[0].data_ptr())
+            read = self._read_if_seen(source) if isinstance(source, Tensor) else None
             second = (self._read_if_seen(arg) for arg in args[1:] if isinstance(arg, Tensor))
             others = tuple(value_of(other) for other in second if other is not None)
             if info.name in _ARRAYS and read is not None:

@@ -1,7 +1,4 @@
-"""Replaces a few attributes of torch and `threading` while any thread records, and restores them afterwards.
-
-Also raises the recursion limit meanwhile, so that a model can nest as deeply as without our frames.
-"""
+"""Replaces a few attributes of torch and `threading` while any thread records, and restores them afterwards."""
 
 from __future__ import annotations
 
@@ -352,6 +349,12 @@ def _resize_storage(storage: torch.UntypedStorage, size: int) -> Any:
     return call(storage, size) if tracer is None else tracer.call_resize(call, (storage, size), {})
 
 
+def _storage_item(storage: torch.UntypedStorage, index: Any) -> Any:
+    """Replace the method by which Python reads the bytes of a storage: values leave the graph."""
+    tracer, call = _idle_tracer(), _originals["UntypedStorage.__getitem__"]
+    return call(storage, index) if tracer is None else tracer.escape_from_storage(call, (storage, index))
+
+
 def _storage_write(name: str) -> Patch:
     """Return the patch of a method of storages that writes to them, which no mode sees."""
 
@@ -479,6 +482,7 @@ _PATCHES: list[Patch] = [
     (torch.Tensor, "set_", _set),
     (torch.Tensor, "_reduce_ex_internal", _reduce),
     (torch.UntypedStorage, "resize_", _resize_storage),
+    (torch.UntypedStorage, "__getitem__", _storage_item),
     *map(_storage_write, STORAGE_WRITES),
     (torch.utils, "swap_tensors", _swap_tensors),
     (torch.jit._trace, "_trace_impl", _jit_tracing("_trace_impl")),
@@ -568,30 +572,3 @@ def _remove(patches: list[Patch]) -> None:
 
 def _key(owner: Any, name: str) -> str:
     return f"{owner.__name__}.{name}" if isinstance(owner, type) or owner in _NAMED_BY_MODULE else name
-
-
-@contextlib.contextmanager
-def raised_recursion_limit() -> Iterator[None]:
-    """Raise the recursion limit while recording; a limit that the model sets itself stays."""
-    global _recordings, _limit_before, _limit_raised  # noqa: PLW0603 - the limit is the process's
-    with _depth_lock:
-        _recordings += 1
-        if _recordings == 1:
-            _limit_before = sys.getrecursionlimit()
-            _limit_raised = min(_DEPTH_FACTOR * _limit_before + _FRAMES_OF_A_CALL, _LARGEST_LIMIT)
-            sys.setrecursionlimit(_limit_raised)
-    try:
-        yield
-    finally:
-        with _depth_lock:
-            _recordings -= 1
-            if not _recordings and sys.getrecursionlimit() == _limit_raised:
-                sys.setrecursionlimit(_limit_before)
-
-
-_FRAMES_OF_A_CALL = 200  # at most, of our own frames around one torch function
-_DEPTH_FACTOR = 3  # a module call takes three PyTorch frames, and we add at most four
-_depth_lock = threading.Lock()
-_recordings = 0
-_limit_before = _limit_raised = 0
-_LARGEST_LIMIT = 2**31 - 1

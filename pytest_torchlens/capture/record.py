@@ -38,10 +38,10 @@ from pytest_torchlens.capture.looks import named_tensors
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.origins import name_constants
 from pytest_torchlens.capture.patches import module_call_listener
-from pytest_torchlens.capture.patches import raised_recursion_limit
 from pytest_torchlens.capture.patches import stop_recording_in_test
 from pytest_torchlens.capture.patches import tracer_here
 from pytest_torchlens.capture.patches import tracing
+from pytest_torchlens.capture.recursion import raised_recursion_limit
 from pytest_torchlens.capture.saving import FunctionCopies
 from pytest_torchlens.capture.saving import OptionRetention
 from pytest_torchlens.capture.saving import RecentOutputs
@@ -333,7 +333,10 @@ def _new_recording(model: torch.nn.Module, registered: ModelMembers, seed: int |
 
 
 def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
-    """Note the parameters that exist after the pass: forward may create some."""
+    """Note the parameters that exist after the pass: forward may create some, and replace others."""
+    by_name = dict(named_parameters(model, duplicates=True))
+    read = [source for source in recording.sources if source.kind == "parameter"]
+    recording.replaced_parameters = {one.name for one in read if by_name.get(one.name) is not one.live}
     for name, parameter in named_parameters(model):
         lazy = is_lazy(parameter)
         recording.parameters[name] = torch.Size() if lazy else parameter.shape

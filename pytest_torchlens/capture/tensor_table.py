@@ -11,13 +11,18 @@ import numpy as np
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from pytest_torchlens.capture.aliases import UNWRAP
+from pytest_torchlens.capture.aliases import View
+from pytest_torchlens.capture.aliases import in_class_of
+from pytest_torchlens.capture.aliases import part_of
+from pytest_torchlens.capture.aliases import values_of_sparse
+from pytest_torchlens.capture.aliases import wrap_of
 from pytest_torchlens.capture.calls import Call
 from pytest_torchlens.capture.calls import Recording
 from pytest_torchlens.capture.fingerprint import dense_digest
 from pytest_torchlens.capture.fingerprint import fingerprint
 from pytest_torchlens.capture.functions import FunctionInfo
 from pytest_torchlens.capture.functions import info_of
-from pytest_torchlens.capture.functions import leaf_of
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import is_lazy
@@ -44,14 +49,12 @@ from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.values import version_of
-from pytest_torchlens.capture.wrappers import UNWRAP
 from pytest_torchlens.capture.wrappers import HeldByWrapper
 from pytest_torchlens.capture.wrappers import held_tensors
 from pytest_torchlens.capture.wrappers import inner_tensors
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.capture.wrappers import numbers_in
 from pytest_torchlens.capture.wrappers import parts_of
-from pytest_torchlens.capture.wrappers import wrap_of
 from pytest_torchlens.capture.write_log import WriteLog
 
 ARRAY = "an array, written to by Python"
@@ -62,8 +65,6 @@ Parameter = torch.nn.Parameter
 Named = dict[int, tuple[Tensor, str, str]]
 Entry = tuple["weakref.ref[torch.Tensor]", Value, int, int]
 """Tensor, its current value, its storage key, and the number of the call that made the value."""
-View = tuple[FunctionInfo, tuple[Any, ...]]
-"""A function and arguments that make a tensor from another one over the same memory."""
 
 
 # our own operations on a tensor must not call the ``__torch_function__`` of its class, or of a mode
@@ -106,7 +107,7 @@ class TensorTable:
         self._recording = recording
         self._keep = retention.keep_output if keep else None
         self._named = dict(named)
-        self._set: dict[int, weakref.ref[Tensor]] = {}
+        self._set: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self._let_go: dict[int, tuple[Value, int, int]] = {}
         self.set_callbacks(record_view, record_write)
         self._live: dict[int, Entry] = {}
@@ -295,33 +296,42 @@ class TensorTable:
         self._named_memory = self._owners = None
         self.note_set(tensor)
 
-    def note_set(self, tensor: Tensor) -> None:
+    def note_set(self, tensor: Tensor, origin: str = "memory from Tensor.set_") -> None:
         """Note that ``set_`` has put a tensor over memory, which no recorded call may have made."""
-        self._set[id(tensor)] = weakref.ref(tensor)
+        self._set[id(tensor)] = weakref.ref(tensor), origin
 
     def before_resize(self, storage: torch.UntypedStorage) -> tuple[Tensor | None, Value | Aliased | None]:
         """Return a known tensor over a storage, and its read, after copying the saved tensors over it; else None."""
         key = storage.data_ptr() or -storage._cdata
-        tensor = self._tensor_over(key)
+        tensor = self.tensor_over(key)
         if tensor is None:
             return None, None
         read = self.read(tensor)
         self._retention.before_write(key)
         return tensor, read
 
-    def _tensor_over(self, key: int) -> Tensor | None:
+    def tensor_over(self, key: int) -> Tensor | None:
+        """Return a known tensor over the memory of this address; None if there is none."""
         entry = self._owner_of(key) or self._registered_over(key)
         return None if entry is None else entry[0]()
 
-    def over_all_of(self, storages: list[torch.UntypedStorage]) -> list[Tensor]:
-        """Return a tensor over all of each storage, if a known tensor is over any of them."""
-        known = [one for storage in storages if (one := self._tensor_over(storage.data_ptr())) is not None]
-        if not known or any(one.is_quantized for one in known):
-            return []
-        over = [torch.empty(0, dtype=known[0].dtype, device=one.device).set_(one) for one in storages]
-        for tensor in over:
-            self.note_set(tensor)
+    def over_all_of(self, storage: torch.UntypedStorage) -> Tensor:
+        """Return a tensor over all of a storage, of the dtype of a tensor that is known there; else of bytes."""
+        is_new, key = torch._C._storage_Use_Count(storage._cdata) == 1, storage.data_ptr()
+        known = next((one for look in (self.tensor_over, self._noted_over) if (one := look(key)) is not None), None)
+        if known is not None:
+            self.read(known)
+        fits = known is not None and not known.is_quantized and storage.nbytes() % known.itemsize == 0
+        dtype = known.dtype if known is not None and fits else torch.uint8
+        over = torch.empty(0, dtype=dtype, device=storage.device).set_(storage)
+        if is_new:  # no tensor is over it
+            self.note_set(over, "a new storage")
         return over
+
+    def _noted_over(self, key: int) -> Tensor | None:
+        """Return a tensor that ``set_`` has put over this memory, and that no call has read yet."""
+        noted = (ref() for ref, _ in self._set.values())
+        return next((one for one in noted if one is not None and key and storage_key(one) == key), None)
 
     def let_go(self, pair: tuple[Tensor, ...]) -> tuple[Value | Aliased, ...]:
         """Return the reads of tensors, and drop the weak references to them until `take_back`."""
@@ -470,8 +480,8 @@ class TensorTable:
         return UNWRAP, (self._with_writes(tensor, entry, log) if is_written and log else entry[1], place)
 
     def _origin_of(self, tensor: Tensor) -> str:
-        ref = self._set.get(id(tensor))
-        return "memory from Tensor.set_" if ref is not None and ref() is tensor else ""
+        ref, origin = self._set.get(id(tensor), (None, ""))
+        return origin if ref is not None and ref() is tensor else ""
 
     def _view_entry(self, view: View, tensor: Tensor) -> Entry:
         record_view = self._record_view()
@@ -552,25 +562,26 @@ class TensorTable:
         """
         owner = ref()
         read = self.read(owner) if owner is not None else last if self._survives_in(tensor, last) else None
-        if read is None or is_fake(tensor) or last.dtype != tensor.dtype or last.stride is None:
+        if read is None or is_fake(tensor):
             return None
-        whole = last.shape == tensor.shape and last.stride == tensor.stride()
-        begins_alike = owner is None or address_of(owner) == address_of(tensor)
-        if whole and begins_alike and (owner is None or type(owner) is not type(tensor)):
-            return _in_class_of(tensor, read)
+        if last.stride is None and (owner is None or owner.layout is torch.strided):  # such as a wrapper
+            return None
+        whole = last.dtype == tensor.dtype and last.shape == tensor.shape and last.stride == tensor.stride()
+        in_other_class = owner is None or type(owner) is not type(tensor)
+        if whole and in_other_class and (owner is None or address_of(owner) == address_of(tensor)):
+            return in_class_of(tensor, read)
         return None if owner is None else self._as_part(tensor, owner, read)
 
     def _as_part(self, tensor: Tensor, owner: Tensor, read: Value | Aliased) -> View | None:
         """Return the call that makes `tensor` from the tensor of which it covers a part, or with another shape."""
-        if type(owner) is not type(tensor) and not (type(owner) in PLAIN and type(tensor) in PLAIN):
-            return None
-        offset = (address_of(tensor) - address_of(owner)) // tensor.itemsize + owner.storage_offset()
-        place = tuple(tensor.shape), tensor.stride(), offset
-        view: View = info_of(torch.as_strided), (read, *place)
-        if type(tensor) is not Parameter:
+        if (values := values_of_sparse(owner)) is not None:
+            info, owner = values
+            read = self._view_entry((info, (read,)), owner)[1]
+        view = part_of(tensor, owner, read)
+        if view is None or type(tensor) is not Parameter:
             return view
-        part = owner.as_strided(*place)
-        return _in_class_of(tensor, self._view_entry(view, part)[1])
+        info, (_, *place) = view
+        return in_class_of(tensor, self._view_entry(view, info.func(owner, *place))[1])
 
     def _survives_in(self, tensor: Tensor, value: Value) -> bool:
         """Return whether a tensor is over the memory of a value, and not over other memory at the same address."""
@@ -580,19 +591,6 @@ class TensorTable:
         return tensor.dtype == value.dtype and fingerprint(tensor) == value.fingerprint
 
 
-def _in_class_of(tensor: Tensor, read: Value | Aliased) -> View:
-    """Return the call that makes `tensor` from the tensor of another class over the same memory."""
-    if type(tensor) is Parameter:
-        return _AS_PARAMETER, (read, tensor.requires_grad)
-    return info_of(torch.Tensor.as_subclass), (read, type(tensor))
-
-
-def as_subclass(tensor: Tensor, requires_grad: bool) -> Parameter:
-    """Return a parameter over the memory of a tensor: gradients may be taken with respect to it."""
-    return Parameter(tensor, requires_grad)
-
-
-_AS_PARAMETER = leaf_of(as_subclass)
 _OTHER_PART = (
     "it writes through a wrapper to a tensor that is not the first of those it holds: "
     "what reads this tensor itself has no edge to the write"

@@ -376,32 +376,45 @@ class Tracer(FunctionTracer):
     def call_storage_write(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str
     ) -> Any:
-        """Call a method of a storage that writes to it, and record it if a known tensor is over the storage."""
-        with self.lock or _UNSHARED:
-            reads, named_reads, written = self._unrecorded(self._before_storage_write, args, kwargs)
-        if written is None:
+        """Call a method of a storage that writes to it, and record it as a write to a tensor over all of it."""
+        if args[0].device.type == "meta":
             return func(*args, **kwargs)
-        result = self._unrecorded(lambda: func(*args, **kwargs))
+        with self.lock or _UNSHARED:
+            over = self._unrecorded(self._tensors_over_storages, args, kwargs)
+            start = len(self.calls)
+            reads, named_reads = self._unrecorded(self._before_storage_write, over, args, kwargs)
+            num_views = len(self.calls) - start
+        try:
+            result = self._unrecorded(lambda: func(*args, **kwargs))
+        except Exception:
+            with self.lock or _UNSHARED:
+                self._unrecorded(self._after_failed_write, name, over, start, num_views)
+            raise
         with self.lock or _UNSHARED:
             call = self._new_call(STORAGE_WRITES[name], reads, named_reads)
-            self._unrecorded(self._finish, call, (written,), (written,))
+            self._unrecorded(self._finish, call, over[:1], over[:1])
         return result
 
-    def _before_storage_write(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor | None]:
-        """Return the arguments with the read of a tensor in place of each storage, and the tensor to be written.
+    def _tensors_over_storages(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        storages = (value for value in (*args, *kwargs.values()) if is_a(value, torch.UntypedStorage))
+        return tuple(map(self.table.over_all_of, storages))
 
-        There is none if no tensor is known over any of the storages.
-        """
-        values = [*args, *kwargs.values()]
-        over = self.table.over_all_of([value for value in values if is_a(value, torch.UntypedStorage)])
-        if not over:
-            return (), {}, None
+    def _before_storage_write(
+        self, over: tuple[torch.Tensor, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with the read of the tensor over it in place of each storage."""
         others = iter(over)
+        values = [*args, *kwargs.values()]
         reads = [self._template(next(others) if is_a(value, torch.UntypedStorage) else value) for value in values]
         self.table.before_write(over[:1])
-        return tuple(reads[: len(args)]), dict(zip(kwargs, reads[len(args) :], strict=True)), over[0]
+        return tuple(reads[: len(args)]), dict(zip(kwargs, reads[len(args) :], strict=True))
+
+    def _after_failed_write(self, name: str, over: tuple[torch.Tensor, ...], start: int, num_views: int) -> None:
+        """Record what a method that raised has written; forget how the tensors over its storages were made."""
+        self.table.check_for_change(over[0], f"what {name} of a storage had written when it raised")
+        if len(self.calls) == start + num_views:
+            del self.calls[start:]
+            self.table.drop(over)
 
     def call_swap(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``torch.utils.swap_tensors``: each tensor then holds the value of the other one."""

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from pytest_torchlens.capture.functions import FunctionInfo
-from pytest_torchlens.capture.functions import leaf_of
 from pytest_torchlens.capture.leaves import UnpackedObject
 from pytest_torchlens.capture.leaves import attributes
 from pytest_torchlens.capture.leaves import children
@@ -225,11 +223,3 @@ def _unsettled(value: Any) -> Iterator[Any]:
 def unwrap(wrapper: Tensor, place: int) -> Tensor:
     """Return the tensor at a place among those that a wrapper holds."""
     return inner_tensors(wrapper)[place]
-
-
-UNWRAP = leaf_of(unwrap)
-
-
-def wrap_of(wrapper: Tensor, parts: Any) -> tuple[FunctionInfo, tuple[Any, ...]]:
-    """Return the call that makes a wrapper from its parts: the function, and the arguments that are recorded."""
-    return leaf_of(Wrap(wrapper)), (parts,)

@@ -58,13 +58,16 @@ _CAUSES = {"aten::set_": "Tensor.set_ gives a tensor other memory, which is not 
 
 def _is_in_a_whole(missed: MissedOperation) -> bool:
     """Return whether something that is known to have run accounts for a missed operation."""
-    return missed.by_node or bool(missed.inside)
+    return missed.by_node or missed.by_transform or bool(missed.inside)
 
 
 def _in_a_whole(missed: MissedOperation, where: Where) -> str:
-    if missed.by_node:
-        what = "forward called a node of the autograd graph"
+    if missed.by_node and not missed.inside:
+        what = "forward may have called a node of the autograd graph"
         return f"{what} {_after(missed, where)}: no mode sees the {missed.name} in it"
+    if missed.by_transform and not missed.inside:
+        what = "a function transform that was made before the pass, as by torch.func.functionalize, ran"
+        return f"{what} {missed.name} {_after(missed, where)}: its operations are not recorded"
     what = f"{missed.inside} called {missed.name} in code that no mode sees"
     return f"{what}, and is one operation: what it reads besides its arguments is not in the graph"
 

@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture.calls import ModuleCall
@@ -111,34 +109,27 @@ def model_faults(recording: Recording) -> Iterator[str]:
 
 
 def _parameter_faults(recording: Recording) -> Iterator[str]:
-    """Yield wrong records of parameters that the pass read directly, and neither changed nor may have replaced."""
+    """Yield wrong records of parameters that the pass read directly, and neither changed nor replaced."""
     trained = set(recording.trainable)
-    read, made = _unchanged_parameters(recording), _shapes_of_made_parameters(recording)
+    read = _unchanged_parameters(recording)
     for name, shape in recording.parameters.items():
         live = read[name].live if name in read else None
-        if live is None or is_lazy(live) or read[name].value.shape != live.shape or shape in made:
+        if live is None or is_lazy(live) or read[name].value.shape != live.shape:
             continue
         if shape != live.shape:
             yield f"parameter {name!r} is recorded as {tuple(shape)}, it has {tuple(live.shape)}"
         if live.requires_grad == read[name].value.requires_grad != (name in trained):
             yield f"parameter {name!r} is recorded as {'frozen' if live.requires_grad else 'trained'}"
     size = sum(source.live.nbytes for source in read.values() if not is_lazy(source.live))
-    is_known = len(read) == len(recording.parameters) and made.isdisjoint(recording.parameters.values())
-    if is_known and size != recording.parameter_bytes:
+    if read.keys() == recording.parameters.keys() and size != recording.parameter_bytes:
         yield f"total_params_fsize is {recording.parameter_bytes}, the parameters have {size} bytes"
 
 
 def _unchanged_parameters(recording: Recording) -> dict[str, Source]:
     """Return the parameters that the pass read and that no call gave other values, another shape or flag."""
     sources = [source for source in recording.sources if source.kind == "parameter"]
-    changed = {source.name for source in sources if source.written}
+    changed = {source.name for source in sources if source.written} | recording.replaced_parameters
     return {source.name: source for source in sources if source.name not in changed}
-
-
-def _shapes_of_made_parameters(recording: Recording) -> set[torch.Size]:
-    """Return the shapes of parameters made in the pass: each may have taken the place of one with that shape."""
-    slots = {value.slot for call in recording.calls if call.info.layer_type == "as_subclass" for value in call.outputs}
-    return {value.shape for call in recording.calls for value in call.outputs if value.slot in slots}
 
 
 def module_call_faults(recording: Recording) -> Iterator[tuple[str, str]]:

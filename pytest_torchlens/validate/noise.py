@@ -193,7 +193,7 @@ def _variants_of_parts(tensor: torch.Tensor, noise: Noise) -> Iterator[torch.Ten
 
 
 def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield halved values; for sparse tensors also one with an entry less; with entries if there is none."""
+    """Yield halved values; for sparse tensors also one with an entry less; with entries if there is none; then ones."""
     yield tensor * 0.5
     if tensor.layout is torch.sparse_coo and tensor._nnz():
         indices, values = tensor._indices()[:, :-1], tensor._values()[:-1]
@@ -212,6 +212,16 @@ def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         )
     elif tensor.layout in (torch.sparse_csr, torch.sparse_csc) and tensor.dim() == _PLANE and tensor.numel():
         yield torch.ones(tensor.shape, dtype=tensor.dtype, device=tensor.device).to_sparse(layout=tensor.layout)
+    yield _with_ones(tensor)
+
+
+def _with_ones(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with ones where it has entries: those that it has may all be zeros."""
+    if tensor.is_nested:
+        return torch.ones_like(tensor)
+    other = tensor.clone()
+    (other._values() if other.layout is torch.sparse_coo else other.values()).fill_(1)
+    return other
 
 
 def _quantized_variants(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

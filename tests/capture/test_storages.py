@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from pytest_torchlens.capture import record
 from pytest_torchlens.records import Status
 from pytest_torchlens.validate import validate
 from tests.capture.programs import Programs
@@ -91,7 +93,116 @@ def copied_storage(x):
     return torch.empty(0).set_((x * 2).untyped_storage().clone()) * 2
 
 
+TABLE = torch.ones(3)
+
+
+def filled_before_it_is_read(x):
+    TABLE.untyped_storage().fill_(0)
+    return x + TABLE
+
+
+def filled_before_it_is_read_through_others(x):
+    last, integers = TABLE[1:], TABLE.view(torch.int32)
+    TABLE.untyped_storage().fill_(0)
+    return x * TABLE + last.sum() + integers
+
+
+def filled_array(x):
+    array = torch.from_numpy(np.ones(3, np.float32))
+    array.untyped_storage().fill_(0)
+    return x + array
+
+
+def filled_by_a_constructor(x):
+    made = torch.Tensor([1, 2, 3])
+    made.untyped_storage().fill_(0)
+    return x + made
+
+
+def copied_from(dtype, count):
+    def copied(x):
+        y = x * 2
+        y.untyped_storage().copy_(torch.ones(count, dtype=dtype).untyped_storage())
+        return y + x
+
+    return copied
+
+
+def of_another_dtype_over_it(x):
+    y = x * 2
+    part = torch.empty(0, dtype=torch.uint8).set_(y.untyped_storage(), 5, (3,))
+    part.fill_(0)
+    return y + 1
+
+
+def array_of_another_dtype(x):
+    y = (x * 2).detach()
+    torch.from_numpy(y.numpy().view(np.int32)).zero_()
+    return y + x
+
+
+def odd_bytes(x):
+    storage = torch.UntypedStorage(7)
+    storage.fill_(1)
+    return x.sum() + torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def odd_bytes_under_floats(x):
+    storage = torch.UntypedStorage(7)
+    y = torch.empty(0).set_(storage, 0, (1,))
+    y.copy_(x[0, :1])
+    z = y * 2
+    storage.fill_(0)
+    return z + y
+
+
+def never_read(x):
+    torch.UntypedStorage(7).fill_(0)
+    return x + 1
+
+
+def quantized(x):
+    y = torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)
+    y.untyped_storage().fill_(3)
+    return y.dequantize() + x
+
+
+def sparse(x):
+    y = torch.diag(x[0]).to_sparse()
+    y._values().untyped_storage().fill_(0)
+    return y.to_dense() + x[0]
+
+
+def compressed(x):
+    y = torch.diag(x[0]).to_sparse_csr()
+    y.values().untyped_storage().fill_(1)
+    return y.to_dense() + x[0]
+
+
+def raised(x):
+    y = x * 2
+    with pytest.raises(RuntimeError):
+        y.untyped_storage().copy_(torch.UntypedStorage(4))
+    return y + 1
+
+
 WRITES = {
+    "filled before it is read": filled_before_it_is_read,
+    "filled before it is read through others": filled_before_it_is_read_through_others,
+    "filled array": filled_array,
+    "filled by a constructor": filled_by_a_constructor,
+    "copied from integers": copied_from(torch.int32, 6),
+    "copied from doubles": copied_from(torch.float64, 3),
+    "copied from bytes": copied_from(torch.uint8, 24),
+    "of another dtype over it": of_another_dtype_over_it,
+    "array of another dtype": array_of_another_dtype,
+    "odd bytes": odd_bytes,
+    "odd bytes under floats": odd_bytes_under_floats,
+    "never read": never_read,
+    "quantized": quantized,
+    "sparse": sparse,
+    "compressed": compressed,
+    "raised": raised,
     "filled": lambda x: filled(x.flatten()),
     "copied": copied,
     "copied by keyword": copied_by_keyword,
@@ -108,6 +219,43 @@ def test_writes_to_a_storage_are_replayed(function):
     found = validate(Function(function), (torch.rand(2, 3),))
     assert found.verdict.status is Status.PASSED
     assert found.history["output_1"].has_input_ancestor
+
+
+def test_a_method_that_raises_leaves_no_operation():
+    assert [call.info.name for call in record(Function(raised), (torch.rand(2, 3),)).calls] == ["mul", "add"]
+
+
+def test_a_buffer_that_only_its_storage_is_written_of():
+    class Fills(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.ones(3))
+
+        def forward(self, x):
+            self.count.untyped_storage().fill_(0)
+            return x * 2
+
+    model = Fills()
+    assert validate(model, (torch.rand(3),)).verdict.status is Status.PASSED
+    assert model.count.tolist() == [1, 1, 1]
+
+
+def bytes_by_list(x):
+    return torch.empty(0).set_(torch.UntypedStorage(list(x.untyped_storage()))) * 2
+
+
+def bytes_one_by_one(x):
+    storage = torch.UntypedStorage(x.nbytes)
+    for place, byte in enumerate(x.untyped_storage().tolist()):
+        storage[place] = byte
+    return torch.empty(0).set_(storage) * 2
+
+
+@pytest.mark.parametrize("function", [bytes_by_list, bytes_one_by_one])
+def test_bytes_that_python_reads_off_a_storage_leave_the_graph(function):
+    verdict = validate(Function(function), (torch.rand(3),)).verdict
+    assert verdict.status is Status.UNPROVEN, verdict.words
+    assert "made after __getitem__ handed an input's values to Python" in verdict.words
 
 
 class WritesItsWeight(nn.Module):
@@ -138,7 +286,7 @@ def test_a_wrong_argument_raises_the_error_of_pytorch():
 
 
 INHERITED = [
-    *((torch.UntypedStorage, name) for name in ("fill_", "copy_", "__setitem__", "byteswap", "resize_")),
+    *((torch.UntypedStorage, name) for name in ("fill_", "copy_", "__setitem__", "__getitem__", "byteswap", "resize_")),
     (torch.Tensor, "set_"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 
 import pytest
@@ -143,23 +144,66 @@ def test_a_gradient_at_an_edge_without_a_known_tensor_is_unproven(function):
     assert "an edge of the autograd graph whose tensor is not known" in verdict.words
 
 
-class Holder:
-    def __init__(self, node):
-        self.node = node
-
-
 def called_by_a_name(net, x):
     node = net.fc(x).tanh().grad_fn
     return node(ONES)
 
 
+class Called:
+    def __init__(self, node):
+        self.node = node
+
+    def get(self):
+        return self.node
+
+
+def node_of(net, x):
+    return net.fc(x).tanh().grad_fn
+
+
+def by_its_class(net, x):
+    node = node_of(net, x)
+    return type(node).__call__(node, ONES)
+
+
+def by_an_index_in_a_variable(net, x):
+    nodes, key = {"a": node_of(net, x)}, "a"
+    return nodes[key](ONES)
+
+
+def bound(net, x):
+    call = node_of(net, x).__call__
+    return call(ONES)
+
+
+def further_into_the_graph(net, x):
+    y = net.fc(x).tanh() * 2
+    return y.grad_fn.next_functions[0][0](ONES)
+
+
+def in_a_generator(net, x):
+    y = net.fc(x).tanh()
+    return next(node(ONES) for node in (y.grad_fn,))
+
+
 CALLED = {
+    "expression": lambda net, x: net.fc(x).tanh().grad_fn(ONES),
+    "class": by_its_class,
+    "variable index": by_an_index_in_a_variable,
+    "bound": bound,
+    "deep": further_into_the_graph,
+    "generator": in_a_generator,
+    "partial": lambda net, x: functools.partial(node_of(net, x), ONES)(),
+    "operator": lambda net, x: functools.reduce(lambda gradient, node: node(gradient), [node_of(net, x)], ONES),
+    "result": lambda net, x: Called(node_of(net, x)).get()(ONES),
+    "choice": lambda net, x: (node_of(net, x) if net.training else None)(ONES),
+    "evaluated": lambda net, x: eval("y.grad_fn(ones)", {"y": net.fc(x).tanh(), "ones": ONES}),  # noqa: S307
     "attribute": lambda net, x: (y := net.fc(x).tanh()).grad_fn is not None and y.grad_fn(ONES),
     "name": called_by_a_name,
     "edge": lambda net, x: (edge := get_gradient_edge(net.fc(x).tanh())) and edge.node(ONES),
     "map": lambda net, x: (y := net.fc(x).tanh()) is not None and torch.stack(list(map(y.grad_fn, [ONES]))),
     "list": lambda net, x: (y := net.fc(x).tanh()) is not None and [y.grad_fn][0](ONES),
-    "object": lambda net, x: (holder := Holder(net.fc(x).tanh().grad_fn)) and holder.node(ONES),
+    "object": lambda net, x: (holder := Called(net.fc(x).tanh().grad_fn)) and holder.node(ONES),
 }
 
 
@@ -167,16 +211,38 @@ CALLED = {
 def test_a_node_that_forward_calls_is_not_shown(function):
     verdict = validate(Net(function), (example(),)).verdict
     assert verdict.status is Status.UNPROVEN
-    assert "forward called a node of the autograd graph" in verdict.words
+    assert "forward may have called a node of the autograd graph" in verdict.words
     assert "aten::tanh_backward" in verdict.words
 
 
-def test_what_runs_beside_a_node_is_still_missed():
+def test_a_node_from_before_the_pass_is_called():
+    node = node_of(Net(None), example())
+    verdict = validate(Net(lambda net, x: net.fc(x) + node(ONES)), (example(),)).verdict
+    assert verdict.status is Status.UNPROVEN
+    assert "forward may have called a node of the autograd graph" in verdict.words
+
+
+def hidden_operator(x):
+    with torch._C.DisableTorchFunction():
+        return x * 2
+
+
+def hidden_function(x):
+    with torch._C.DisableTorchFunction():
+        return torch.mul(x, 2)
+
+
+def unseen_function(x):
+    made = torch._C._nn.gelu
+    with torch._C.DisableTorchFunction():
+        return made(x)
+
+
+@pytest.mark.parametrize("hidden", [hidden_operator, hidden_function, unseen_function])
+def test_what_runs_beside_a_node_is_still_missed(hidden):
     def hides(net, x):
         y = net.fc(x).tanh()
-        gradient = y.grad_fn(ONES)
-        with torch._C.DisableTorchFunction():
-            return gradient + x * 2
+        return y.grad_fn(ONES) + hidden(x)
 
     verdict = validate(Net(hides), (example(),)).verdict
     assert verdict.status is Status.FAILED

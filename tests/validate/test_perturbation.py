@@ -427,3 +427,17 @@ def test_a_sparse_matrix_without_entries_may_be_multiplied(layout, product):
     with torch.no_grad():
         verdict = validate(Function(forward), (torch.rand(4, 4) + 1,)).verdict
     assert verdict, verdict.words
+
+
+PLACES = torch.tensor([[0, 1], [1, 0]])
+ONLY_ZEROS = {
+    "coo": lambda x: torch.sparse_coo_tensor(PLACES, (x * 0)[:2], (3, 3)).to_dense() + x,
+    "csr": lambda x: torch.sparse_csr_tensor([0, 1, 2, 2], [1, 0], (x * 0)[:2], (3, 3)).to_dense() + x,
+    "nested": lambda x: torch.nested.nested_tensor([x * 0, x[:2] * 0]).to_padded_tensor(0.0) + x,
+}
+
+
+@pytest.mark.parametrize("forward", ONLY_ZEROS.values(), ids=ONLY_ZEROS)
+def test_entries_that_are_all_zeros_get_other_values(forward):
+    with torch.no_grad():
+        assert perturbed(forward).failures == ()

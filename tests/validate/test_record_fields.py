@@ -378,3 +378,68 @@ def test_a_pass_that_makes_a_parameter_still_answers_for_the_others():
 def test_a_parameter_that_is_replaced_is_as_recorded_after_the_pass():
     verdict = validate(Makes(replaces=True), (torch.rand(2, 3),)).verdict
     assert verdict, verdict.words
+
+
+class ReplacesLast(nn.Module):
+    """Changes which parameters it has when it has computed all; nothing reads the new ones."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.change = change
+
+    def forward(self, x):
+        y = self.second(self.first(x))
+        self.change(self)
+        return y
+
+
+def cut(model):
+    model.first.weight = nn.Parameter(model.first.weight.detach()[:2])
+
+
+def cut_under_its_second_name(model):
+    model.second.weight = nn.Parameter(model.first.weight.detach()[:2])
+
+
+def made_anew(model):
+    model.first.weight = model.second.weight = nn.Parameter(torch.zeros(2, 4))
+
+
+def one_for_another(model):
+    del model.first.bias
+    model.other = nn.Parameter(torch.zeros(2))
+
+
+def exchanged(model):
+    model.first.bias, model.second.bias = model.second.bias, model.first.bias
+
+
+def frozen(model):
+    model.first.bias = nn.Parameter(model.first.bias.detach(), requires_grad=False)
+
+
+def removed(model):
+    model.first.bias = None
+
+
+def moved(model):
+    model.third = model.first
+    del model.first
+
+
+@pytest.mark.parametrize(
+    "change", [cut, cut_under_its_second_name, made_anew, one_for_another, exchanged, frozen, removed, moved]
+)
+def test_parameters_that_the_last_statement_replaces(change):
+    verdict = validate(ReplacesLast(change), (torch.rand(2, 4),)).verdict
+    assert verdict.status is Status.PASSED, verdict.words
+
+
+def test_a_record_that_is_wrong_about_what_was_not_replaced_is_a_fault():
+    recording = record(model := ReplacesLast(cut), (torch.rand(2, 4),))
+    assert list(model_faults(recording)) == []
+    recording.parameters["first.bias"] = torch.Size([9])
+    assert list(model_faults(recording)) == ["parameter 'first.bias' is recorded as (9,), it has (4,)"]
+    assert model.first.weight.shape == (2, 4)
