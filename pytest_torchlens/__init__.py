@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.history import load
     from pytest_torchlens.measure import measure_forward_pass
     from pytest_torchlens.replay import DecisionChangedError
+    from pytest_torchlens.replay import NotExportableError
     from pytest_torchlens.replay import NotReplayableError
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ _HOME = {
     "LookupKeyError": "history",
     "ModelHistory": "history",
     "NoPathError": "history",
+    "NotExportableError": "replay",
     "NotReplayableError": "replay",
     "OptionError": "draw",
     "Query": "history",
@@ -69,6 +71,7 @@ __all__ = [
     "LookupKeyError",
     "ModelHistory",
     "NoPathError",
+    "NotExportableError",
     "NotReplayableError",
     "OptionError",
     "Query",

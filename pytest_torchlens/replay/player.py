@@ -161,9 +161,13 @@ class Player:
             generator.set_state(call.random.state)
         if call.info.layer_type == "make_dual" and forward_ad._current_level < 0:
             self._dual_level.enter_context(forward_ad.dual_level())  # until the end: leaving it drops the tangents
-        args, kwargs = arguments
         with torch._C._EnableTorchFunction():  # the caller may have disabled it for its own work
-            return tensors(call.info.func(*args, **kwargs))
+            return tensors(self.result(call, arguments))
+
+    def result(self, call: Call, arguments: Arguments) -> Any:
+        """Return what the function returns."""
+        args, kwargs = arguments
+        return call.info.func(*args, **kwargs)
 
     def play(
         self, number: int, call: Call, arguments: Arguments

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from functools import partial
 from numbers import Number
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import NoReturn
 
@@ -41,11 +42,18 @@ from pytest_torchlens.history.graph import Node
 from pytest_torchlens.replay.calls import NotReplayableError
 from pytest_torchlens.replay.player import Player
 
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
 Key = str | int
 Keys = Key | Iterable[Key]
 Read = Value | Aliased
 Swap = float | torch.Tensor | Callable[[torch.Tensor], torch.Tensor]
 """A number for each element, a tensor of the same shape, or a function of the tensor."""
+
+
+class NotExportableError(RuntimeError):
+    """An operation cannot be exported; the message names it and the reason."""
 
 
 class DecisionChangedError(RuntimeError):
@@ -147,7 +155,7 @@ class Subgraph:
         members = set(self.calls)
         reads = [read for number in self.calls for _, read in edges_in(self.recording.calls[number])]
         reads += self.ends.values()
-        self.outside = {id(value): value for read in reads for value in _values(read) if value.call not in members}
+        self.outside = {id(value): value for read in reads for value in values_in(read) if value.call not in members}
         """The values that it reads from outside, sources included, by id."""
 
     @property
@@ -166,6 +174,13 @@ class Subgraph:
     def outputs(self) -> tuple[str, ...]:
         """Labels of the values that `run` returns."""
         return tuple(self.ends)
+
+    @property
+    def last_decision(self) -> int:
+        """Number of the last call before which Python may decide what its outputs are; for the model's, after all."""
+        if self.model_outputs.keys() & self.ends.keys():
+            return len(self.recording.calls)
+        return max(self.calls, default=-1)
 
     def __repr__(self) -> str:
         """Return one line."""
@@ -186,7 +201,7 @@ class Subgraph:
         calls, read = self._ancestors(self.ends.values(), starts)
         if unread := [node.label for key, node in starts.items() if key not in read]:
             raise ValueError(f"subgraph: {', '.join(self.ends)} does not depend on {unread[0]!r}")
-        self.calls = sorted(calls if start is None else calls & self._descendants(starts)[0])
+        self.calls = sorted(calls if start is None else calls & self.descendants(starts)[0])
 
     def _find_among(self, operations: list[Key], end: Keys | None) -> None:
         nodes = [node for key in operations for node in self._nodes_of(key)]
@@ -219,7 +234,7 @@ class Subgraph:
         """Return the calls that make some values, as far as those that are given, and the ids of what they read."""
         calls: set[int] = set()
         seen: set[int] = set()
-        waiting = [value for read in reads for value in _values(read)]
+        waiting = [value for read in reads for value in values_in(read)]
         while waiting:
             value = waiting.pop()
             seen.add(id(value))
@@ -229,9 +244,9 @@ class Subgraph:
         return calls, seen
 
     def _values_read_by(self, number: int) -> list[Value]:
-        return [value for _, read in edges_in(self.recording.calls[number]) for value in _values(read)]
+        return [value for _, read in edges_in(self.recording.calls[number]) for value in values_in(read)]
 
-    def _descendants(self, values: Collection[int], barred: Collection[int] = ()) -> tuple[set[int], set[int]]:
+    def descendants(self, values: Collection[int], barred: Collection[int] = ()) -> tuple[set[int], set[int]]:
         """Return the calls that depend on some values, and the ids of all such values; `barred` ones never depend."""
         calls: set[int] = set()
         affected = set(values)
@@ -270,10 +285,16 @@ class Subgraph:
             If an operation cannot be run again; the message names it.
         """
         swaps = self._swaps(swap) if swap else None
+        return self.run_with(swaps, check_decisions)
+
+    def run_with(
+        self, swaps: Swaps | None = None, check_decisions: bool = True, player_type: type[Player] = Player
+    ) -> dict[str, torch.Tensor]:
+        """Run with checked replacements, and another kind of player."""
         try:
-            return _Run(self, swaps, check_decisions, feeds=True).outputs()
+            return Run(self, swaps, check_decisions, feeds=True, player_type=player_type).outputs()
         except _OtherMemoryError:  # what was fed does not share the memory that the recorded tensors shared
-            return _Run(self, swaps, check_decisions, feeds=False).outputs()
+            return Run(self, swaps, check_decisions, feeds=False, player_type=player_type).outputs()
 
     def _swaps(self, swap: Mapping[Key, Swap]) -> Swaps:
         """Return the checked replacements."""
@@ -296,6 +317,22 @@ class Subgraph:
             names = ", ".join(parameters)
             raise LookupKeyError(f"{error}; parameters: {names:.200}" if isinstance(key, str) else str(error)) from None
 
+    def to_fx(self) -> GraphModule:
+        """Return it as a module of `torch.fx`, whose arguments are its `inputs` and whose results are its `outputs`.
+
+        The module is bit-equal to the recording, also under `torch.compile`.  Sizes and other arguments are those of
+        the recorded pass.  It shares the model's parameters and buffers, under their names, except those that the pass
+        overwrote, which it has copies of.
+
+        Raises
+        ------
+        NotExportableError
+            If an operation cannot be exported; the message names it and the reason.
+        """
+        from pytest_torchlens.replay.export import to_fx  # torch.fx takes time to import
+
+        return to_fx(self)
+
     def label_of(self, value: Value) -> str:
         """Return the label of a value, or what it is where it has none."""
         labels = (node.label for node in self._nodes.values() if node.value is value and node.kind != "output")
@@ -308,15 +345,24 @@ class _OtherMemoryError(Exception):
     """A tensor does not hold what it held when it was recorded: its memory is shared otherwise."""
 
 
-class _Run:
+class Run:
     """One run of a subgraph: what runs, what is fed from the saved activations, and the values that come out."""
 
-    def __init__(self, subgraph: Subgraph, swaps: Swaps | None, check_decisions: bool, *, feeds: bool) -> None:
+    def __init__(
+        self,
+        subgraph: Subgraph,
+        swaps: Swaps | None,
+        check_decisions: bool,
+        *,
+        feeds: bool,
+        player_type: type[Player],
+    ) -> None:
         self._subgraph = subgraph
         self._recording = subgraph.recording
         self._swaps = swaps or {}
         self._feeds = feeds
-        calls, affected = subgraph._descendants(self._swaps, subgraph.outside)
+        self._player_type = player_type
+        calls, affected = subgraph.descendants(self._swaps, subgraph.outside)
         self._affected = affected
         self._must_run = set(subgraph.calls) if swaps is None else calls
         self._shared = subgraph.shared
@@ -329,17 +375,14 @@ class _Run:
 
     def _affected_decisions(self) -> list[tuple[int, Escape]]:
         """Return what Python read of affected values before the last operation; all for an output of the model."""
-        subgraph = self._subgraph
-        last = (
-            len(self._recording.calls) if subgraph.model_outputs.keys() & subgraph.ends.keys() else subgraph.calls[-1]
-        )
+        last = self._subgraph.last_decision
         escapes = [(index, one) for index, one in enumerate(self._recording.escapes) if one.call <= last]
-        return [entry for entry in escapes if any(id(value) in self._affected for value in _read_by_python(entry[1]))]
+        return [entry for entry in escapes if any(id(value) in self._affected for value in read_by_python(entry[1]))]
 
     def _plan(self) -> None:
         """Find what runs and what is fed, from the outputs back."""
-        waiting = [value for read in self._subgraph.ends.values() for value in _values(read)]
-        waiting += [value for _, escape in self._decisions for value in _read_by_python(escape)]
+        waiting = [value for read in self._subgraph.ends.values() for value in values_in(read)]
+        waiting += [value for _, escape in self._decisions for value in read_by_python(escape)]
         seen: set[int] = set()
         while waiting:
             value = waiting.pop()
@@ -384,7 +427,7 @@ class _Run:
         if any(calls[number].info.kind is Kind.GRADIENT for number in self.numbers) and self._feeds and self._fed:
             raise _OtherMemoryError  # autograd needs the whole graph
         generators = Generators()
-        self.player = Player(self._recording, self.numbers)
+        self.player = self._player_type(self._recording, self.numbers)
         self._results: dict[str, torch.Tensor] = {}
         self._borrowed: set[int] = set()
         """Memory of saved activations."""
@@ -412,7 +455,7 @@ class _Run:
     def _sources(self) -> None:
         """Check the sources, and swap some of them."""
         read = [value for number in self.numbers for value in self._subgraph._values_read_by(number)]
-        read += [value for each in self._subgraph.ends.values() for value in _values(each)]
+        read += [value for each in self._subgraph.ends.values() for value in values_in(each)]
         for position in {value.position for value in read if value.call < 0}:
             source = self._recording.sources[position]
             if not _is_unchanged(source) and not self._is_replaced(source.value):
@@ -509,7 +552,7 @@ class _Run:
             if read is value:
                 self._results[label] = tensor
         for index, escape in self._decisions:
-            if any(read is value for read in _read_by_python(escape)) and not holds(tensor, value):
+            if any(read is value for read in read_by_python(escape)) and not holds(tensor, value):
                 self._check_decision(index, escape, tensor)
 
     def _check_decision(self, index: int, escape: Escape, tensor: torch.Tensor) -> None:
@@ -530,7 +573,8 @@ class _Run:
 _SINGLE_READS = frozenset(["__bool__", "__int__", "__float__", "__index__", "__complex__", "item", "is_nonzero"])
 
 
-def _values(read: Read) -> tuple[Value, ...]:
+def values_in(read: Read) -> tuple[Value, ...]:
+    """Return the value of a read, and those of the writes that show in it."""
     return (read.value, *read.writes) if isinstance(read, Aliased) else (read,)
 
 
@@ -538,7 +582,8 @@ def _listed(keys: Keys) -> list[Key]:
     return [keys] if isinstance(keys, str | int) or not isinstance(keys, Iterable) else list(keys)
 
 
-def _read_by_python(escape: Escape) -> Iterator[Value]:
+def read_by_python(escape: Escape) -> Iterator[Value]:
+    """Yield the values that Python read."""
     if escape.value is not None:
         yield escape.value
     yield from escape.others
