@@ -29,16 +29,22 @@ if TYPE_CHECKING:
     from pytest_torchlens.history import Query
     from pytest_torchlens.history import load
     from pytest_torchlens.measure import measure_forward_pass
+    from pytest_torchlens.replay import DecisionChangedError
+    from pytest_torchlens.replay import NotExportableError
+    from pytest_torchlens.replay import NotReplayableError
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "DecisionChangedError": "replay",
     "DrawOptions": "draw",
     "DrawingUnavailable": "draw",
     "HistoryFileError": "history",
     "LookupKeyError": "history",
     "ModelHistory": "history",
     "NoPathError": "history",
+    "NotExportableError": "replay",
+    "NotReplayableError": "replay",
     "OptionError": "draw",
     "Query": "history",
     "SaveOptions": "capture",
@@ -58,12 +64,15 @@ _HOME = {
 }
 
 __all__ = [
+    "DecisionChangedError",
     "DrawOptions",
     "DrawingUnavailable",
     "HistoryFileError",
     "LookupKeyError",
     "ModelHistory",
     "NoPathError",
+    "NotExportableError",
+    "NotReplayableError",
     "OptionError",
     "Query",
     "SaveOptions",

@@ -72,6 +72,6 @@ def wrap_of(wrapper: Tensor, parts: Any) -> View:
     return leaf_of(Wrap(wrapper)), (parts,)
 
 
-_AS_DTYPE, _AS_PARAMETER, UNWRAP = map(leaf_of, (as_dtype, as_subclass, unwrap))
+_AS_DTYPE, _AS_PARAMETER, UNWRAP = leaf_of(as_dtype), leaf_of(as_subclass), leaf_of(unwrap)
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _VALUES = {torch.sparse_coo: info_of(Tensor._values), **dict.fromkeys(_COMPRESSED, info_of(Tensor.values))}

@@ -94,10 +94,11 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class Group:
-    """A Python function that was run with its inner calls recorded."""
+    """A Python function that was run with its inner calls recorded; `custom` is a custom autograd function."""
 
     name: str
     parent: Group | None
+    custom: bool = False
 
     @property
     def path(self) -> str:

@@ -174,7 +174,7 @@ class Tracer(FunctionTracer):
         except UntracedTensorError:
             return func(*args, **kwargs)
         random = self._unrecorded(state_before, "", args, kwargs)
-        self._group = Group(name, outer)
+        self._group = Group(name, outer, custom=True)
         try:
             result = func(*args, **kwargs)
         finally:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from collections.abc import Mapping
 from types import EllipsisType
+from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
@@ -47,6 +49,9 @@ from pytest_torchlens.records import EscapeRecord
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import LoopRecord
 from pytest_torchlens.records import SourcePlace
+
+if TYPE_CHECKING:
+    from pytest_torchlens.replay import Subgraph
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -129,6 +134,44 @@ class ModelHistory(HistoryView):
         history = ModelHistory.of(model, arguments_of(model, input_args, input_kwargs), options)
         history.graph_differences = graph_differences(self.operations, history.operations, self.recording.modules)
         return history
+
+    def subgraph(
+        self,
+        start: str | int | Iterable[str | int] | None = None,
+        end: str | int | Iterable[str | int] | None = None,
+        *,
+        operations: Iterable[str | int] | None = None,
+    ) -> Subgraph:
+        """Return a part of the graph, which can be run again with other values, or exported.
+
+        It runs on the saved activations, and on the model's parameters and the inputs as they are now: these must not
+        have changed.  What was not saved is computed from the inputs.
+
+        Parameters
+        ----------
+        start
+            Keys of the values with which it begins; None (default) for all that the model began with.
+        end
+            Keys of the values that it returns; None (default) for the model's outputs.
+        operations
+            Keys of exactly the operations that it has, in place of `start`; it returns what others read of them, or
+            `end`.
+
+        Raises
+        ------
+        LookupKeyError
+            If there is no such key; the message has the nearest one.
+        ValueError
+            If `end` does not depend on `start`.
+
+        Examples
+        --------
+        >>> part = history.subgraph("relu_1", "linear_1")  # doctest: +SKIP
+        >>> part.run({"relu_1": 0.0})["linear_1_5"]  # doctest: +SKIP
+        """
+        from pytest_torchlens.replay import Subgraph
+
+        return Subgraph(self, start, end, operations)
 
     # -- the graph ---------------------------------------------------------------------------------------------
 

@@ -7,48 +7,90 @@ PyTorch has no formulas for the fused kernels that attention and recurrent layer
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
-from pytest_torchlens.replay.calls import replay_calls
+from pytest_torchlens.replay import NotReplayableError
+from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.calls import replay_for
 
 
 def flops_of(recording: Recording) -> tuple[int, ...]:
-    """Return the floating-point operations of each call; a multiply-add counts as two.
+    """Return the floating-point operations of each call, by a replay; a multiply-add counts as two.
 
     Raises
     ------
     NotReplayableError
-        If a call cannot be run again.
+        If a call cannot be run again, or a formula does not fit it.
     """
-    from torch.utils.flop_counter import FlopCounterMode  # imports triton, which takes a tenth of a second
-
-    counts, before = [], 0
-    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
-        for _ in replay_calls(recording):
-            now = counter.get_total_flops()
-            counts.append(now - before)
-            before = now
-    return tuple(counts)
+    counts = FlopCounts()
+    replay_for(counts, recording)
+    return counts.by_call
 
 
-class CountOnce:
-    """Counts by `flops_of`, but only once for passes that make the same calls with outputs of the same shapes."""
+class FlopCounts:
+    """Listens to a replay, and counts the floating-point operations of each call while it runs.
+
+    Attributes
+    ----------
+    mode
+        The counter of PyTorch, to be entered around each call.
+    """
 
     def __init__(self) -> None:
-        self._calls: list[Any] | None = None
-        self._counts: tuple[int, ...] = ()
+        self.mode = _counter()
+        self._counts: list[int] = []
 
-    def __call__(self, recording: Recording) -> tuple[int, ...]:
-        """Return the floating-point operations of each call; raises as `flops_of` does."""
-        calls = [(call.info.name, *(output.shape for output in call.outputs)) for call in recording.calls]
-        if calls != self._calls:
-            self._counts, self._calls = flops_of(recording), calls
-        return self._counts
+    @property
+    def by_call(self) -> tuple[int, ...]:
+        """The floating-point operations of each call so far."""
+        return tuple(self._counts)
+
+    def before(self, player: Player, call: Call) -> None:
+        """Forget the call before."""
+        self.mode.counted = self.mode.error = None
+
+    def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+        """Note the operations of a call that has run; raise `NotReplayableError` if they were not counted."""
+        if self.mode.error is not None:
+            raise NotReplayableError(f"no formula fits call {number} ({call.info.name}): {self.mode.error}")
+        if self.mode.counted is None:
+            raise NotReplayableError("nothing was counted")
+        self._counts.append(self.mode.counted)
+
+
+@functools.cache
+def _counter_class() -> type[Any]:
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton, which takes a tenth of a second
+
+    class Counter(FlopCounterMode):
+        """Notes what it counted when it ends, and the error of a formula, which is not the call's."""
+
+        counted: int | None = None
+        error: Exception | None = None
+
+        def __exit__(self, *args: object) -> Any:
+            self.counted = self.get_total_flops()
+            return super().__exit__(*args)  # type: ignore[no-untyped-call]
+
+        def _count_flops(self, *args: Any) -> Any:
+            try:
+                return super()._count_flops(*args)  # type: ignore[no-untyped-call]
+            except Exception as error:  # noqa: BLE001 - a formula may not fit any arguments
+                self.error = error
+                return args[1]
+
+    return Counter
+
+
+def _counter() -> Any:
+    return _counter_class()(display=False, custom_mapping=FORMULAS)
 
 
 Shape = tuple[int, ...]

@@ -38,6 +38,8 @@ from pytest_torchlens.records import Measurements
 from pytest_torchlens.records import ModuleMeasurements
 from pytest_torchlens.replay.calls import NotReplayableError
 
+ByBytes = tuple[tuple[int, ...], tuple[int, ...]]
+"""What `needed_and_moved` returns."""
 Costs = dict[str, tuple[Any, ...]]
 """The cost of each call, by field of `ModuleMeasurements`."""
 _FLOPS = (
@@ -95,18 +97,19 @@ def measure_forward_pass(
     >>> tl.measure_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2)).flops
     12
     """
-    return measure(model, input_args, input_kwargs, history, passes, flops_of)
+    return measure(model, input_args, input_kwargs, history, passes)
 
 
-def measure(
+def measure(  # noqa: PLR0913 - as `measure_forward_pass`
     model: torch.nn.Module,
     input_args: Any,
     input_kwargs: dict[str, Any] | None,
     history: ModelHistory | None,
     passes: int,
-    count: Callable[[Recording], tuple[int, ...]],
+    count_flops: Callable[[Recording], tuple[int, ...]] = flops_of,
+    count_bytes: Callable[[Recording], ByBytes] = needed_and_moved,
 ) -> Measurements:
-    """Measure as `measure_forward_pass` does; `count` returns the floating-point operations of each call."""
+    """Measure as `measure_forward_pass` does; the last two count operations, and bytes, of a recording."""
     if passes < 1:
         raise ValueError(f"passes: expected at least 1, got {passes}")
     args, kwargs = arguments_of(model, input_args, input_kwargs)
@@ -114,7 +117,7 @@ def measure(
     with _preserve_state(model, inputs):
         model(*args, **kwargs)  # what the model creates in its first pass exists from now on
         history = history or ModelHistory.of(model, (args, kwargs), TraceOptions(None))
-        history.measurements = _Pass(model, args, kwargs, history).measure(passes, count)
+        history.measurements = _Pass(model, args, kwargs, history).measure(passes, count_flops, count_bytes)
     return history.measurements
 
 
@@ -132,9 +135,14 @@ class _Pass:
         candidates = itertools.chain(_parameters(model), tensors((args, kwargs)))
         self._device = next((tensor.device for tensor in candidates), torch.device("cpu"))
 
-    def measure(self, passes: int, count: Callable[[Recording], tuple[int, ...]]) -> Measurements:
-        flops = self._if_replayable("operation_flops", _FLOPS, partial(count, self._recording)) or ()
-        measure_bytes = partial(needed_and_moved, self._recording)
+    def measure(
+        self,
+        passes: int,
+        count_flops: Callable[[Recording], tuple[int, ...]],
+        count_bytes: Callable[[Recording], ByBytes],
+    ) -> Measurements:
+        flops = self._if_replayable("operation_flops", _FLOPS, partial(count_flops, self._recording)) or ()
+        measure_bytes = partial(count_bytes, self._recording)
         needed, moved = self._if_replayable("needed_peak_bytes", _NEEDED, measure_bytes) or ((), ())
         self._methods["operation_bytes_moved"] = _BYTES_MOVED if moved else self._methods["needed_peak_bytes"]
         labels = tuple(self._history.label(number) for number in range(len(self._recording.calls)))

@@ -12,13 +12,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
 from pytest_torchlens.capture.values import value_of
-from pytest_torchlens.replay.calls import ReplayedCall
-from pytest_torchlens.replay.calls import replay_calls
+from pytest_torchlens.replay import Player
+from pytest_torchlens.replay.calls import replay_for
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -105,33 +106,47 @@ def needed_and_moved(recording: Recording) -> tuple[tuple[int, ...], tuple[int, 
     NotReplayableError
         If a call cannot be run again.
     """
-    live, moved = _Live(recording), []
-    for each in replay_calls(recording):
-        live.add(each)
-        moved.append(_bytes_moved(each))
-    return tuple(live.curve), tuple(moved)
+    counts = ByteCounts(recording)
+    replay_for(counts, recording)
+    return counts.needed_and_moved
 
 
-class _Live:
-    """Storages that the pass made; each is alive until the last use of its last tensor."""
+class ByteCounts:
+    """Listens to a replay, and counts the bytes that each call moves, and those that it or a later call uses.
+
+    The storages are those that the pass made; each is alive until the last use of its last tensor.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self._before = {storage_key(source.live) for source in recording.sources}
         self._last_use = _last_uses(recording)
-        self._ends: dict[int, list[int]] = {}
         self._storage_in: dict[int, tuple[int, int]] = {}
         self._users: Counter[int] = Counter()
         self._bytes = 0
-        self.curve: list[int] = []
+        self._needed: list[int] = []
+        self._moved: list[int] = []
+        self._arguments: list[torch.Tensor] = []
 
-    def add(self, each: ReplayedCall) -> None:
-        arguments = {storage_key(tensor) for tensor in each.arguments}
-        for value, tensor in zip(each.call.outputs, each.outputs, strict=True) if each.call.returned else ():
+    @property
+    def needed_and_moved(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What `needed_and_moved` returns, of the calls so far."""
+        return tuple(self._needed), tuple(self._moved)
+
+    def before(self, player: Player, call: Call) -> None:
+        """Look at the arguments of a call that is about to run."""
+        self._arguments = [player.at(value_of(read).slot) for _, read in edges_in(call)]
+
+    def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+        """Count the storages of a call that has run, and what it moved."""
+        arguments, self._arguments = self._arguments, []
+        self._moved.append(_bytes_moved(call, arguments, outputs))
+        keys = set(map(storage_key, arguments))
+        for value, tensor in zip(call.outputs, outputs, strict=True) if call.returned else ():
             key = storage_key(tensor)
-            if key not in arguments or self._users[key]:  # otherwise it is an input, or the replay's copy of one
+            if key not in keys or self._users[key]:  # otherwise it is an input, or the replay's copy of one
                 self._enter(value.slot, tensor)
-        self.curve.append(self._bytes)
-        for slot in self._last_use.get(each.number, ()):
+        self._needed.append(self._bytes)
+        for slot in self._last_use.get(number, ()):
             self._leave(slot)
 
     def _enter(self, slot: int, tensor: torch.Tensor) -> None:
@@ -163,12 +178,12 @@ def _last_uses(recording: Recording) -> dict[int, list[int]]:
     return slots_by_call
 
 
-def _bytes_moved(each: ReplayedCall) -> int:
+def _bytes_moved(call: Call, arguments: list[torch.Tensor], outputs: tuple[torch.Tensor, ...]) -> int:
     """Return the bytes of a call's arguments and results; a view moves none."""
-    read = {_extent(tensor): _size(tensor) for tensor in each.arguments}
-    written = {_extent(tensor): _size(tensor) for tensor in each.outputs}
-    storages = {storage_key(tensor) for tensor in each.arguments}
-    is_view = not each.call.writes and all(storage_key(tensor) in storages for tensor in each.outputs)
+    read = {_extent(tensor): _size(tensor) for tensor in arguments}
+    written = {_extent(tensor): _size(tensor) for tensor in outputs}
+    storages = set(map(storage_key, arguments))
+    is_view = not call.writes and all(storage_key(tensor) in storages for tensor in outputs)
     return 0 if is_view else sum(read.values()) + sum(written.values())
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 from typing import Protocol
+from typing import TypeVar
 
 import torch
 
@@ -14,9 +18,14 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.replay.player import Player
 
+_L = TypeVar("_L")
+
 
 class Listener(Protocol):
-    """Looks at each call of a replay, which may serve several: it changes nothing."""
+    """Looks at each call of a replay, which may serve several: it changes nothing.
+
+    A listener may have a ``mode``: a context manager that is entered around each call, such as a dispatch mode.
+    """
 
     def before(self, player: Player, call: Call) -> None:
         """Look at the arguments of a call that is about to run."""
@@ -25,14 +34,76 @@ class Listener(Protocol):
         """Look at the tensors for ``call.outputs`` when call `number` has run."""
 
 
+def mode_of(listener: Listener | None) -> AbstractContextManager[object]:
+    """Return what a listener enters around a call."""
+    return getattr(listener, "mode", None) or contextlib.nullcontext()
+
+
+class Listeners:
+    """Listeners to one replay.
+
+    Attributes
+    ----------
+    heard
+        Those that have not raised.
+    """
+
+    def __init__(self, *listeners: Listener) -> None:
+        self.heard = list(listeners)
+
+    @property
+    def mode(self) -> AbstractContextManager[object]:
+        """Enters the modes of all."""
+        return _all_entered([mode_of(listener) for listener in self.heard])
+
+    def before(self, player: Player, call: Call) -> None:
+        """Let each look at the arguments of a call that is about to run."""
+        self._tell(lambda listener: listener.before(player, call))
+
+    def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+        """Let each look at the tensors for ``call.outputs`` when call `number` has run."""
+        self._tell(lambda listener: listener.after(number, call, outputs))
+
+    def of(self, kind: type[_L]) -> _L | None:
+        """Return the listener of a class; None if there is none, or if it raised."""
+        return next((listener for listener in self.heard if isinstance(listener, kind)), None)
+
+    def _tell(self, tell: Callable[[Listener], None]) -> None:
+        for listener in list(self.heard):
+            try:
+                tell(listener)
+            except Exception:  # noqa: BLE001 - it works on tensors of any kind; the others still listen
+                self.heard.remove(listener)
+
+
+@contextlib.contextmanager
+def _all_entered(contexts: Iterable[AbstractContextManager[object]]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
+
+
 def replay_for(listener: Listener, recording: Recording) -> None:
-    """Replay a recording for a listener alone; raises whatever a call raises when it is run again."""
+    """Replay a recording for a listener alone.
+
+    Raises
+    ------
+    NotReplayableError
+        If a call raises, or returns other tensors than were recorded.
+    """
     with Player(recording) as player:
         for number, call in enumerate(recording.calls):
             listener.before(player, call)
-            returned, outputs = player.play(number, call, player.arguments(call))
+            with _as_not_replayable(number, call):
+                arguments = player.arguments(call)
+                with mode_of(listener):
+                    returned, outputs = player.play(number, call, arguments)
             listener.after(number, call, outputs)
-            player.store(number, call, returned)
+            del arguments, outputs
+            with _as_not_replayable(number, call):
+                player.store(number, call, returned)
+            del returned
 
 
 def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: None) -> Iterator[ReplayedCall]:
@@ -45,16 +116,22 @@ def replay_calls(recording: Recording, begin: Callable[[], object] = lambda: Non
     """
     with Player(recording) as player:
         for number, call in enumerate(recording.calls):
-            try:
+            with _as_not_replayable(number, call):
                 arguments = player.arguments(call)
                 begin()
                 returned, outputs = player.play(number, call, arguments)
                 yield ReplayedCall(number, call, tensors(arguments), outputs)
                 del arguments, outputs
                 player.store(number, call, returned)
-            except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
-                raise NotReplayableError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
             del returned
+
+
+@contextlib.contextmanager
+def _as_not_replayable(number: int, call: Call) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
+        raise NotReplayableError(f"call {number} ({call.info.name}) cannot be run again: {error}") from error
 
 
 class ReplayedCall(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
@@ -65,12 +66,14 @@ class Player:
     recording
         The recording.  Its model and inputs must hold the values from before the recorded call, except where recorded
         calls overwrote them.
+    numbers
+        Numbers of the calls that will run; None for all.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, numbers: Collection[int] | None = None) -> None:
         self.recording = recording
         self._tensors: dict[int, torch.Tensor] = _source_tensors(recording.sources)
-        self._free_after = _last_uses(recording)
+        self._free_after = _last_uses(recording, range(len(recording.calls)) if numbers is None else sorted(numbers))
         self._currents = CurrentValues(recording.sources)
         self._ambient = -1
         self._settings = contextlib.ExitStack()
@@ -94,6 +97,15 @@ class Player:
     def at(self, slot: int) -> torch.Tensor:
         """Return the tensor that is in a slot now."""
         return self._tensors[slot]
+
+    def put(self, value: Value, tensor: torch.Tensor, number: int = -1) -> None:
+        """Put a tensor in the place of a value that call `number`, which does not run, would make."""
+        self._tensors[value.slot] = tensor
+        self._currents.put(value, number)
+
+    def replace(self, slot: int, tensor: torch.Tensor) -> None:
+        """Put a tensor in the place of the one in a slot, of the same value."""
+        self._tensors[slot] = tensor
 
     def was_written(self, slot: int) -> bool:
         """Return whether a call so far is recorded to overwrite the memory of the tensor in a slot."""
@@ -133,6 +145,10 @@ class Player:
             if tensor is not None and not self._currents.agrees(read, tensor)
         }
 
+    def agrees(self, read: Value | Aliased) -> bool:
+        """Return whether a slot holds the value that is recorded to be read, with the writes that are to show in it."""
+        return self._currents.agrees(read, self._tensors[value_of(read).slot])
+
     def arguments(self, call: Call, swap: Callable[[Value], torch.Tensor] | None = None) -> Arguments:
         """Return a call's arguments with tensors in place of values: the current ones, or those of ``swap(value)``."""
         tensor_of = swap or (lambda value: self._tensors[value.slot])
@@ -152,9 +168,13 @@ class Player:
             generator.set_state(call.random.state)
         if call.info.layer_type == "make_dual" and forward_ad._current_level < 0:
             self._dual_level.enter_context(forward_ad.dual_level())  # until the end: leaving it drops the tangents
-        args, kwargs = arguments
         with torch._C._EnableTorchFunction():  # the caller may have disabled it for its own work
-            return tensors(call.info.func(*args, **kwargs))
+            return tensors(self.result(call, arguments))
+
+    def result(self, call: Call, arguments: Arguments) -> Any:
+        """Return what the function returns."""
+        args, kwargs = arguments
+        return call.info.func(*args, **kwargs)
 
     def play(
         self, number: int, call: Call, arguments: Arguments
@@ -192,10 +212,18 @@ class Player:
 
     def store(self, number: int, call: Call, returned: tuple[torch.Tensor, ...]) -> None:
         """Store the tensors that call `number` returned, and free those that no later call uses."""
+        self.store_all(number, call, returned)
+        self.free(number)
+
+    def store_all(self, number: int, call: Call, returned: tuple[torch.Tensor, ...]) -> None:
+        """Store the tensors that call `number` returned."""
         if call.returned:
             for value, tensor in zip(call.outputs, returned, strict=True):
                 self._tensors[value.slot] = tensor
         self._currents.note(number, call, {slot: self._tensors[slot] for slot in call.writes})
+
+    def free(self, number: int) -> None:
+        """Free the tensors that no call after call `number` uses."""
         for slot in self._free_after.get(number, ()):
             self._tensors.pop(slot, None)
 
@@ -274,10 +302,11 @@ class _NonLeaf(torch.autograd.Function):
         return gradient, None
 
 
-def _last_uses(recording: Recording) -> dict[int, list[int]]:
-    """Return, for each call, the slots whose last use it is; the model's outputs stay to the end."""
+def _last_uses(recording: Recording, numbers: Iterable[int]) -> dict[int, list[int]]:
+    """Return, for each call that runs, the slots whose last use it is; the model's outputs stay to the end."""
     last: dict[int, int] = {}
-    for number, call in enumerate(recording.calls):
+    for number in numbers:
+        call = recording.calls[number]
         read = [value_of(edge).slot for _, edge in edges_in(call)]
         made = [value.slot for value in call.outputs]
         last.update(dict.fromkeys([*read, *made, *call.writes], number))
@@ -329,6 +358,10 @@ class CurrentValues:
     def shows_in(self, base: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         """Return the tensor whose bytes a call read: `output` if it is a view of `base`, else `base`."""
         return output if self._writes and storage_key(output) == storage_key(base) else base
+
+    def put(self, value: Value, number: int) -> None:
+        """Note the value that a slot holds from call `number` on."""
+        self._entries[value.slot] = (value, number)
 
     def follow_move(self, old: int, new: int) -> None:
         """Find the writes to memory `old` at `new` from now on."""

@@ -16,6 +16,7 @@ from torch import nn
 
 from pytest_torchlens.audit import Subject
 from pytest_torchlens.audit import audit
+from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import SaveOptions
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.storage import is_fake
@@ -26,6 +27,7 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import ActivationStatistics
 from pytest_torchlens.records import AuditFinding
 from pytest_torchlens.records import Severity
+from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import replay_calls
 
 if TYPE_CHECKING:
@@ -39,6 +41,28 @@ def activation_statistics(model: nn.Module, inputs: Inputs, seed: int | None) ->
     saving = SaveOptions(transform=_numbers)
     history = log_forward_pass(model, inputs.args, inputs.kwargs, "all", seed, save_options=saving)
     return _statistics((op.label, op.tensor_contents) for op in history if op.tensor_contents is not None)
+
+
+class ValueStatistics:
+    """Listens to a replay, and takes the statistics of each value when it is made."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, torch.Tensor] = {}
+
+    def before(self, player: Player, call: Call) -> None:
+        """Do nothing."""
+
+    def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+        """Take the statistics of the outputs of a call."""
+        for value, output in zip(call.outputs, outputs, strict=True):
+            self._numbers[id(value)] = _numbers(output)
+
+    def of(self, history: ModelHistory) -> ActivationStatistics:
+        """Return what `activation_statistics` returns, for the history whose recording was replayed."""
+        inputs = {id(node.value): node.value.tensor for node in history.nodes if node.kind == "input"}
+        numbers = self._numbers | {key: _numbers(one) for key, one in inputs.items() if one is not None}
+        layers = (node for node in history.nodes if node.layer_total_num >= 0 and id(node.value) in numbers)
+        return _statistics((node.label, numbers[id(node.value)]) for node in layers)
 
 
 def severe_findings(history: ModelHistory, can_replay: bool) -> tuple[AuditFinding, ...]:

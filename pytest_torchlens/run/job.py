@@ -29,9 +29,12 @@ from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.patches import module_call_listener
 from pytest_torchlens.functions import log_forward_pass
 from pytest_torchlens.history import ModelHistory
-from pytest_torchlens.measure.flops import CountOnce
+from pytest_torchlens.measure.flops import FlopCounts
 from pytest_torchlens.measure.flops import flops_of
 from pytest_torchlens.measure.forward_pass import measure
+from pytest_torchlens.measure.memory import ByteCounts
+from pytest_torchlens.measure.memory import needed_and_moved
+from pytest_torchlens.measure.once import Once
 from pytest_torchlens.records import Environment
 from pytest_torchlens.records import HistoryRecord
 from pytest_torchlens.records import Measurements
@@ -43,8 +46,11 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.records import Verdict
 from pytest_torchlens.records.files import UnwritableError
 from pytest_torchlens.records.options import OptionError
+from pytest_torchlens.replay.calls import Listener
+from pytest_torchlens.replay.calls import Listeners
 from pytest_torchlens.replay.calls import NotReplayableError
 from pytest_torchlens.replay.calls import replay_calls
+from pytest_torchlens.run.activation_statistics import ValueStatistics
 from pytest_torchlens.run.activation_statistics import activation_statistics
 from pytest_torchlens.run.activation_statistics import is_odd
 from pytest_torchlens.run.environment import find_environment
@@ -256,7 +262,7 @@ class _Job:
         self.has_odd_outputs = False
         """Whether an output holds NaN or infinity."""
         self.process = os.getpid()
-        self.count = CountOnce()
+        self.count_flops, self.count_bytes = Once(flops_of), Once(needed_and_moved)
 
     def run(self) -> None:
         with torch.set_grad_enabled(self.case.settings.mode == "train"):
@@ -278,8 +284,8 @@ class _Job:
             self.describe(model, history)
             cost = self.fields.get("measurements")
             self.draw(ModelReport(zoo=self.case.zoo, name=self.case.name, history=history, measurements=cost))
-        elif self.options.validate and (self.has_odd_outputs or self.has_condition("high")):
-            self.find_statistics(model)  # for the audit to name the operation
+        elif self.options.validate and self.needs_statistics:
+            self.find_statistics(model)
         known = self.fields.get("statistics"), self.fields.get("measurements")
         self.audit(Subject(history, *known, ModelFacts.of(model)))
 
@@ -327,10 +333,10 @@ class _Job:
         self.enter(Stage.VALIDATE)
         settings = self.case.settings
         with tolerance(settings.tolerance):
-            listen = ValueNumbers if self.options.baseline is not None else None
             validation = validate(
-                model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=settings.seed, listen=listen
+                model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=settings.seed, listen=self.listeners
             )
+        self.note_heard(validation)
         self.fields["verdict"] = validation.verdict
         self.fields["notes"] = tuple(f"not proven: {one.words}" for one in validation.verdict.unproven)
         if self.fails(validation.verdict):
@@ -339,6 +345,32 @@ class _Job:
             self.enter(Stage.COMPARE)
             self.compare(self.options.baseline, validation)
         return validation.history.record()
+
+    def listeners(self, history: ModelHistory) -> Listeners:
+        """Return what listens to the replay that is checked, so that nothing of it needs one of its own."""
+        compares = self.options.baseline is not None
+        listeners: list[Listener] = [ValueNumbers(history)] if compares else []
+        listeners += [FlopCounts()] if compares or self.measures else []
+        listeners += [ByteCounts(history.recording)] if self.measures else []
+        return Listeners(*listeners, *([ValueStatistics()] if self.needs_statistics else []))
+
+    def note_heard(self, validation: Validation) -> None:
+        """Note what was counted and measured in the replay that was checked."""
+        history, heard = validation.history, validation.listener
+        if not isinstance(heard, Listeners):
+            return
+        if flops := heard.of(FlopCounts):
+            self.count_flops.note(history.recording, flops.by_call)
+        if counts := heard.of(ByteCounts):
+            self.count_bytes.note(history.recording, counts.needed_and_moved)
+        if statistics := heard.of(ValueStatistics):
+            self.fields["statistics"] = statistics.of(history)
+
+    @property
+    def measures(self) -> bool:
+        """Whether the costs of the pass are measured."""
+        graphs = self.options.graphs
+        return bool(self.options.folder or (graphs and graphs.needs_measurements))
 
     def fails(self, verdict: Verdict) -> bool:
         """Return whether a verdict fails the model: ``failed`` always, ``unproven`` by ``--lens-fail-on``."""
@@ -354,8 +386,9 @@ class _Job:
     def compare(self, baseline: Policy, validation: Validation) -> None:
         environment = replace(find_environment(), device=self.device.type)
         try:
-            heard = validation.listener if isinstance(validation.listener, ValueNumbers) else None
-            snapshot = snapshot_of(validation.history, environment, validation.verdict, self.count, heard)
+            heard = validation.listener
+            numbers = heard.of(ValueNumbers) if isinstance(heard, Listeners) else None
+            snapshot = snapshot_of(validation.history, environment, validation.verdict, self.count_flops, numbers)
         except Exception as error:  # noqa: BLE001 - the model is valid; only the replay failed
             reason = f"not compared with its baseline, for it cannot be replayed: {type(error).__name__}: {error}"
             self.fields["notes"] = (*self.fields.get("notes", ()), reason)
@@ -370,16 +403,23 @@ class _Job:
 
     def describe(self, model: nn.Module, history: HistoryRecord) -> None:
         """Add what pages and drawings show: lines of code, statistics of activations, costs of the pass."""
-        graphs = self.options.graphs
         if self.options.folder:
             self.fields["code"] = code_of(history)
             self.find_statistics(model)
-        if self.options.folder or (graphs and graphs.needs_measurements):
-            self.attempt("measurements", model, partial(_measured, model, history, self.count))
+        if self.measures:
+            self.attempt("measurements", model, partial(self.measured, model, history))
             cost = self.fields.get("measurements")
             self.fields["flops"] = cost.flops if cost and cost.operation_flops else self.fields.get("flops")
 
+    @property
+    def needs_statistics(self) -> bool:
+        """Whether the report has them, or the audit needs them to name an operation."""
+        return bool(self.options.folder or self.has_odd_outputs or self.has_condition("high"))
+
     def find_statistics(self, model: nn.Module) -> None:
+        """Take the statistics of the activations, if they were not taken in the replay that was checked."""
+        if "statistics" in self.fields:
+            return
         seed = self.case.settings.seed
         self.attempt("statistics", model, lambda given: activation_statistics(model, given, seed))
 
@@ -392,6 +432,12 @@ class _Job:
             note = f"no {name}: {type(error).__name__}: {error}"
             self.fields["notes"] = (*self.fields.get("notes", ()), note)
 
+    def measured(self, model: nn.Module, history: HistoryRecord, inputs: Inputs) -> Measurements:
+        found = measure(model, inputs.args, inputs.kwargs, None, RUNS, self.count_flops, self.count_bytes)
+        if len(found.operations) != history.num_operations:
+            raise RuntimeError("the model runs other operations from pass to pass")
+        return found
+
     def draw(self, report: ModelReport) -> None:
         if self.options.folder:
             from pytest_torchlens.report import save_drawing
@@ -403,13 +449,6 @@ class _Job:
         report = _with_graph(self.options.graphs, report)
         reasons = {name: getattr(report, name) for name in ("graph_unfit", "graph_failed", "unwritten")}
         self.fields.update(graph=report.graph, notes=(*self.fields.get("notes", ()), *report.notes), **reasons)
-
-
-def _measured(model: nn.Module, history: HistoryRecord, count: CountOnce, inputs: Inputs) -> Measurements:
-    found = measure(model, inputs.args, inputs.kwargs, None, RUNS, count)
-    if len(found.operations) != history.num_operations:
-        raise RuntimeError("the model runs other operations from pass to pass")
-    return found
 
 
 def _with_graph(graphs: Graphs | None, report: ModelReport) -> ModelReport:

@@ -31,6 +31,7 @@ from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import Listener
+from pytest_torchlens.replay.calls import mode_of
 from pytest_torchlens.validate.causes import around_first_difference
 from pytest_torchlens.validate.causes import likely_cause
 from pytest_torchlens.validate.perturbation import Perturbation
@@ -65,12 +66,14 @@ class Replay:
         Deadline on the clock of `time.thread_time`, in seconds of CPU time.
     listener
         Also looks at each call; let go if it raises, or if the replay does not come to the end.
+    with_mode
+        Whether the listener's mode is entered around each call: some functions compute otherwise under a mode.
     """
 
     out_of_time = False
     """Whether the deadline passed before the end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what to replay, and for whom, each by name
         self,
         recording: Recording,
         where: Where,
@@ -79,9 +82,11 @@ class Replay:
         *,
         until: float = math.inf,
         listener: Listener | None = None,
+        with_mode: bool = False,
     ) -> None:
         self._until = until
         self.listener = listener
+        self._with_mode = with_mode
         self._where = where
         self._recording = recording
         self._parts = parts
@@ -150,7 +155,9 @@ class Replay:
             self._tell(lambda listener: listener.before(player, call))
             if call.info.draws and call.random is None:  # if it draws after all, it must draw other numbers
                 reseed(_OTHER_SEED)
-            returned, outputs = player.play(number, call, player.arguments(call))
+            arguments = player.arguments(call)
+            with mode_of(self.listener if self._with_mode else None):
+                returned, outputs = player.play(number, call, arguments)
             self._check.writes(number, call, player, returned)
         except Exception as error:  # noqa: BLE001 - reported as that call's failure
             self._check.report_error(number, error)

@@ -293,7 +293,11 @@ class _Run:
         recording, observed = self._record("completeness" in parts, keep)
         returned = self._take_output(recording)
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
-        verdicts, doubted, listener = _replay(recording, history, parts, returned, listener=self._listener_to(history))
+        # a mode may change what a function computes: it is used where a second look without one is taken in doubt
+        with_mode = "completeness" in parts and not self._single_use and not recording.compiled
+        verdicts, doubted, listener = _replay(
+            recording, history, parts, returned, listener=self._listener_to(history), with_mode=with_mode
+        )
         if listener is not None:
             self.heard.append((history, listener))
         if doubted and not self._single_use:
@@ -511,18 +515,19 @@ class _Run:
 
 @modes_disabled()
 @warnings_ignored()
-def _replay(
+def _replay(  # noqa: PLR0913 - as `Replay`
     recording: Recording,
     where: Where,
     parts: Collection[str],
     returned: list[str],
     doubts: frozenset[str] = frozenset(),
     listener: Listener | None = None,
+    with_mode: bool = False,
 ) -> tuple[list[PartVerdict], frozenset[str], Listener | None]:
     """Return the verdicts of the replay, the functions whose values differ from the recorded ones, and the listener."""
     if not {"replay", "perturbation"} & set(parts):
         return [], doubts, None
-    replay = Replay(recording, where, parts, doubts, listener=listener)
+    replay = Replay(recording, where, parts, doubts, listener=listener, with_mode=with_mode)
     return replay.verdicts(returned), replay.doubtful, replay.listener
 
 

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.capture import record
-from pytest_torchlens.measure.flops import CountOnce
+from pytest_torchlens.measure.flops import flops_of
+from pytest_torchlens.measure.once import Once
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
 from pytest_torchlens.run import RunOptions
@@ -244,7 +245,7 @@ def test_a_model_that_clears_the_path_is_drawn(tmp_path: Path):
 
 
 def test_calls_of_other_shapes_are_counted_again(counted: list[FlopCounterMode]):
-    count = CountOnce()
+    count = Once(flops_of)
     small, large = (record(nn.Linear(4, 3), (torch.ones(rows, 4),)) for rows in (2, 5))
     assert [count(small), count(small), count(large)] == [(48,), (48,), (120,)]
     assert len(counted) == 2
