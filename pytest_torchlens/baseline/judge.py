@@ -34,6 +34,10 @@ _DECISIONS = frozenset(
     "le eq ne greater less where gridsample gridsampler interpolate onehot quantize roialign".split()
 )
 """Functions that choose: a small difference in their inputs can make a large one in their results."""
+_STEPPED = frozenset("mode unique uniqueconsecutive round floor ceil trunc sign heaviside quantize".split())
+"""Of these, the functions whose results are no whole numbers and can jump all the same."""
+_RESAMPLED = frozenset("gridsample gridsampler interpolate".split())
+"""Functions that choose if they are told to take the nearest value."""
 _SUMS = frozenset("add sub mean sum diff lerp addmm addcmul baddbmm".split())
 """Functions whose terms may cancel: their error is measured relative to the terms."""
 _CANCELLED = 1e-3
@@ -191,9 +195,7 @@ def judge(
     repeat
         Runs operations alone on the baseline's inputs; the steps are then judged again with its results.
     """
-    environments = [block.environment for block in blocks or ()]
-    machines_differ = bool(environments and machine_axes(*environments))
-    tolerance = Tolerance(conditions, machines_differ, environments[1] if environments else Environment())
+    tolerance, machines_differ = tolerance_of(blocks, conditions)
     numbers = (blocks[0].numbers, blocks[1].numbers) if blocks else None
     steps = _Judge((aligned.before, aligned.after), numbers, tolerance, machines_differ)
     judgements = steps.judge(aligned)
@@ -201,6 +203,15 @@ def judge(
         return Judgements(judgements, {})
     alone = repeat(Suspects(steps.suspects, aligned.partners, numbers[0]))
     return Judgements(steps.judge(aligned, alone), alone)
+
+
+def tolerance_of(
+    blocks: tuple[EnvironmentNumbers, EnvironmentNumbers] | None, conditions: Conditions
+) -> tuple[Tolerance, bool]:
+    """Return how much numbers of two environments may differ, and whether these are different machines."""
+    environments = [block.environment for block in blocks or ()]
+    machines_differ = bool(environments and machine_axes(*environments))
+    return Tolerance(conditions, machines_differ, environments[1] if environments else Environment()), machines_differ
 
 
 class _Judge:
@@ -370,7 +381,7 @@ class _Judge:
         limit = self._tolerance.graph(step)
         if not is_exact(step) and error.within(limit):
             return Judgement(Change.PROPAGATED, False, error=error)
-        if step.function in _DECISIONS or is_exact(step):
+        if _can_jump(step):
             message = "inputs that differ within tolerance lead to another choice"
             return Judgement(Change.DECISION_FLIP, False, True, error=error, message=message)
         if error.nrms > _GROWTH_RATIO * case.inherited.nrms:
@@ -389,6 +400,12 @@ class _Judge:
             return Judgement(Change.PROPAGATED, False, error=error)
         message = "the output differs beyond tolerance, though each operation's own error is within its own"
         return Judgement(Change.REGRESSION, False, True, error=error, message=message, limit=limit)
+
+
+def _can_jump(step: Step) -> bool:
+    """Return whether a small difference in what a step reads can make a large one in its result."""
+    nearest = step.function in _RESAMPLED and any("nearest" in text for text in step.arguments)
+    return is_exact(step) or nearest or step.function in _STEPPED
 
 
 def _is_excused(alone: RerunResult, limit: float) -> bool:
