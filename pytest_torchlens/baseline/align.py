@@ -27,6 +27,9 @@ _COMMUTATIVE = frozenset(
 )
 
 
+_SHAPING = frozenset("view reshape flatten unflatten permute transpose squeeze unsqueeze expand".split())
+
+
 @dataclass
 class StepPair:
     """A step of both snapshots, or of one.
@@ -43,6 +46,8 @@ class StepPair:
         Differences of the tensor: shape, dtype, strides, memory.
     rewired
         Whether an argument comes from another step, or from a step that only one snapshot has.
+    recalled
+        Whether the same function got other arguments besides tensors, or weights of another shape.
     """
 
     before: Step | None
@@ -51,6 +56,7 @@ class StepPair:
     structure: list[str] = field(default_factory=list)
     meta: list[str] = field(default_factory=list)
     rewired: bool = False
+    recalled: bool = False
 
     @property
     def step(self) -> Step:
@@ -79,7 +85,9 @@ class StepAlignment:
             if both.after is not None:
                 both.parents = [places[edge.parent] for edge in both.after.parents if edge.parent in places]
             if both.before is not None and both.after is not None:
-                both.structure = [*_calls(both.before, both.after), *_reads(both.before, both.after, before, after)]
+                reads = list(_reads(both.before, both.after, before, after))
+                both.structure = [*_calls(both.before, both.after), *reads]
+                both.recalled = _is_recalled(both.before, both.after)
                 both.meta = list(_tensors(both.before, both.after))
                 self._rewire(both, both.before, both.after)
 
@@ -278,6 +286,13 @@ def _reads(before: Step, after: Step, first: Snapshot, second: Snapshot) -> Iter
         shapes = [side.state[name].shape for side, name in ((first, was), (second, now)) if name in side.state]
         if len(set(shapes)) > 1:
             yield f"{now} has shape {shapes[0]} → {shapes[1]}"
+
+
+def _is_recalled(before: Step, after: Step) -> bool:
+    """Return whether the same function got other arguments besides tensors; those of a view change no value."""
+    if before.applied != after.applied or (after.function in _SHAPING and after.is_view):
+        return False
+    return sorted(before.arguments) != sorted(after.arguments)
 
 
 def _relative(name: str, step: Step) -> str:

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pytest_torchlens.baseline.align import StepAlignment
+from pytest_torchlens.baseline.conditions import DEFAULT
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import cost_findings
+from pytest_torchlens.baseline.distance import Tolerance
+from pytest_torchlens.baseline.distance import is_exact
 from pytest_torchlens.baseline.environments import axes
 from pytest_torchlens.baseline.environments import nearest_class
 from pytest_torchlens.baseline.judge import Judgement
 from pytest_torchlens.baseline.judge import Judgements
 from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.judge import judge
+from pytest_torchlens.baseline.judge import tolerance_of
+from pytest_torchlens.baseline.outputs import compare_outputs
 from pytest_torchlens.baseline.snapshot import STATUSES
 from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot_file import function_of
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
@@ -31,6 +38,7 @@ SERIOUS = (
     Change.INPUTS_DIFFER,
     Change.NAN_CHANGE,
     Change.REGRESSION,
+    Change.REFACTOR,
     Change.DECISION_FLIP,
     Change.UNSTABLE,
     Change.LOCAL_CHANGE,
@@ -41,6 +49,8 @@ SERIOUS = (
     Change.IDENTICAL,
 )
 """Classes of change, the most serious first."""
+_MOVES = (Change.STRUCTURE, Change.META_CHANGE)
+"""Classes of change that are a refactor where the outputs stay what they were."""
 _MOST = 20
 """Findings that a comparison lists; its counts cover all."""
 _GROWTH = 6
@@ -83,21 +93,27 @@ def compare(
     aligned = StepAlignment(before, after)
     judged = judge(aligned, blocks, conditions, repeat)
     costs = cost_findings(before, after, conditions, seconds)
+    tolerance, _ = tolerance_of(blocks, conditions)
+    outputs = None if blocks is None else compare_outputs(before, after, blocks, tolerance)
     findings = sorted(
         [*_differences(aligned, judged), *costs.values(), *(_less_proved(*blocks) if blocks else ())],
         key=lambda finding: SERIOUS.index(finding.change),
     )
+    is_same = outputs is not None and outputs.within and _are_within(aligned, judged.judgements, tolerance)
+    if is_same and _are_moves(aligned, findings):
+        findings = [replace(found, change=Change.REFACTOR) if found.change in _MOVES else found for found in findings]
     verdict = _verdict(findings, judged, blocks is not None)
     costs_too_much = any(conditions.cost(cost) is not None for cost in costs)
     words = Counter(_word(judgement, blocks is not None) for judgement in judged.judgements)
     return Comparison(
         verdict=verdict,
-        fails=costs_too_much or _fails(aligned, findings, verdict, conditions),
+        fails=costs_too_much or conditions.fails_outputs(outputs) or _fails(aligned, findings, verdict, conditions),
         baseline=baseline,
         axes=axes(*(block.environment for block in blocks)) if blocks else (),
         counts=dict(sorted(words.items())),
         findings=tuple(findings[:_MOST]),
         growth=tuple(_growth(aligned, judged.judgements, findings)),
+        outputs=outputs,
         notes=tuple(_notes(before if blocks is None else None, len(findings), judged.alone)),
     )
 
@@ -121,6 +137,28 @@ def _differences(aligned: StepAlignment, judged: Judgements) -> Iterator[Finding
         if judgement.message:
             yield judgement.finding(both.step)
     yield from aligned.outside_steps()
+
+
+def _are_moves(aligned: StepAlignment, findings: list[Finding]) -> bool:
+    """Return whether all that fails by default are calls that moved, or were renamed or replaced by others.
+
+    Other arguments of one function are more than that, though no output shows it: a dropout's probability.
+    """
+    serious = {finding.change for finding in findings if finding.change in DEFAULT}
+    moved = Change.STRUCTURE in serious and serious <= set(_MOVES)
+    return moved and not any(both.recalled for both in aligned.steps)
+
+
+def _are_within(aligned: StepAlignment, judgements: list[Judgement], tolerance: Tolerance) -> bool:
+    """Return whether each step that both passes have holds the baseline's values, or values within tolerance."""
+    return not any(
+        both.before and both.after and not (judgement.same or _is_within(judgement, both.after, tolerance))
+        for both, judgement in zip(aligned.steps, judgements, strict=True)
+    )
+
+
+def _is_within(judgement: Judgement, step: Step, tolerance: Tolerance) -> bool:
+    return not is_exact(step) and judgement.error is not None and judgement.error.within(tolerance.graph(step))
 
 
 def _less_proved(before: EnvironmentNumbers, after: EnvironmentNumbers) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pytest_torchlens.baseline.snapshot import Step
 from pytest_torchlens.baseline.snapshot_file import module_of
 from pytest_torchlens.records import Change
+from pytest_torchlens.records import OutputsComparison
 from pytest_torchlens.records import close
 
 LIMITS = ("own", "graph", "output")
@@ -18,7 +19,12 @@ COSTS = ("peak", "flops", "operations", "parameters", "time")
 """Costs of a model: sizes are always compared, exactly; time only where a condition names it."""
 VERDICTS = ("unproven", "unvalidated", "high")
 """What fails a model or test besides a difference: a verdict, calls that no verdict covers, a severe audit finding."""
-DEFAULT = (Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
+OUTPUTS = "outputs"
+"""What fails a model whose outputs are not those of the baseline, whatever else differs."""
+DEFAULT = (
+    *(Change.STRUCTURE, Change.META_CHANGE, Change.REFACTOR, Change.INPUTS_DIFFER),
+    *(Change.NAN_CHANGE, Change.REGRESSION),
+)
 """Classes of change that fail a model unless conditions name others."""
 _FAILING = tuple(change for change in Change if change not in (Change.IDENTICAL, Change.PROPAGATED, Change.SLOWER))
 _CONDITION = re.compile(r"(?P<name>[a-z-]+)(?::(?P<value>[^@]*))?(?:@(?P<glob>.+))?")
@@ -35,7 +41,7 @@ class Condition:
     Attributes
     ----------
     name
-        A class of change, a limit (``own``, ``graph``, ``output``), a cost, one of `VERDICTS`, or ``none``.
+        A class of change, a limit (``own``, ``graph``, ``output``), a cost, one of `VERDICTS`, ``outputs`` or ``none``.
     value
         The limit, relative; NaN for a class.
     glob
@@ -73,13 +79,17 @@ class Conditions:
 
     def fails(self, change: Change, step: Step | None = None) -> bool:
         """Whether a class of change at an operation, or in the model (None), fails the model."""
-        words = [condition for condition in self.items if condition.name == "none" or _is_class(condition.name)]
+        words = [condition for condition in self.items if _is_class(condition.name)]
         if not words:
             return change in DEFAULT
         return any(condition.name == change.value and condition.fits(step) for condition in words)
 
+    def fails_outputs(self, outputs: OutputsComparison | None) -> bool:
+        """Whether the outputs fail the model: beyond tolerance, where ``outputs`` or a limit on them is asked for."""
+        return outputs is not None and not outputs.within and (self.has(OUTPUTS) or self.has("output"))
+
     def has(self, name: str) -> bool:
-        """Return whether one of them is ``unproven``, ``unvalidated`` or ``high``."""
+        """Return whether one of them has this name."""
         return any(condition.name == name for condition in self.items)
 
     def limit(self, name: str, step: Step) -> float | None:
@@ -94,12 +104,12 @@ class Conditions:
 
 
 def _is_class(name: str) -> bool:
-    return any(change.value == name for change in _FAILING)
+    return name in ("none", OUTPUTS) or any(change.value == name for change in _FAILING)
 
 
 def _condition(text: str) -> Condition:
     found = _CONDITION.fullmatch(text)
-    names = (*(change.value for change in _FAILING), *LIMITS, *COSTS, *VERDICTS, "none")
+    names = (*(change.value for change in _FAILING), *LIMITS, *COSTS, *VERDICTS, OUTPUTS, "none")
     if found is not None and found["name"] == Change.SLOWER.value:
         raise ConditionError(f"expected by how much a pass may be slower, as in time:+20%, got {text!r}")
     if found is None or found["name"] not in names:
@@ -108,7 +118,7 @@ def _condition(text: str) -> Condition:
             f"expected a condition, got {text!r}; {close(word, names) or 'there are ' + ', '.join(names)}"
         )
     name, value, glob = found["name"], found["value"], found["glob"] or "*"
-    if name in COSTS + VERDICTS and found["glob"]:
+    if name in (*COSTS, *VERDICTS, OUTPUTS) and found["glob"]:
         raise ConditionError(f"expected {name!r} without {'@' + glob!r}, as it is the whole model's, got {text!r}")
     if name in LIMITS + COSTS:
         return Condition(name, _number(text, name, value or ""), glob)

@@ -34,11 +34,17 @@ _DECISIONS = frozenset(
     "le eq ne greater less where gridsample gridsampler interpolate onehot quantize roialign".split()
 )
 """Functions that choose: a small difference in their inputs can make a large one in their results."""
+_STEPPED = frozenset("mode unique uniqueconsecutive round floor ceil trunc sign heaviside quantize".split())
+"""Of these, the functions whose results are no whole numbers and can jump all the same."""
+_RESAMPLED = frozenset("gridsample gridsampler interpolate".split())
+"""Functions that choose if they are told to take the nearest value."""
 _SUMS = frozenset("add sub mean sum diff lerp addmm addcmul baddbmm".split())
 """Functions whose terms may cancel: their error is measured relative to the terms."""
 _CANCELLED = 1e-3
 _GROWTH_RATIO = 10.0
 """If a small difference grows by more than this ratio, the operation itself is at fault."""
+_NEVER_EXCUSED = 10.0
+"""Beyond this many times the limit no error is excused, however exact the result."""
 _OWN = "from equal inputs it computes other values"
 _UNSTEADY = "on the baseline's inputs it gives other values each time"
 _ONCE = "from equal inputs it gave other values in the pass, and the baseline's when it was run again"
@@ -189,9 +195,7 @@ def judge(
     repeat
         Runs operations alone on the baseline's inputs; the steps are then judged again with its results.
     """
-    environments = [block.environment for block in blocks or ()]
-    machines_differ = bool(environments and machine_axes(*environments))
-    tolerance = Tolerance(conditions, machines_differ, environments[1] if environments else Environment())
+    tolerance, machines_differ = tolerance_of(blocks, conditions)
     numbers = (blocks[0].numbers, blocks[1].numbers) if blocks else None
     steps = _Judge((aligned.before, aligned.after), numbers, tolerance, machines_differ)
     judgements = steps.judge(aligned)
@@ -199,6 +203,15 @@ def judge(
         return Judgements(judgements, {})
     alone = repeat(Suspects(steps.suspects, aligned.partners, numbers[0]))
     return Judgements(steps.judge(aligned, alone), alone)
+
+
+def tolerance_of(
+    blocks: tuple[EnvironmentNumbers, EnvironmentNumbers] | None, conditions: Conditions
+) -> tuple[Tolerance, bool]:
+    """Return how much numbers of two environments may differ, and whether these are different machines."""
+    environments = [block.environment for block in blocks or ()]
+    machines_differ = bool(environments and machine_axes(*environments))
+    return Tolerance(conditions, machines_differ, environments[1] if environments else Environment()), machines_differ
 
 
 class _Judge:
@@ -291,8 +304,7 @@ class _Judge:
         found = self._judge_own(
             case, Error(alone.error, alone.nrms), "on the baseline's inputs it computes other values"
         )
-        better = alone.exactness is Exactness.MORE and alone.after is not None and alone.after <= (found.limit or 0) / 2
-        if found.change is Change.REGRESSION and better:
+        if found.change is Change.REGRESSION and _is_excused(alone, found.limit or 0.0):
             message = f"{found.message}, beyond tolerance, for it is more exact now"
             found = replace(found, change=Change.LOCAL_CHANGE, tainted=False, message=message)
         in_graph = case.error if case.inherits else found.error
@@ -369,7 +381,7 @@ class _Judge:
         limit = self._tolerance.graph(step)
         if not is_exact(step) and error.within(limit):
             return Judgement(Change.PROPAGATED, False, error=error)
-        if step.function in _DECISIONS or is_exact(step):
+        if _can_jump(step):
             message = "inputs that differ within tolerance lead to another choice"
             return Judgement(Change.DECISION_FLIP, False, True, error=error, message=message)
         if error.nrms > _GROWTH_RATIO * case.inherited.nrms:
@@ -388,6 +400,22 @@ class _Judge:
             return Judgement(Change.PROPAGATED, False, error=error)
         message = "the output differs beyond tolerance, though each operation's own error is within its own"
         return Judgement(Change.REGRESSION, False, True, error=error, message=message, limit=limit)
+
+
+def _can_jump(step: Step) -> bool:
+    """Return whether a small difference in what a step reads can make a large one in its result."""
+    nearest = step.function in _RESAMPLED and any("nearest" in text for text in step.arguments)
+    return is_exact(step) or nearest or step.function in _STEPPED
+
+
+def _is_excused(alone: RerunResult, limit: float) -> bool:
+    """Return whether an error beyond the limit is that of the baseline: the new result is more exact.
+
+    Both results must lie within rounding of that in float64, which then cannot be wrong by more itself.
+    """
+    if alone.exactness is not Exactness.MORE or alone.before is None or alone.after is None:
+        return False
+    return max(alone.before, alone.after) <= limit / 2 and alone.error <= _NEVER_EXCUSED * limit
 
 
 def _holes(numbers: Numbers) -> tuple[int, int, str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pytest_torchlens.baseline.judge import Suspects
+from pytest_torchlens.baseline.run_alone import run_on
 from pytest_torchlens.baseline.saved_activations import SavedActivations
 from pytest_torchlens.baseline.saved_activations import SavedActivationsError
 from pytest_torchlens.baseline.saved_activations import argument_name
-from pytest_torchlens.baseline.saved_activations import copy_with_layout
 from pytest_torchlens.baseline.saved_activations import folder_name
 from pytest_torchlens.baseline.saved_activations import names_of
 from pytest_torchlens.baseline.snapshot import Snapshot
@@ -20,7 +18,6 @@ from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
-from pytest_torchlens.capture.leaves import substitute
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.records import Exactness
@@ -29,8 +26,6 @@ from pytest_torchlens.replay import Player
 
 _CLEARLY = 1.1
 """A result is called less exact if it is this many times as far from float64."""
-_EXACT = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
-_EXACT |= dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
 
 
 class Repeater:
@@ -125,24 +120,8 @@ class _Repetition:
             raise SavedActivationsError(f"the baseline has no {name}")
         return self._suspects.partners[name]
 
-    def _run(
-        self, inputs: dict[int, torch.Tensor], exactly: Callable[[Any], Any] | None = None
-    ) -> tuple[torch.Tensor, ...]:
-        """Run the call; it overwrites copies, which have the memory layout of their originals."""
-        written: dict[int, torch.Tensor] = {}
-
-        def tensor_of(value: Value) -> torch.Tensor:
-            if value.slot not in self._call.writes:
-                return inputs[value.slot]
-            if value.slot not in written:
-                written[value.slot] = copy_with_layout(inputs[value.slot])
-            return written[value.slot]
-
-        args, kwargs = self._player.arguments(self._call, tensor_of)
-        if exactly is not None:
-            args, kwargs = substitute(args, exactly), substitute(kwargs, exactly)
-        returned = self._player.run(self._call, (args, kwargs))
-        return returned if self._call.returned else tuple([written[value.slot] for value in self._call.outputs])
+    def _run(self, inputs: dict[int, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return run_on(self._player, self._call, lambda value: inputs[value.slot])
 
     def _compare(
         self, name: str, place: int, inputs: dict[int, torch.Tensor], results: tuple[torch.Tensor, ...]
@@ -160,7 +139,7 @@ class _Repetition:
         scale = self._suspects.scales[name]
         largest, nrms = distance(old, new, scale)
         holes = bool((_plain(old).isfinite() != _plain(new).isfinite()).any())
-        before, after = self._exactness(place, inputs, (old, new), scale)
+        before, after = self._exactness(name, (old, new), scale)
         return RerunResult(
             error=largest,
             nrms=nrms,
@@ -172,18 +151,16 @@ class _Repetition:
         )
 
     def _exactness(
-        self, place: int, inputs: dict[int, torch.Tensor], results: tuple[torch.Tensor, torch.Tensor], scale: float
+        self, name: str, results: tuple[torch.Tensor, torch.Tensor], scale: float
     ) -> tuple[float | None, float | None]:
-        """Return how far both results are from the result in float64; None if the operation does not run in float64."""
-        if self._call.random is not None or not results[0].dtype.is_floating_point:
+        """Return how far both results are from the baseline's result in float64; None if it has none.
+
+        The operation is not run in float64 here: a wrong kernel would be its own witness.
+        """
+        exact = self._saved.in_float64(self._name_in_baseline(name), results[0].device)
+        if exact is None:
             return None, None
-        try:
-            exact = self._run({slot: _in_float64(tensor) for slot, tensor in inputs.items()}, _in_float64)[place]
-        except Exception:  # noqa: BLE001 - functions without float64
-            return None, None
-        if exact.dtype is not torch.float64:
-            return None, None
-        before, after = (distance(result, exact.detach(), scale)[1] for result in results)
+        before, after = (distance(result, exact, scale)[1] for result in results)
         return before, after
 
 
@@ -215,13 +192,6 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else (float("inf") if part else 0.0)
-
-
-def _in_float64(leaf: Any) -> Any:
-    """Return a tensor in float64, and float64 for a floating dtype; anything else unchanged."""
-    if isinstance(leaf, torch.Tensor):
-        return leaf.detach().to(_EXACT.get(leaf.dtype, leaf.dtype))
-    return _EXACT.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
 
 
 def _word(before: float | None, after: float | None) -> Exactness:

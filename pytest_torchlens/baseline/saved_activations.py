@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 import xxhash
 
+from pytest_torchlens.baseline.run_alone import ALIGNMENT
+from pytest_torchlens.baseline.run_alone import results_in_float64
 from pytest_torchlens.baseline.snapshot import Numbers
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.capture import Aliased
@@ -31,8 +33,6 @@ from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import replay_for
 
 _INDEX = "index.json"
-_ALIGNMENT = 64
-"""Bytes: a kernel may compute differently on memory with another alignment."""
 
 
 class SavedActivationsError(ValueError):
@@ -80,6 +80,11 @@ def argument_name(step_id: str, path: str) -> str:
     return f"{step_id} < {path}"
 
 
+def _rounding_name(step_id: str) -> str:
+    """Return the name of what a result lacks to that in float64, of which bfloat16 tells enough."""
+    return f"{step_id} > float64"
+
+
 def save_activations(folder: Path, history: ModelHistory, snapshot: Snapshot) -> None:
     """Replay a pass and save all its activations; equal tensors are stored once.
 
@@ -120,6 +125,7 @@ class _ActivationWriter:
         self._writer = TensorWriter(folder)
         self._names = names
         self._index: dict[str, StoredTensor] = {}
+        self._exact: tuple[torch.Tensor, ...] = ()
 
     def write(self, history: ModelHistory) -> None:
         for source in history.recording.sources:
@@ -133,10 +139,18 @@ class _ActivationWriter:
         """Write the outputs of a call."""
         for value, output in zip(call.outputs, outputs, strict=True):
             self._add(self._names.get(id(value), ""), output)
+        for value, output, exact in zip(call.outputs, outputs, self._exact, strict=False):
+            if (name := self._names.get(id(value))) and exact.shape == output.shape and exact.dtype is torch.float64:
+                self._add(_rounding_name(name), (exact.detach() - output.detach()).to(torch.bfloat16))
+        self._exact = ()
 
     def before(self, player: Player, call: Call) -> None:
-        """Write the arguments of a call that other tensors were written through since they were made."""
+        """Write the arguments of a call that other tensors were written through since they were made.
+
+        Run it in float64 too, on its arguments as they are now.
+        """
         name = next((self._names[id(value)] for value in call.outputs if id(value) in self._names), "")
+        self._exact = results_in_float64(player, call) if name else ()
         for path, read in edges_in(call) if name else ():
             if isinstance(read, Aliased) and read.writes:
                 self._add(argument_name(name, path), player.at(read.value.slot))
@@ -149,7 +163,7 @@ class _ActivationWriter:
         if stored not in self._writer.names:
             self._writer.write(stored, tensor.detach().reshape(-1))
         self._index[name] = StoredTensor(
-            name=stored, shape=tuple(tensor.shape), stride=tensor.stride(), offset=tensor.data_ptr() % _ALIGNMENT
+            name=stored, shape=tuple(tensor.shape), stride=tensor.stride(), offset=tensor.data_ptr() % ALIGNMENT
         )
 
 
@@ -196,10 +210,8 @@ class SavedActivations:
         except (RuntimeError, ValueError) as error:
             raise SavedActivationsError(f"{name} cannot be read: {error}") from None
 
-
-def copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a detached copy with the memory layout of the tensor."""
-    tensor = tensor.detach()
-    if why_not_storable(tensor):
-        return tensor.clone()
-    return with_layout(tensor, tensor.stride(), tensor.data_ptr() % _ALIGNMENT)
+    def in_float64(self, name: str, device: torch.device) -> torch.Tensor | None:
+        """Return an activation as the pass that was saved computed it in float64; None if it could not."""
+        if _rounding_name(name) not in self:
+            return None
+        return self.tensor(name, device).double() + self.tensor(_rounding_name(name), device).double()

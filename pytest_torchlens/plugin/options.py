@@ -239,10 +239,11 @@ OPTIONS = (
         "--lens-fail-on",
         "list",
         "CONDITION[,CONDITION...]",
-        "What fails a model: classes of change (structure, local-change@layer_norm, none), limits "
+        "What fails a model: classes of change (structure, local-change@layer_norm, none), other outputs (outputs), "
+        "limits "
         "(own:1e-5@features.*, output:1e-4, peak:+10%%, time:+20%%), and unproven verdicts (unproven), calls of tests "
         "that no verdict covers (unvalidated), audit findings of high severity (high). May be repeated. "
-        "Default: structure, meta-change, nan-change, regression, inputs-differ.",
+        "Default: structure, meta-change, refactor, nan-change, regression, inputs-differ.",
     ),
     CommandLineOption(
         "--lens-ignore",

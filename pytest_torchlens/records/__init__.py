@@ -11,6 +11,7 @@ from pytest_torchlens.records.comparison import Comparison
 from pytest_torchlens.records.comparison import Exactness
 from pytest_torchlens.records.comparison import Finding
 from pytest_torchlens.records.comparison import Growth
+from pytest_torchlens.records.comparison import OutputsComparison
 from pytest_torchlens.records.comparison import RerunResult
 from pytest_torchlens.records.files import file_name
 from pytest_torchlens.records.files import replacing
@@ -89,6 +90,7 @@ __all__ = [
     "ModuleMeasurements",
     "ModuleRecord",
     "Operation",
+    "OutputsComparison",
     "Outcome",
     "Pair",
     "PartVerdict",

@@ -30,6 +30,8 @@ class Change(str, enum.Enum):
     """Another shape, dtype, stride or alias."""
     STRUCTURE = "structure"
     """Operations added, removed, replaced or renamed, or other arguments."""
+    REFACTOR = "refactor"
+    """Operations moved, renamed, or replaced by others, and the outputs are those of the baseline."""
     INPUTS_DIFFER = "inputs-differ"
     """Weights or inputs differ, so the numbers cannot be judged."""
     UNSTABLE = "unstable"
@@ -139,6 +141,33 @@ class Growth:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputsComparison:
+    """A model's outputs against the baseline's, whatever differs on the way to them.
+
+    Attributes
+    ----------
+    same
+        Whether all are equal, bit for bit.
+    within
+        Whether all are equal or within tolerance.
+    operation
+        Id of the output that differs most; empty if the returned objects cannot be compared.
+    error, nrms, limit
+        As those of `Finding`, of that output; None if they were not measured.
+    reason
+        What differs besides numbers, or why nothing could be compared; empty otherwise.
+    """
+
+    same: bool = False
+    within: bool = False
+    operation: str = ""
+    error: float | None = None
+    nrms: float | None = None
+    limit: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """One model against its baseline.
 
@@ -159,6 +188,8 @@ class Comparison:
         is only counted.
     growth
         The first difference at a few operations on its way to the output.
+    outputs
+        The outputs against the baseline's; None if there are no numbers to compare.
     notes
         What was not compared, and why: text for readers, which no code reads back.
     stored
@@ -180,6 +211,7 @@ class Comparison:
     counts: dict[str, int] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     growth: tuple[Growth, ...] = ()
+    outputs: OutputsComparison | None = None
     notes: tuple[str, ...] = ()
     stored: str = ""
     untimed: str = ""

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from pytest_torchlens.baseline.compare import compare
 from pytest_torchlens.baseline.conditions import ConditionError
@@ -14,6 +15,7 @@ from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.snapshot import EnvironmentNumbers
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import Change
+from pytest_torchlens.records import OutputsComparison
 from tests.baseline.samples import Small
 from tests.baseline.samples import an_input
 from tests.baseline.samples import filled
@@ -129,6 +131,79 @@ def test_a_choice_that_flips_on_drift_is_no_regression():
     assert {finding.change for finding in found.findings} == {Change.LOCAL_CHANGE, Change.DECISION_FLIP}
     assert found.verdict is Change.DECISION_FLIP
     assert not found.fails
+
+
+class Chosen(nn.Module):
+    def __init__(self, choose):
+        super().__init__()
+        self.choose = choose
+
+    def forward(self, x):
+        return self.choose(x * 3)
+
+
+@pytest.mark.parametrize(
+    ("choose", "change"),
+    [
+        (torch.msort, Change.LOCAL_CHANGE),
+        (lambda t: torch.max_pool1d(t, 2), Change.LOCAL_CHANGE),
+        (lambda t: F.interpolate(t, scale_factor=2.0, mode="linear"), Change.LOCAL_CHANGE),
+        (lambda t: torch.where(t > 0, t, -t), Change.LOCAL_CHANGE),
+        (torch.argsort, Change.DECISION_FLIP),
+        (lambda t: t.ceil(), Change.DECISION_FLIP),
+    ],
+    ids=["sort", "max pool", "linear", "where", "argsort", "ceil"],
+)
+def test_of_functions_that_choose_only_choices_flip_and_values_follow(choose, change):
+    x = torch.tensor([[[0.5, 0.5 - 2**-25, 1.0, 1.5]]])  # times 3, two that nearly tie
+    model = Chosen(choose)
+    before = snapshot_of(model, x)
+    drifted = tampered_snapshot(model, x, "/mul", lambda func, args, kwargs: func(*args, **kwargs) + NEAR)
+    assert compare(before, drifted).verdict is change
+    wrong = tampered_snapshot(model, x, before.steps[-2].id, _scaled(1.5) if change is Change.LOCAL_CHANGE else _plus_1)
+    assert compare(before, wrong).verdict is Change.REGRESSION
+
+
+NEAR = torch.tensor([-(2.0**-22), 2.0**-22, 2.0**-22, 0.0])
+
+
+def _plus_1(func, args, kwargs):
+    return func(*args, **kwargs) + 1
+
+
+class Two(nn.Module):
+    """A sign that flips, and an output of its own."""
+
+    def __init__(self, packed=list):
+        super().__init__()
+        self.packed = packed
+
+    def forward(self, x):
+        x = x * 1
+        return self.packed([x.round() * 2, x + 1])
+
+
+def test_the_outputs_are_judged_behind_a_flip():
+    x = torch.tensor([2.5, 1.0])
+    before, after = snapshot_of(Two(), x), tampered_snapshot(Two(), x, "/mul", _scaled(1 + 2**-22))
+    found = compare(before, after)
+    assert (found.verdict, found.fails) == (Change.DECISION_FLIP, False)
+    assert found.outputs is not None
+    assert (found.outputs.within, found.outputs.operation, found.outputs.error) == (
+        False,
+        "/output",
+        pytest.approx(1 / 3),
+    )
+    for text, fails in (("outputs", True), ("output:1", False), ("output:0.1", True), ("none,output:0.1", True)):
+        assert compare(before, after, Conditions.of([text])).fails is fails, text
+
+
+def test_outputs_that_cannot_be_compared_are_not_those_of_the_baseline():
+    x = torch.tensor([0.5, 1.0])
+    before, after = snapshot_of(Two(), x), snapshot_of(Two(tuple), x)
+    assert compare(before, before).outputs == OutputsComparison(same=True, within=True, operation="/output")
+    found = compare(before, after, Conditions.of(["outputs"]))
+    assert (found.fails, found.outputs) == (True, OutputsComparison(reason="another object is returned"))
 
 
 class Steep(nn.Module):

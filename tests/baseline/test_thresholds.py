@@ -198,18 +198,23 @@ def test_a_sum_is_related_to_a_thousandth_of_its_terms():
 
 
 @pytest.mark.parametrize(
-    ("after", "exactness", "change"),
+    ("error", "before", "after", "exactness", "change"),
     [
-        (OWN / 2, Exactness.MORE, Change.LOCAL_CHANGE),
-        (above(OWN / 2), Exactness.MORE, Change.REGRESSION),
-        (OWN / 2, Exactness.AS, Change.REGRESSION),
+        (10 * OWN, OWN / 2, OWN / 2, Exactness.MORE, Change.LOCAL_CHANGE),
+        (above(10 * OWN), OWN / 2, OWN / 2, Exactness.MORE, Change.REGRESSION),
+        (10 * OWN, above(OWN / 2), OWN / 2, Exactness.MORE, Change.REGRESSION),
+        (10 * OWN, OWN / 2, above(OWN / 2), Exactness.MORE, Change.REGRESSION),
+        (10 * OWN, OWN / 2, OWN / 2, Exactness.AS, Change.REGRESSION),
+        (10 * OWN, None, None, Exactness.UNKNOWN, Change.REGRESSION),
     ],
 )
-def test_an_error_is_excused_where_the_operation_is_more_exact_now(after: float, exactness: Exactness, change: Change):
+def test_an_error_is_excused_where_both_results_are_roundings_and_the_new_one_is_more_exact(
+    error: float, before: float | None, after: float | None, exactness: Exactness, change: Change
+):
     steps = (IN, a_step("/mul", "/in"))
-    before, now = (a_snapshot(steps, {"/in": some("in"), "/mul": side}) for side in (some("a"), some("b", sample=0.1)))
-    alone = RerunResult(error=0.1, nrms=0.1, before=0.1, after=after, exactness=exactness)
-    assert compare(before, now, repeat=lambda suspects: {"/mul": alone}).verdict is change
+    sides = (a_snapshot(steps, {"/in": some("in"), "/mul": side}) for side in (some("a"), some("b", sample=0.1)))
+    alone = RerunResult(error=error, nrms=0.9 * OWN, before=before, after=after, exactness=exactness)
+    assert compare(*sides, repeat=lambda suspects: {"/mul": alone}).verdict is change
 
 
 def test_a_difference_in_one_bucket_is_that_of_one_element():
@@ -242,7 +247,8 @@ def test_a_limit_of_zero_is_one():
 
 def test_the_classes_that_fail_where_nothing_is_asked_for():
     assert {change for change in Change if Conditions().fails(change)} == {
-        *(Change.STRUCTURE, Change.META_CHANGE, Change.NAN_CHANGE, Change.REGRESSION, Change.INPUTS_DIFFER)
+        *(Change.STRUCTURE, Change.META_CHANGE, Change.REFACTOR, Change.NAN_CHANGE, Change.REGRESSION),
+        Change.INPUTS_DIFFER,
     }
 
 

@@ -81,16 +81,25 @@ def test_a_regression_behind_a_regression_is_found(project: pytest.Pytester):
 
 
 def test_what_became_more_exact_is_no_regression_and_the_way_back_is_one(project: pytest.Pytester):
-    store(project, silu=WRONG)
-    found, result = compared(project, "--lens-fail-on=output:1")
+    store(project, silu=3.5e-6)
+    found, result = compared(project, silu=-1e-6)  # together beyond the limit, each within rounding
     assert accused(found) == {"/silu": "local-change"}
     assert found["findings"][0]["alone"]["exactness"] == "more exact"
     result.assert_outcomes(passed=1)
-    assert compared(project, gelu=ROUGH)[0]["verdict"] == "regression"  # the output is another all the same
+    found, result = compared(project, silu=-1e-6, gelu=WRONG)
+    assert accused(found)["/gelu"] == "regression"
     store(project)
     found, result = compared(project, "--lens-fail-on=output:1", silu=WRONG)
     assert accused(found) == {"/silu": "regression"}
     assert found["findings"][0]["alone"]["exactness"] == "less exact"
+    result.assert_outcomes(failed=1)
+
+
+def test_a_baseline_that_was_wrong_is_not_excused_without_a_look(project: pytest.Pytester):
+    store(project, silu=WRONG)
+    found, result = compared(project, "--lens-fail-on=output:1")
+    assert accused(found) == {"/silu": "regression"}
+    assert found["findings"][0]["alone"]["exactness"] == "more exact"
     result.assert_outcomes(failed=1)
 
 
@@ -122,8 +131,7 @@ def test_damaged_activations_are_told_and_not_used(project: pytest.Pytester):
     store(project)
     (file,) = passes(project)[0].glob("*.safetensors")
     content = bytearray(file.read_bytes())
-    content[-4:] = b"\xff\xff\xff\x7f"
-    content[-20000:-19996] = b"\xff\xff\xff\x7f"
+    content[len(content) // 2 :] = b"\x7f" * (len(content) - len(content) // 2)
     file.write_bytes(content)
     found, _ = compared(project, gelu=ROUGH)
     assert found["findings"][0]["change"] == "local-change"
