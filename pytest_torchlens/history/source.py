@@ -6,11 +6,13 @@ import contextlib
 import functools
 import linecache
 import os
+from collections.abc import Callable
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import CodeType
 from typing import TypedDict
+from typing import TypeVar
 from typing import cast
 
 import torch
@@ -20,6 +22,7 @@ from pytest_torchlens.capture.calls import Escape
 from pytest_torchlens.capture.calls import Frames
 from pytest_torchlens.records import SourcePlace
 
+_T = TypeVar("_T")
 _TORCH_FOLDER = f"{Path(torch.__file__).parent}{os.sep}"
 _OUR_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
 _NOT_THE_MODEL = (_TORCH_FOLDER, _OUR_FOLDER, contextlib.__file__, functools.__file__)
@@ -98,24 +101,38 @@ def positions(code: CodeType) -> list[tuple[int, ...]]:
     return [tuple([-1 if part is None else part for part in span]) for span in spans] if has_columns else []
 
 
-@functools.lru_cache(maxsize=4096)
-def position(code: CodeType, _: bytes, at: int) -> tuple[int | None, ...] | None:
-    """Return first line, last line, first and last column of the instruction at byte offset `at`; None if unknown.
+def _kept_by_line_table(find: Callable[[CodeType, int], _T]) -> Callable[[CodeType, int], _T]:
+    """Keep what `find` returns by the code's line table, which alone decides it: keys of code would keep that alive."""
+    known: dict[tuple[bytes, int, int], _T] = {}
 
-    Code objects with other line tables, the second argument, may be equal.
-    """
+    @functools.wraps(find)
+    def found(code: CodeType, at: int) -> _T:
+        key = code.co_linetable, code.co_firstlineno, at
+        try:
+            return known[key]
+        except KeyError:
+            if len(known) >= _MOST_KEPT:
+                known.clear()
+            answer = known[key] = find(code, at)
+            return answer
+
+    return found
+
+
+_MOST_KEPT = 4096
+
+
+@_kept_by_line_table
+def position(code: CodeType, at: int) -> tuple[int | None, ...] | None:
+    """Return first line, last line, first and last column of the instruction at byte offset `at`; None if unknown."""
     spans = code.co_positions() if hasattr(code, "co_positions") else ()
     span = next(islice(spans, at // 2, None), None)
     return None if span is None or None in span else span
 
 
+@_kept_by_line_table
 def line_of(code: CodeType, at: int) -> int:
     """Return the line number of the instruction at byte offset `at`."""
-    return _line_of(code, code.co_linetable, at)
-
-
-@functools.lru_cache(maxsize=4096)
-def _line_of(code: CodeType, _: bytes, at: int) -> int:  # the line table as in `position`
     lines = (line for start, end, line in code.co_lines() if start <= at < end and line is not None)
     return next(lines, code.co_firstlineno)
 

@@ -22,7 +22,6 @@ from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import reach
-from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.wrappers import is_wrapper
@@ -206,7 +205,7 @@ def shows_in_result(trial: Trial) -> bool:
     argument, result = trial.tensors[0], outcome[0]
     if not (is_dense(argument) and is_dense(result) and result.numel()):
         return False
-    if not storage_key(argument) == storage_key(result) > 0:
+    if argument.untyped_storage()._cdata != result.untyped_storage()._cdata:
         return False
     whole, part = Extent.of(argument), Extent.of(result)
     return whole is not None and part is not None and whole.covers(part)
@@ -216,7 +215,6 @@ _MANY = 4
 _AT_A_TIME = 120  # integers that every numeric dtype can represent
 
 
-@torch.no_grad()
 def places_in_result(trial: Trial, places: list[int]) -> set[int]:
     """Return those of `places` inside lists whose values appear in the result, as in a concatenation or a stack.
 
@@ -227,9 +225,10 @@ def places_in_result(trial: Trial, places: list[int]) -> set[int]:
     if len(places) < _MANY or trial.call.writes or not all(_can_be_filled(trial.tensors[place]) for place in places):
         return set()
     moved: set[int] = set()
-    for first in range(0, len(places), _AT_A_TIME):
-        some = places[first : first + _AT_A_TIME]
-        moved |= _tags_in_result(trial, places, some) & _tags_in_result(trial, places, some[1:] + some[:1])
+    with torch.no_grad():
+        for first in range(0, len(places), _AT_A_TIME):
+            some = places[first : first + _AT_A_TIME]
+            moved |= _tags_in_result(trial, places, some) & _tags_in_result(trial, places, some[1:] + some[:1])
     return moved
 
 

@@ -298,15 +298,62 @@ def test_one_of_many_arguments_that_is_ignored_is_found():
     assert failure.message == "other values for argument 0.3 of cat leave its result unchanged"
 
 
-def test_the_many_arguments_of_one_call_take_few_runs(monkeypatch):
+@pytest.fixture
+def runs(monkeypatch):
+    """The names of the functions that replays run, in order."""
     from pytest_torchlens.replay import Player
 
-    runs = []
-    run = Player.run
-    monkeypatch.setattr(Player, "run", lambda self, call, args: runs.append(call.info.name) or run(self, call, args))
+    names, run = [], Player.run
+    monkeypatch.setattr(Player, "run", lambda self, call, args: names.append(call.info.name) or run(self, call, args))
+    return names
+
+
+def test_the_many_arguments_of_one_call_take_few_runs(runs):
     part = perturbed(lambda x: torch.cat([x * number for number in range(1, 101)]))
     assert part.checked == 200
     assert runs.count("cat") == 3
+
+
+@pytest.mark.parametrize("tags", [range(1, 9), [-1, 2, 3, 4], [0.5, 2, 3, 4]])
+def test_a_concatenation_that_computes_too_is_not_taken_for_one(tags):
+    weights = torch.tensor(list(tags)).repeat_interleave(3)
+    part = perturbed(lambda x: torch.cat([x * number for number in range(1, 1 + len(tags))]) * weights)
+    assert (part.failures, part.exempt) == ((), {})
+
+
+VIEWS = {
+    "mT": lambda x: x.expand(2, 3).mT,
+    "__getitem__": lambda x: x[None, 1:],
+    "narrow": lambda x: x.narrow(0, 1, 2),
+    "view_as_complex": lambda x: torch.view_as_complex(x[:2]),
+    "detach": lambda x: x.detach(),
+    "contiguous": lambda x: x.contiguous(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_proves_its_edge_without_a_run(runs, name):
+    part = perturbed(VIEWS[name])
+    assert (part.failures, part.exempt) == ((), {})
+    assert runs.count(name) == 1  # that of the replay itself
+
+
+def test_a_result_over_other_memory_needs_noise(runs):
+    assert perturbed(lambda x: x.expand(2, 3).reshape(6)).failures == ()
+    assert runs.count("reshape") == 2
+
+
+def test_no_noise_is_tried_on_what_is_read_for_its_shape(runs):
+    part = perturbed(lambda x: torch.zeros_like(x) + x.sum().expand_as(x))
+    assert (part.failures, part.exempt) == ((), {"shape only": 2})
+    assert runs.count("zeros_like") == 1
+    assert runs.count("expand_as") == 2  # and one for the tensor that is expanded: its effect is not by memory alone
+
+
+def test_a_replay_leaves_no_traces_of_seeding():
+    waiting = len(torch.cuda._queued_calls)
+    assert validate(Function(lambda x: F.dropout(x, training=False) * 2), (X,)).verdict
+    assert len(torch.cuda._queued_calls) == waiting
 
 
 def test_nothing_of_the_models_is_written_to_by_perturbation():

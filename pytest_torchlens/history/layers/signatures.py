@@ -178,7 +178,7 @@ class Sites:
 
     def _position(self, frame: tuple[Any, Any]) -> tuple[int, ...]:
         code, at = frame
-        return id(code), *(position(code, code.co_linetable, at) or (at,))
+        return id(code), *(position(code, at) or (at,))
 
     def module(self, call: ModuleCall | None) -> Hashable:
         """Return a key of the module that is called; for an unregistered module, a key of where it is called."""
