@@ -14,7 +14,9 @@ from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.wrappers import Wrap
+from pytest_torchlens.capture.wrappers import settings_of
 from pytest_torchlens.capture.wrappers import unwrap
+from pytest_torchlens.capture.wrappers import with_settings
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
@@ -72,6 +74,12 @@ def wrap_of(wrapper: Tensor, parts: Any) -> View:
     return leaf_of(Wrap(wrapper)), (parts,)
 
 
+def other_settings_of(wrapper: Tensor, read: Value | Aliased) -> View:
+    """Return the call that makes a wrapper of the one that it was, if only numbers and the like have changed since."""
+    return _WITH_SETTINGS, (read, settings_of(wrapper))
+
+
 _AS_DTYPE, _AS_PARAMETER, UNWRAP = leaf_of(as_dtype), leaf_of(as_subclass), leaf_of(unwrap)
+_WITH_SETTINGS = leaf_of(with_settings)
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _VALUES = {torch.sparse_coo: info_of(Tensor._values), **dict.fromkeys(_COMPRESSED, info_of(Tensor.values))}

@@ -14,6 +14,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from pytest_torchlens.capture.aliases import UNWRAP
 from pytest_torchlens.capture.aliases import View
 from pytest_torchlens.capture.aliases import in_class_of
+from pytest_torchlens.capture.aliases import other_settings_of
 from pytest_torchlens.capture.aliases import part_of
 from pytest_torchlens.capture.aliases import values_of_sparse
 from pytest_torchlens.capture.aliases import wrap_of
@@ -454,30 +455,39 @@ class TensorTable:
             held = held_tensors(tensor)
             others = set(map(storage_key, held)) - {entry[2]} if self._writes else ()
             is_written = any(key in self._writes and self._writes[key].latest > entry[3] for key in others)
-            former = self._parts.get(id(tensor))
-            if former is None or (not is_written and self._holds_the_same(tensor, held, *former)):
+            former, numbers = self._parts.get(id(tensor)) or (None, None)
+            same = former is not None and self._holds_the_same(held, former)
+            if former is None or (same and not is_written and numbers_in(tensor) == numbers):
                 return entry
+            read = self._read_of(tensor, entry)
             del self._live[id(tensor)]  # what it held before is another value
-            return self._view_entry(wrap_of(tensor, self.template(parts_of(tensor))), tensor)
+            if is_written or not same:
+                return self._view_entry(wrap_of(tensor, self.template(parts_of(tensor))), tensor)
+            new = self._view_entry(other_settings_of(tensor, read), tensor)
+            self._parts[id(tensor)] = former, numbers_in(tensor)
+            return new
 
-    def _holds_the_same(self, wrapper: Tensor, held: tuple[Tensor, ...], former: tuple[int, ...], numbers: Any) -> bool:
-        """Return whether a wrapper holds what it held before, and perhaps tensors that only its class can have made.
+    def _holds_the_same(self, held: tuple[Tensor, ...], former: tuple[int, ...]) -> bool:
+        """Return whether a wrapper holds the tensors it held before, and perhaps some that only its class can make.
 
         They are a cache: a replay with the former parts fails if the class computes them from anything else.
         """
         new = [part for part in held if id(part) not in former]
-        if len(held) - len(new) != len(former) or numbers_in(wrapper) != numbers:
+        if len(held) - len(new) != len(former):
             return False
         return not any(self.may_know(part) or self._is_over_known_memory(part) or is_foreign(part) for part in new)
+
+    def _read_of(self, tensor: Tensor, entry: Entry) -> Value | Aliased:
+        """Return the value of an entry, with the writes since; `tensor` is over the same memory."""
+        log = self._writes.get(entry[2])
+        return entry[1] if log is None or log.latest <= entry[3] else self._with_writes(tensor, entry, log)
 
     def _unwrapping(self, tensor: Tensor) -> View | None:
         """Return the call that takes a tensor out of the last wrapper that held it, which may be gone; None if none."""
         ref, entry, place = self._wrapped.get(id(tensor), (None, None, 0))
         if ref is None or entry is None or ref() is not tensor:
             return None
-        log = self._writes.get(entry[2])
-        is_written = log is not None and log.latest > entry[3]
-        return UNWRAP, (self._with_writes(tensor, entry, log) if is_written and log else entry[1], place)
+        return UNWRAP, (self._read_of(tensor, entry), place)
 
     def _origin_of(self, tensor: Tensor) -> str:
         ref, origin = self._set.get(id(tensor), (None, ""))

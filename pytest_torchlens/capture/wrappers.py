@@ -190,6 +190,26 @@ class HeldByWrapper:
         return looked_at(self._wrap, self._parts, otherwise=wrapper)
 
 
+def with_settings(wrapper: Tensor, settings: dict[str, Any]) -> Tensor:
+    """Return a wrapper like this one, also in what its class caches, with other values of these attributes."""
+    with torch._C.DisableTorchFunction():
+        other = Wrap(wrapper)._empty()
+        for name, value in attributes(wrapper):
+            object.__setattr__(other, name, other if value is wrapper else value)
+        for name, value in settings.items():
+            object.__setattr__(other, name, value)
+        return other
+
+
+def settings_of(wrapper: Tensor) -> dict[str, Any]:
+    """Return the attributes of a wrapper that are numbers, truth values, texts or None."""
+    return {
+        name: one
+        for name, one in attributes(wrapper)
+        if type(one) in (*_PLAIN_SETTINGS, type(None)) and name not in _MEMOS
+    }
+
+
 def numbers_in(wrapper: Tensor) -> tuple[tuple[str, Any], ...]:
     """Return name and value of each attribute of a wrapper that is a number, truth value or text."""
     return tuple([(name, value) for name, value in attributes(wrapper) if type(value) in _PLAIN_SETTINGS])

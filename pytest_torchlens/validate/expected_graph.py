@@ -134,10 +134,14 @@ class ExpectedGraph:
             self._enter((number, place), operation)
 
     def _note_slots(self, number: int, call: Call, reads: list[tuple[str, Value | Aliased]]) -> None:
-        """Note the tensors that a call gave; one that was there before must be one that it was given."""
+        """Note the tensors that a call gave; one that was there before must be one that it was given.
+
+        Code that autograd ran inside a gradient may write to any tensor.
+        """
+        runs_any_code = call.info.opaque or number in self._recording.code_in_gradients
         given = {(read.value if isinstance(read, Aliased) else read).slot for _, read in reads}
         for value in call.outputs:
-            if value.slot in self._slots and value.slot not in given and not call.info.opaque:
+            if value.slot in self._slots and value.slot not in given and not runs_any_code:
                 self.faults.append((number, "its result is recorded as a tensor from before that it was not given"))
         self._slots.update(value.slot for value in call.outputs)
 

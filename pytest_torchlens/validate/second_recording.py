@@ -24,6 +24,7 @@ from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import RandomState
+from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
@@ -249,11 +250,34 @@ def _holds_other_numbers(source: Source, again: Source) -> bool:
 
 
 def _is_overwritten_first(source: Source, recording: Recording) -> bool:
-    """Return whether the first call that reads a source writes over it, as over uninitialised memory."""
-    slot = source.value.slot
-    later = (call for call in recording.calls[source.since + 1 :] if not call.info.bookkeeping)
-    first = next((call for call in later if any(value_of(read).slot == slot for _, read in edges_in(call))), None)
-    return first is not None and _overwrites(first, slot)
+    """Return whether the first call that uses the values of a source writes over it, as over uninitialised memory."""
+    slots = {source.value.slot}
+    for call in recording.calls[source.since + 1 :]:
+        paths = [path for path, read in edges_in(call) if value_of(read).slot in slots]
+        if not paths or call.info.bookkeeping or _takes_shape(call, paths):
+            continue
+        if not _is_whole_view(call, paths):
+            return _overwrites(call, slots, paths)
+        slots.add(call.outputs[0].slot)
+    return False
+
+
+def _takes_shape(call: Call, paths: list[str]) -> bool:
+    """Return whether a call takes no more than shape, dtype or device from its arguments at these paths."""
+    if call.info.name in _LIKE_SECOND:
+        return all(path in _SECOND for path in paths)
+    return call.info.layer_type in SHAPE_OF_FIRST and paths == ["0"]
+
+
+_LIKE_SECOND = frozenset("expand_as view_as reshape_as type_as resize_as_ to".split())
+_SECOND = ("1", "other", "tensor", "the_template")
+_WHOLE_VIEWS = frozenset("detach data view view_as unsqueeze squeeze t T mT transpose permute as_subclass".split())
+
+
+def _is_whole_view(call: Call, paths: list[str]) -> bool:
+    """Return whether a call returns all of the memory of its first argument, which alone it reads."""
+    all_of_it = call.info.name in _WHOLE_VIEWS or (call.info.name == "__getitem__" and _is_all(call))
+    return paths == ["0"] and all_of_it and call.may_be_view
 
 
 _OVERWRITE = frozenset(
@@ -267,18 +291,17 @@ _OVERWRITE = frozenset(
 """Functions that write all elements of a tensor, and use none of its former contents."""
 
 
-def _overwrites(call: Call, slot: int) -> bool:
-    """Return whether a call writes all of a tensor, and uses nothing that it held."""
-    paths = [path for path, read in edges_in(call) if value_of(read).slot == slot]
-    if len(paths) > 1 or slot not in call.writes:  # `torch.add(x, 1, out=x)` reads it too
+def _overwrites(call: Call, slots: set[int], paths: list[str]) -> bool:
+    """Return whether a call writes all of a tensor that it reads at these paths, and uses nothing that it held."""
+    if len(paths) > 1 or slots.isdisjoint(call.writes):  # `torch.add(x, 1, out=x)` reads it too
         return False
     is_out = paths[0].partition(".")[0] == "out" and not call.info.opaque
-    return is_out or call.info.name in _OVERWRITE or _sets_all(call)
+    return is_out or call.info.name in _OVERWRITE or (call.info.name == "__setitem__" and _is_all(call))
 
 
-def _sets_all(call: Call) -> bool:
-    """Return whether a call is ``x[:] = y`` or ``x[...] = y``."""
-    index = call.args[1] if call.info.name == "__setitem__" else None
+def _is_all(call: Call) -> bool:
+    """Return whether the index of a call is that of ``x[:]`` or ``x[...]``."""
+    index = call.args[1]
     parts = index if isinstance(index, tuple) else (index,)
     return all(part is ... or (type(part) is slice and part == slice(None)) for part in parts)
 

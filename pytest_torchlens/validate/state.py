@@ -195,8 +195,8 @@ class AutogradState:
         self._grad_fn = _grad_fn_of(tensor)
         self._gradient = gradient_of(tensor)
         self._values = None if self._gradient is None else self._gradient.detach().clone()
-        self._hooks = getattr(tensor, "_backward_hooks", None)
-        self._hooks_before = dict(self._hooks or {})
+        tables = [(name, getattr(tensor, name, None)) for name in _TABLES_OF_HOOKS]
+        self._hooks = [(name, table, dict(table or {})) for name, table in tables]
 
     def restore(self) -> None:
         """Restore what is possible: a new history is detached; a lost history cannot be restored."""
@@ -208,11 +208,12 @@ class AutogradState:
             self.tensor.grad = self._gradient
         if self._gradient is not None and self._values is not None:
             _overwrite_changed(self._gradient, self._values)
-        if getattr(self.tensor, "_backward_hooks", None) is not self._hooks:
-            self.tensor._backward_hooks = self._hooks
-        if self._hooks is not None and self._hooks != self._hooks_before:
-            self._hooks.clear()
-            self._hooks.update(self._hooks_before)
+        for name, table, hooks in self._hooks:
+            if getattr(self.tensor, name, None) is not table:
+                setattr(self.tensor, name, table)
+            if table is not None and table != hooks:
+                table.clear()
+                table.update(hooks)
 
     def is_restored(self) -> bool:
         """Return whether the history is the former one; reading it may give a view the history of its base."""
@@ -220,6 +221,9 @@ class AutogradState:
 
     def _has_other_history(self) -> bool:
         return self.tensor.requires_grad and _grad_fn_of(self.tensor) is not self._grad_fn
+
+
+_TABLES_OF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def _grad_fn_of(tensor: Tensor) -> Any:

@@ -304,3 +304,82 @@ def test_a_model_holds_a_wrapper(build):
         name: id(value) for name, value in before.items()
     }
     assert torch.equal(model.weight.factor, factor)
+
+
+class Filled(Scaled):
+    """Keeps what it computed, which its number may no longer say."""
+
+    def whole(self):
+        if self.cache is None:
+            self.cache = super().whole()
+        return self.cache
+
+
+class FilledInList(Filled):
+    def whole(self):
+        if self.cache is None:
+            self.cache = [Scaled.whole(self)]
+        return self.cache[0]
+
+
+class FilledWithContext(Filled, WithContext):
+    pass
+
+
+def changed_after(kind, x):
+    wrapper = kind(x * 1, 2)
+    first = wrapper + 1
+    wrapper.factor = 3
+    return first + wrapper * 2
+
+
+def changed_twice(kind, x):
+    wrapper = kind(x * 1, 2)
+    first = wrapper + 1
+    wrapper.factor = 3
+    second = first + wrapper * 2
+    wrapper.factor, wrapper.cache = 4, None
+    third = second + wrapper
+    wrapper.factor = 5
+    return third * wrapper
+
+
+def cleared(kind, x):
+    wrapper = kind(x * 1, 2)
+    first = wrapper + 1
+    wrapper.factor, wrapper.cache = 3, None
+    return first + wrapper * 2
+
+
+def written_between(kind, x):
+    inner = x * 1
+    wrapper = kind(inner, 2)
+    first = wrapper + 1
+    inner.add_(1)
+    wrapper.factor, wrapper.cache = 3, None
+    return first + wrapper
+
+
+@pytest.mark.parametrize("use", [changed_after, changed_twice, cleared, written_between])
+@pytest.mark.parametrize("kind", [Scaled, WithContext, Filled, FilledInList, FilledWithContext])
+def test_a_number_that_changes_after_the_class_has_kept_a_result(kind, use):
+    verdict = validate(Function(lambda x: use(kind, x)), (torch.rand(6),)).verdict
+    assert verdict.status is Status.PASSED, verdict.words
+
+
+@pytest.mark.parametrize("kind", [Scaled, WithContext, Filled, FilledInList, FilledWithContext])
+def test_a_number_of_a_wrapper_of_the_model_that_changes(kind):
+    class Holds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = kind(torch.ones(6), 2)
+
+        def forward(self, x):
+            y = x + self.weight
+            self.weight.factor = 3
+            return y * self.weight
+
+    model = Holds()
+    verdict = validate(model, (torch.rand(6),)).verdict
+    assert verdict.status is Status.PASSED, verdict.words
+    assert (model.weight.factor, model.weight.cache) == (2, None)

@@ -426,3 +426,79 @@ def test_a_profiler_that_a_hook_sets_stays():
     finally:
         sys.setprofile(None)
     assert after is profiler
+
+
+class StepsInBackward(nn.Module):
+    """Takes an optimizer's step for each parameter when its gradient is complete, and forgets the gradient."""
+
+    def __init__(self, step, registers=True):
+        super().__init__()
+        self.linear, self.other = nn.Linear(4, 4), nn.Linear(3, 3)
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1, weight_decay=0.1)
+        self.step = step
+        self.registers = registers
+        if not registers:
+            self.register()
+
+    def register(self):
+        for parameter in self.linear.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda one: self.step(self, one))
+
+    def forward(self, x):
+        if self.registers:
+            self.register()
+        with torch.enable_grad():
+            self.linear(x).sum().backward()
+        return self.linear(x) + self.other.weight.sum()
+
+
+def of_all(model, _):
+    for parameter in model.other.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    model.optimizer.step()
+    model.optimizer.zero_grad()
+
+
+def of_one(model, parameter):
+    if parameter.grad is not None:
+        model.optimizer.step()
+    parameter.grad = None
+
+
+def by_hand(_, parameter):
+    with torch.no_grad():
+        parameter -= 0.1 * parameter.grad
+
+
+def past_the_version(_, parameter):
+    parameter.data.sub_(0.1 * parameter.grad)
+    parameter.grad = None
+
+
+@pytest.mark.parametrize("step", [of_all, of_one, by_hand, past_the_version])
+@pytest.mark.parametrize("registers", [True, False], ids=["in forward", "before"])
+def test_a_step_in_a_backward_pass_is_not_shown_and_put_back(step, registers):
+    model = StepsInBackward(step, registers)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    hooks = {name: dict(one._post_accumulate_grad_hooks or {}) for name, one in model.named_parameters()}
+    verdict = validate(model, (torch.rand(2, 4),)).verdict
+    assert verdict.status is Status.UNPROVEN, verdict.words
+    assert "inside autograd" in verdict.words
+    assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
+    assert {name: dict(one._post_accumulate_grad_hooks or {}) for name, one in model.named_parameters()} == hooks
+
+
+def test_a_hook_that_forward_removes_is_put_back():
+    class Removes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.hook = self.linear.weight.register_post_accumulate_grad_hook(lambda _: None)
+
+        def forward(self, x):
+            self.hook.remove()
+            return self.linear(x)
+
+    model = Removes()
+    assert validate(model, (torch.rand(2, 4),)).verdict.status is Status.PASSED
+    assert len(model.linear.weight._post_accumulate_grad_hooks) == 1

@@ -46,7 +46,36 @@ def sets_all(c, x):
     return c * 1
 
 
+def through(view):
+    """Return a use that overwrites a view of the constant."""
+
+    def use(c, x):
+        view(c).copy_(x.flatten()[: view(c).numel()].view(view(c).shape))
+        return c * 1
+
+    return use
+
+
+def reads_beside_a_view(c, x):
+    c.detach().copy_(c)
+    return c * x
+
+
 USES = {
+    "trunc_normal_": (lambda c, x: torch.nn.init.trunc_normal_(c) * x, Status.PASSED),
+    "orthogonal_": (lambda c, x: torch.nn.init.orthogonal_(c) * x, Status.PASSED),
+    "new_tensor": (lambda c, x: c.copy_(c.new_tensor(2.0)) * x, Status.PASSED),
+    "full_like": (lambda c, x: c.copy_(torch.full_like(c, 2)) * x, Status.PASSED),
+    "expand_as": (lambda c, x: c.copy_(x[0].expand_as(c)) * 1, Status.PASSED),
+    "to": (lambda c, x: c.copy_(x.to(tensor=c)) * 1, Status.PASSED),
+    "detach": (through(lambda c: c.detach()), Status.PASSED),
+    "data": (through(lambda c: c.data), Status.PASSED),
+    "view": (through(lambda c: c.view(-1)), Status.PASSED),
+    "transposed": (through(lambda c: c.t()), Status.PASSED),
+    "all of it": (through(lambda c: c[:]), Status.PASSED),
+    "a view of a row": (through(lambda c: c[0]), Status.UNPROVEN),
+    "beside a view": (reads_beside_a_view, Status.UNPROVEN),
+    "a copy": (lambda c, x: c.reshape(-1).clone().fill_(0).view(2, 3) + c * x, Status.UNPROVEN),
     "+": (lambda c, x: c + x, Status.UNPROVEN),
     "add_": (lambda c, x: c.add_(x) * 1, Status.UNPROVEN),
     "out=, which it reads": (lambda c, x: torch.add(c, x, out=c) * 1, Status.UNPROVEN),
