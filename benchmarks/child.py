@@ -9,49 +9,102 @@ from __future__ import annotations
 import gc
 import json
 import re
+import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from time import process_time
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmarks.modes import MODES
+from benchmarks.modes import PLAIN
+from benchmarks.modes import Mode
 from benchmarks.storage import largest_operation
 from benchmarks.storage import peak_of
 from benchmarks.workloads import build
 from benchmarks.workloads import tiny
 
 MIB = 2**20
+LEAST = 0.05
+"""CPU seconds of one measurement; what takes less is repeated within it."""
 
 
-def measure_time(workload: str, modes: list[str], rounds: int, budget: float) -> dict[str, Any]:
-    """Return each mode's median time in milliseconds, wall and CPU; a mode that exceeds its budget is not run again."""
+def measure_time(workloads: list[str], modes: list[str], rounds: int, budget: float) -> dict[str, Any]:
+    """Return for each workload how long a plain pass takes, and how many times as long each mode."""
+    return {workload: _times(workload, modes, rounds, budget) for workload in workloads}
+
+
+def _times(workload: str, modes: list[str], rounds: int, budget: float) -> dict[str, Any]:
+    """Return the CPU milliseconds of a plain pass, and each mode's times as multiples of the plain pass of its round.
+
+    The first run of a mode warms it up, and counts only if there is no other: a mode that has used its budget of CPU
+    seconds is not run again.  A mode that fails is left out, and its error is returned.
+    """
     model, x = build(workload)
-    runs: dict[str, list[tuple[float, float]]] = {}
-    errors: dict[str, str] = {}
-    for name in modes:
-        try:
-            MODES[name](model, x)
-            runs[name] = []
-        except Exception as error:  # noqa: BLE001 - a mode that fails is a result of the benchmark
-            errors[name] = f"{type(error).__name__}: {error}"
-    for _ in range(rounds):
-        for name, times in runs.items():
-            if sum(wall for wall, _ in times) < budget:
-                times.append(_timed(MODES[name], model, x))
+    turns = {mode: Turns(MODES[mode], model, x, budget) for mode in modes}
+    for _ in range(rounds + 1):
+        for one in turns.values():
+            one.take()
+    plain = turns.pop(PLAIN)
     return {
-        "wall_ms": {name: 1e3 * median(wall for wall, _ in times) for name, times in runs.items()},
-        "cpu_ms": {name: 1e3 * median(cpu for _, cpu in times) for name, times in runs.items()},
-        "runs": {name: len(times) for name, times in runs.items()},
-        "errors": errors,
-        **(_sizes(model, x) if "fingerprints" in runs else {"operations": None}),
+        "plain_ms": [1e3 * seconds for seconds in plain.counted],
+        "ratios": {mode: one.ratios(plain) for mode, one in turns.items() if not one.error},
+        "errors": {mode: one.error for mode, one in turns.items() if one.error},
     }
 
 
-def measure_memory(workload: str, mode: str) -> dict[str, Any]:
+class Turns:
+    """The CPU seconds that a mode took, in each of its turns."""
+
+    def __init__(self, run: Mode, model: nn.Module, x: torch.Tensor, budget: float) -> None:
+        self._run, self._model, self._x = run, model, x
+        self._budget = budget
+        self._repeats = 1
+        """Runs in a turn."""
+        self._times: list[float] = []
+        self.error = ""
+
+    def take(self) -> None:
+        """Take a turn, unless the mode failed before or has used its budget."""
+        if self.error or sum(self._times) * self._repeats > self._budget:
+            return
+        try:
+            self._times.append(self._seconds())
+        except Exception as error:  # noqa: BLE001 - a mode that fails is a result of the benchmark
+            self.error = f"{type(error).__name__}: {error}"
+
+    def _seconds(self) -> float:
+        if not self._times:
+            self._run(*tiny())
+        elif len(self._times) == 1:
+            self._repeats += int(LEAST / self._times[0])
+        gc.collect()
+        start = process_time()
+        for _ in range(self._repeats):
+            self._run(self._model, self._x)
+        return (process_time() - start) / self._repeats
+
+    @property
+    def counted(self) -> list[float]:
+        """The times without the first, which may be cold."""
+        return self._times[1:] or self._times
+
+    def ratios(self, plain: Turns) -> list[float]:
+        """Return each time as a multiple of the plain time of the same round."""
+        return [own / its for own, its in zip(self.counted, plain.counted, strict=False)]
+
+
+def measure_storage(workload: str, modes: list[str]) -> dict[str, Any]:
+    """Return how many MiB of tensors lived at once in each mode, and the MiB of the largest operation."""
+    model, x = build(workload)
+    peaks = {mode: peak_of(MODES[mode], model, x) / MIB for mode in modes}
+    return {"storage_mib": peaks, "largest_mib": largest_operation(model, x) / MIB}
+
+
+def measure_resident(workload: str, mode: str) -> dict[str, Any]:
     """Return by how many MiB the resident memory rose at its peak in a first pass."""
     MODES[mode](*tiny())
     model, x = build(workload)
@@ -64,32 +117,6 @@ def measure_memory(workload: str, mode: str) -> dict[str, Any]:
     return {"peak_mib": peak / MIB}
 
 
-def measure_storage(workload: str, modes: list[str]) -> dict[str, Any]:
-    """Return how many MiB of tensors lived at once in each mode, and the MiB of the largest operation."""
-    model, x = build(workload)
-    peaks = {mode: peak_of(MODES[mode], model, x) / MIB for mode in modes}
-    return {"storage_mib": peaks, "largest_mib": largest_operation(model, x) / MIB}
-
-
-def _timed(run: Callable[..., object], model: torch.nn.Module, x: torch.Tensor) -> tuple[float, float]:
-    gc.collect()
-    wall, cpu = time.perf_counter(), time.process_time()
-    result = run(model, x)
-    seconds = time.perf_counter() - wall, time.process_time() - cpu
-    del result
-    return seconds
-
-
-def _sizes(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    """Return the number of operations, and the MiB of all activations; shared memory counts once."""
-    from pytest_torchlens.capture import record
-
-    recording = record(model, (x,), {}, keep="all")
-    saved = [value.tensor for call in recording.calls for value in call.outputs if value.tensor is not None]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in saved}
-    return {"operations": len(recording.calls), "activations_mib": sum(storages.values()) / MIB}
-
-
 def _status(field: str) -> int:
     text = Path("/proc/self/status").read_text(encoding="ascii")
     match = re.search(rf"{field}:\s+(\d+) kB", text)
@@ -100,9 +127,17 @@ def _status(field: str) -> int:
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     "time": measure_time,
-    "memory": measure_memory,
     "storage": measure_storage,
+    "resident": measure_resident,
 }
+
+
+def run_child(**request: Any) -> dict[str, Any]:
+    """Return the result of one measurement in a new process."""
+    command = [sys.executable, "-m", "benchmarks.child", json.dumps(request)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return result
 
 
 def main() -> None:

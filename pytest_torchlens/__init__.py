@@ -94,6 +94,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
+        importlib.import_module("torch")  # before ours: autotrace imports some of them as soon as it has been imported
         return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

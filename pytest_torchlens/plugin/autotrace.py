@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import sys
+import threading
 from collections import Counter
 from dataclasses import dataclass
 from dataclasses import replace
@@ -17,6 +20,7 @@ from typing import Any
 import pytest
 
 from pytest_torchlens.baseline.conditions import Conditions
+from pytest_torchlens.plugin.after_import import after_import
 from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.faults import BEGINNING
 from pytest_torchlens.plugin.faults import SECTION
@@ -108,95 +112,122 @@ MIB = 1 << 20
 
 
 class AutotracePlugin:
-    """Records and validates the module calls of tests that run in this process."""
+    """Records and validates the module calls of tests that run in this process, from the first import of torch on."""
 
     def __init__(self, config: pytest.Config, settings: AutotraceSettings) -> None:
         self._config = config
         self._settings = settings
-        self._autotrace: Autotrace | None = None
-        self._in_test = False
-        """Whether a test runs: a report that is made meanwhile is a subtest's."""
         self._settings_by_test: dict[str, AutotraceSettings] = {}
+        self._process, self._thread = os.getpid(), threading.get_ident()
+        self._autotrace: Autotrace | None = None
+        self._begun = False
+        """Whether `_autotrace` has begun the present test."""
+        self._item: pytest.Item | None = None
+        """The test that runs; None between its setup, call and teardown.  A report made meanwhile is a subtest's."""
+        self._phase, self._session = contextlib.ExitStack(), contextlib.ExitStack()
+        """Undone after the setup, call or teardown of a test, and after all tests."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Check the markers of all tests, before any of them runs."""
         for item in items:
             if not _is_model(item):
-                self._settings_by_test[item.nodeid] = replace(self._settings, **self._marker_settings(item))
+                self._settings_by_test[item.nodeid] = self._settings_of(item)
 
-    def _marker_settings(self, item: pytest.Item) -> dict[str, Any]:
+    def _settings_of(self, item: pytest.Item) -> AutotraceSettings:
         try:
             options = marker_options(item)
             fail_on = conditions("fail_on", options.pop("fail_on", ()))
-            return {**options, "fail_on": (*self._settings.fail_on, *fail_on)}
         except pytest.UsageError:
             if hasattr(self._config, "workerinput"):  # a worker cannot show it; the test fails in its setup
-                return {}
+                return self._settings
             raise
+        if not options and not fail_on:
+            return self._settings
+        return replace(self._settings, **options, fail_on=(*self._settings.fail_on, *fail_on))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Watch module calls while tests run; torch is imported here, after conftest files have set its environment."""
+        """Watch module calls while tests run, once torch is imported: by a conftest file, a test, or never."""
         if not self._settings_by_test or self._config.option.collectonly:
             return (yield)
+        with self._session, after_import("torch", self._torch_imported):
+            return (yield)
+
+    def _torch_imported(self) -> None:
+        """Begin to watch, also in the middle of a test."""
+        if self._autotrace is not None or os.getpid() != self._process:  # in a process that a test forked
+            return
+        with contextlib.suppress(ImportError):  # a module of ours imported torch, and is not complete: see `_phase_of`
+            self._watch()
+            if self._item is not None and threading.get_ident() == self._thread:
+                self._listen(self._item)
+
+    def _watch(self) -> None:
         from pytest_torchlens.capture.patches import module_calls_intercepted
         from pytest_torchlens.run.module_calls import Autotrace
 
         self._autotrace = Autotrace()
-        with module_calls_intercepted():
-            return (yield)
+        self._session.enter_context(module_calls_intercepted())
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Begin a test, and record the calls in its fixtures."""
-        autotrace = self._autotrace_of(item)
-        if autotrace is None:
-            return (yield)
-        autotrace.begin(item.nodeid, self._plan(item))
-        remove_deadline(item)
-        with self._recorded(autotrace):
-            return (yield)
+        self._begun = False
+        if self._is_recorded(item):
+            remove_deadline(item)
+        return (yield from self._phase_of(item))
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """Record the calls in the test."""
-        autotrace = self._autotrace_of(item)
-        if autotrace is None:
-            return (yield)
-        with self._recorded(autotrace):
-            return (yield)
+        return (yield from self._phase_of(item))
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         """Record the calls in the teardown of fixtures."""
-        autotrace = self._autotrace_of(item)
-        if autotrace is None:
-            return (yield)
-        autotrace.begin(item.nodeid, self._plan(item), goes_on=True)
-        with self._recorded(autotrace):
-            return (yield)
+        return (yield from self._phase_of(item, goes_on=True))
 
-    def _autotrace_of(self, item: pytest.Item) -> Autotrace | None:
-        """Return what records the calls of a test; None if nothing does."""
-        settings = self._settings_by_test.get(item.nodeid)
-        return None if settings is None or settings.autotrace == "off" else self._autotrace
-
-    @contextlib.contextmanager
-    def _recorded(self, autotrace: Autotrace) -> Iterator[None]:
-        self._in_test = True
+    def _phase_of(self, item: pytest.Item, *, goes_on: bool = False) -> Generator[None, None, None]:
+        if not self._is_recorded(item):
+            return (yield)
+        if self._autotrace is None and "torch" in sys.modules:
+            self._watch()
+        self._item = item
         try:
-            with autotrace.on():
-                yield
+            self._listen(item, goes_on=goes_on)
+            return (yield)
         finally:
-            self._in_test = False
+            self._phase.close()
+            self._item = None
+
+    def _listen(self, item: pytest.Item, *, goes_on: bool = False) -> None:
+        """Record module calls in this thread until the phase ends."""
+        if self._autotrace is None:
+            return
+        if not self._begun or goes_on:
+            self._autotrace.begin(item.nodeid, self._plan(item), goes_on=goes_on)
+            self._begun = True
+        self._phase.enter_context(self._autotrace.on())
+
+    def _is_recorded(self, item: pytest.Item) -> bool:
+        settings = self._settings_by_test.get(item.nodeid)
+        return settings is not None and settings.autotrace != "off"
 
     def _plan(self, item: pytest.Item) -> Plan:
+        settings = self._settings_by_test[item.nodeid]
+        return self._usual_plan if settings is self._settings else self._plan_of(settings)
+
+    @functools.cached_property
+    def _usual_plan(self) -> Plan:
+        """The plan of tests without a marker."""
+        return self._plan_of(self._settings)
+
+    def _plan_of(self, settings: AutotraceSettings) -> Plan:
         from pytest_torchlens.plugin.marker import validation_parts
         from pytest_torchlens.run.module_calls import Plan
         from pytest_torchlens.validate import PARTS
 
-        settings = self._settings_by_test[item.nodeid]
         called_models: Any = self._config.pluginmanager.get_plugin("lens-called-models")
         chosen = settings.parts or self._config.option.lens_parts or self._config.getini("lens_parts") or PARTS
         return Plan(
@@ -213,20 +244,23 @@ class AutotracePlugin:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the result to the test's report; a passing test fails if a recorded graph is wrong."""
-        report: Any = yield
+        report = yield
         is_last = call.when != "setup" or not report.passed
-        if self._autotrace is not None and is_last and not self._in_test:
-            result = self._autotrace.result()
-            if result.calls:
-                report.lens_traced_test = to_json(result)  # xdist sends text to the controller
-                self._apply_result(item, report, result)
-            called_models: Any = self._config.pluginmanager.get_plugin("lens-called-models")
-            for name, *kept in self._autotrace.histories:
-                called_models.add(item, name, *kept)
-                called_models.attach(item, report)  # its own hook has run before
-            self._autotrace.forget()
-        changed: pytest.TestReport = report
-        return changed
+        if self._autotrace is not None and self._begun and is_last and self._item is None:
+            self._add_result(item, report, self._autotrace)
+        return report
+
+    def _add_result(self, item: pytest.Item, report: Any, autotrace: Autotrace) -> None:
+        result = autotrace.result()
+        if result.calls:
+            report.lens_traced_test = to_json(result)  # xdist sends text to the controller
+            self._apply_result(item, report, result)
+        called_models: Any = self._config.pluginmanager.get_plugin("lens-called-models")
+        for name, *kept in autotrace.histories:
+            called_models.add(item, name, *kept)
+            called_models.attach(item, report)  # its own hook has run before
+        autotrace.forget()
+        self._begun = False
 
     def with_validation(self, item: pytest.Item, trace: Callable[..., ModelHistory]) -> Callable[..., ModelHistory]:
         """Return a function that records a forward pass and validates the record."""
@@ -235,8 +269,8 @@ class AutotracePlugin:
         def trace_and_validate(*args: Any, **kwargs: Any) -> ModelHistory:
             __tracebackhide__ = True
             history = trace(*args, **kwargs)
-            if (autotrace := self._autotrace_of(item)) is not None:
-                autotrace.prove(history)
+            if self._autotrace is not None and self._is_recorded(item):
+                self._autotrace.prove(history)
             return history
 
         return trace_and_validate

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import fields
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from typing import Any
@@ -13,16 +11,11 @@ import pytest
 
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import Stage
-from pytest_torchlens.zoo import ModelCase
-from pytest_torchlens.zoo.case import inputs_of
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from pytest_torchlens.records import Comparison
     from pytest_torchlens.records import Environment
     from pytest_torchlens.records import ModelReport
-    from pytest_torchlens.zoo import Inputs
 
 _MODEL_HOOKS = ("pytest_lens_configure_model", "pytest_lens_make_inputs")
 
@@ -34,35 +27,9 @@ class HookError(Exception):
         super().__init__(f"{hook}: expected {expected}, got {answer!r:.80} ({type(answer).__name__})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class HookedCase(ModelCase):
-    """A model that hooks change; it is built in the process that has the hooks."""
-
-    config: pytest.Config
-
-    def build(self) -> nn.Module:
-        """Return the model, built by the settings and then changed by the hooks."""
-        model = super().build()
-        self.config.hook.pytest_lens_configure_model(config=self.config, case=self, model=model)
-        return model
-
-    def make_inputs(self, model: nn.Module) -> Inputs:
-        """Return the inputs from a hook, else those of the settings."""
-        with self.fixed_seed():
-            inputs = self.config.hook.pytest_lens_make_inputs(config=self.config, case=self, model=model)
-        return super().make_inputs(model) if inputs is None else inputs_of(inputs)
-
-
 def has_model_hooks(config: pytest.Config) -> bool:
     """Whether a hook that changes models or inputs is implemented."""
     return any(getattr(config.hook, name).get_hookimpls() for name in _MODEL_HOOKS)
-
-
-def with_hooks(case: ModelCase, config: pytest.Config) -> ModelCase:
-    """Return a case that applies the hooks, if any are implemented."""
-    if not has_model_hooks(config):
-        return case
-    return HookedCase(config=config, **{field.name: getattr(case, field.name) for field in fields(case)})
 
 
 def add_environment_facts(environment: Environment, config: pytest.Config) -> Environment:

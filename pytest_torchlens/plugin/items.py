@@ -17,7 +17,6 @@ from pytest_torchlens.plugin.failure import represent
 from pytest_torchlens.plugin.failure import represent_text
 from pytest_torchlens.plugin.hooks import HookError
 from pytest_torchlens.plugin.hooks import apply_report_hooks
-from pytest_torchlens.plugin.hooks import with_hooks
 from pytest_torchlens.plugin.progress import Progress
 from pytest_torchlens.records import Outcome
 from pytest_torchlens.records.files import UnwritableError
@@ -53,6 +52,8 @@ class ZooFile(pytest.File):
 
     def collect(self) -> Iterator[ModelItem]:
         """Yield the models sorted by name, so that every process has the same order."""
+        from pytest_torchlens.plugin.hooked_case import with_hooks
+
         choice = self.lens.selection.choices[self.path]
         for name in sorted(choice.names):
             yield ModelItem.of(self, with_hooks(choice.zoo.case(name), self.config), self.lens)

@@ -232,6 +232,8 @@ def remove_old_runs(config: pytest.Config) -> None:
 
 def stamps(selection: Selection, options: RunOptions) -> dict[str, str]:
     """Return a digest by node id; it must be equal for a later run to reuse the model's report."""
+    if not selection.choices:
+        return {}
     from pytest_torchlens.run import find_environment
 
     same = f"{options}\n{find_environment()}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import NamedTuple
 
 import pytest
@@ -15,13 +16,14 @@ from pytest_torchlens.plugin.arguments import ZOO_FOLDER
 from pytest_torchlens.plugin.arguments import argument_path
 from pytest_torchlens.plugin.arguments import names_zoo
 from pytest_torchlens.plugin.arguments import zoo_folders
-from pytest_torchlens.zoo import Zoo
 from pytest_torchlens.zoo import ZooError
-from pytest_torchlens.zoo import load_zoo
 from pytest_torchlens.zoo.catalog import find_zoo_file
 from pytest_torchlens.zoo.catalog import shipped_folder
 from pytest_torchlens.zoo.catalog import split_globs
 from pytest_torchlens.zoo.catalog import zoo_files
+
+if TYPE_CHECKING:
+    from pytest_torchlens.zoo import Zoo
 
 
 class ModelName(NamedTuple):
@@ -149,6 +151,8 @@ class Selection:
         for other in self.choices:
             if other.stem == path.stem and not other.samefile(path):
                 raise ZooError(f"{other} and {path} are both the zoo {path.stem!r}: rename one of the files")
+        from pytest_torchlens.zoo import load_zoo
+
         return load_zoo(path)
 
     def _nodeid(self, path: Path) -> str:

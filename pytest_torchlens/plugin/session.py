@@ -30,8 +30,6 @@ from pytest_torchlens.records import Outcome
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import left_out_calls
 from pytest_torchlens.records.files import UnwritableError
-from pytest_torchlens.run import NO_GRAPH
-from pytest_torchlens.run import UNFIT_GRAPH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -360,6 +358,9 @@ def fits_no_model(models: Iterable[ModelReport]) -> bool:
 
 def missing_drawings(models: tuple[ModelReport, ...]) -> Iterator[str]:
     """Yield how many models have no drawing, with the first reason of each kind."""
+    from pytest_torchlens.run import NO_GRAPH
+    from pytest_torchlens.run import UNFIT_GRAPH
+
     unfit, failed = ([model.graph_unfit for model in models], [model.graph_failed for model in models])
     for kind, texts in ((UNFIT_GRAPH, unfit), (NO_GRAPH, failed)):
         if reasons := [*filter(None, texts)]:

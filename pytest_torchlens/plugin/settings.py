@@ -125,10 +125,12 @@ def _parts(values: list[str]) -> tuple[str, ...] | None:
 
 def ignored_rules(config: pytest.Config) -> tuple[str, ...]:
     """Return the audit rules of ``--lens-ignore`` or its ini key; raises `pytest.UsageError` for an unknown one."""
+    values = config.option.lens_ignore or config.getini("lens_ignore")
+    if not values:
+        return ()
     from pytest_torchlens.audit import RULES
 
-    values = config.option.lens_ignore or config.getini("lens_ignore")
-    return _words("--lens-ignore", values, [rule.name for rule in RULES]) if values else ()
+    return _words("--lens-ignore", values, [rule.name for rule in RULES])
 
 
 def _device(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_torchlens.plugin.arguments import zoo_folders
-from pytest_torchlens.plugin.hooks import with_hooks
+from pytest_torchlens.plugin.hooked_case import with_hooks
 from pytest_torchlens.plugin.selection import ZooWarning
 from pytest_torchlens.plugin.selection import registered_zoos
 from pytest_torchlens.records import nearest

@@ -23,7 +23,7 @@ from typing import Any
 
 from pytest_torchlens.baseline.policy import Policy
 from pytest_torchlens.report import Graphs
-from pytest_torchlens.run.job import RunOptions
+from pytest_torchlens.run.run_options import RunOptions
 from pytest_torchlens.zoo import load_zoo
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from pytest_torchlens.baseline.policy import Policy
     from pytest_torchlens.capture import Recording
     from pytest_torchlens.report import Graphs
+    from pytest_torchlens.run.run_options import RunOptions
     from pytest_torchlens.zoo import Inputs
     from pytest_torchlens.zoo import ModelCase
 
@@ -171,25 +171,6 @@ NO_GRAPH = "--lens-graph could not be done"
 """Precedes the reason why a drawing is missing."""
 UNFIT_GRAPH = "--lens-graph does not fit"
 """Precedes the setting that does not fit a model."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """What to do with each model."""
-
-    validate: bool = False
-    parts: tuple[str, ...] | None = None
-    """Parts of the validation; None for all."""
-    folder: Path | None = None
-    """The report's folder; None for no report."""
-    graphs: Graphs | None = None
-    """Drawings besides those of the report; None if not requested."""
-    baseline: Policy | None = None
-    """How baselines are treated; None for no comparison."""
-    ignore: tuple[str, ...] = ()
-    """Audit rules whose findings are left out."""
-    device: str = ""
-    """Where models run (``"cuda"``, ``"cuda:1"``); empty for the device that their zoo file names."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pytest_torchlens.baseline.store import key_of
 from pytest_torchlens.records import ErrorRecord
 from pytest_torchlens.records import Stage
 from pytest_torchlens.records.files import temporary_folder
-from pytest_torchlens.run.job import RunOptions
+from pytest_torchlens.run.run_options import RunOptions
 from pytest_torchlens.run.worker import Isolation
 
 if TYPE_CHECKING:

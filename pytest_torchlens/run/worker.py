@@ -40,7 +40,7 @@ from pytest_torchlens.run.errors import is_noise
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_torchlens.run.job import RunOptions
+    from pytest_torchlens.run.run_options import RunOptions
     from pytest_torchlens.zoo import ModelCase
 
 

@@ -13,21 +13,22 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import capture
+from benchmarks import __main__ as everything
+from benchmarks import empty_tests
 from benchmarks import grouping
 from benchmarks import load
 from benchmarks import recorder
 from benchmarks import suites
-from benchmarks import validate
+from benchmarks import workloads
 from benchmarks import zoo
 from benchmarks.child import MEASURES
+from benchmarks.child import run_child
+from benchmarks.figures import Figure
+from benchmarks.figures import Figures
+from benchmarks.figures import slowdowns
 from benchmarks.modes import MODES
 from benchmarks.modes import OURS
 from benchmarks.modes import PEERS
-from benchmarks.modes import WITHOUT
-from benchmarks.modes import UnusedError
-from benchmarks.modes import left_out
-from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads import build
 from pytest_torchlens.report import page_path
 from pytest_torchlens.report import save_drawing
@@ -54,16 +55,24 @@ def same_threads() -> Iterator[None]:
 
 
 @pytest.fixture
-def tiny_workload(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the workload "tiny", and measure in this process what is otherwise measured in a new one."""
+def tiny_workloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Measure a tiny model, in this process, and two empty tests; return the file of figures."""
 
     def measured(measure: str, **request: Any) -> dict[str, Any]:
         with torch.no_grad():
             return json.loads(json.dumps(MEASURES[measure](**request)))
 
-    monkeypatch.setitem(WORKLOADS, "tiny", lambda: (Tiny(), torch.rand(2, 4)))
-    monkeypatch.setattr(capture, "run_child", measured)
-    monkeypatch.setattr(validate, "run_child", measured)
+    tiny = {"tiny": lambda: (Tiny(), torch.rand(2, 4))}
+    monkeypatch.setitem(workloads.WORKLOADS, "tiny", tiny["tiny"])
+    for name in ("WORKLOADS", "FAMILIES", "LARGE"):
+        monkeypatch.setattr(everything, name, tiny)
+    monkeypatch.setattr(everything, "run_child", measured)
+    monkeypatch.setattr(everything, "peers", list)
+    monkeypatch.setattr(everything, "ROUNDS", 2)
+    monkeypatch.setattr(everything, "FILE", tmp_path / "figures.csv")
+    monkeypatch.setattr(empty_tests, "TESTS", 2)
+    monkeypatch.setattr(empty_tests, "FILES", 1)
+    return tmp_path / "figures.csv"
 
 
 def command(monkeypatch: pytest.MonkeyPatch, main: Any, *arguments: str) -> Any:
@@ -79,58 +88,87 @@ def test_each_mode_runs(mode: str) -> None:
         MODES[mode](Tiny(), torch.rand(2, 4))
 
 
-def test_what_nothing_calls_cannot_be_left_out() -> None:
-    with pytest.raises(UnusedError, match=r"Tiny\.forward"), left_out(Tiny, "forward", lambda *_: None):
-        pass
-
-
-def test_a_name_that_moved_is_an_error() -> None:
-    with pytest.raises(AttributeError), left_out(Tiny, "moved", lambda *_: None):
-        pass
-
-
-@pytest.mark.usefixtures("tiny_workload")
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "numbers.json"
-    command(monkeypatch, capture.main, "--workload", "tiny", "--rounds", "1", "--no-peers", "--json", str(file))
-    found = json.loads(file.read_text())["results"]["tiny"]
-    assert found["errors"] == {}
-    assert found["runs"] == dict.fromkeys([*OURS, *WITHOUT], 1)
-    assert set(found["peak_mib"]) == set(OURS)
-    assert capsys.readouterr().out.count("\n| tiny ") == 3
-
-
-@pytest.mark.usefixtures("tiny_workload")
-def test_capture_of_time_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    command(monkeypatch, capture.main, *"--workload tiny --rounds 1 --no-memory --no-peers --without validated".split())
+def test_everything(tiny_workloads: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, everything.main, "--save") == 0
     printed = capsys.readouterr().out
-    assert printed.count("\n| tiny ") == 2
-    assert "validated" not in printed
+    assert printed.count("\n| tiny ") == 3
+    assert "The package torchlens is not installed" in printed
+    tables = Figures.load(tiny_workloads).tables
+    assert [*tables] == [*everything.TABLES]
+    assert {*tables["CPU time"]["tiny"]} == {"plain, ms", *OURS} - {"plain"}
+    assert all(figure.low > 0 for key, figure in Figures.load(tiny_workloads).cells() if "resident" not in key[2])
+    assert tables["families of timm"]["median"] == tables["families of timm"]["tiny"]
+    assert [len(row) for row in tables["empty tests"].values()] == [2, 2]
 
 
-@pytest.mark.usefixtures("tiny_workload")
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "numbers.json"
-    arguments = f"--timed tiny --measured tiny --rounds 1 --no-peers --json {file}".split()
-    assert command(monkeypatch, validate.main, *arguments) == 1  # a tiny model's overhead exceeds the bounds
-    found = json.loads(file.read_text())
-    storage = found["memory"]["tiny"]["storage_mib"]
-    assert storage["validated"] > storage["plain"] > 0
-    assert found["memory"]["tiny"]["largest_mib"] > 0
-    assert found["time"]["tiny"]["errors"] == {}
-    assert capsys.readouterr().out.count("\n| tiny ") == 2
+def test_a_slowdown_is_shown(
+    tiny_workloads: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = iter([[1.0, 1.1], [2.0, 2.1]])
+    monkeypatch.setitem(everything.TABLES, "memory", lambda: {"tiny": {"validated": Figure.of(next(figures))}})
+    everything.Figures("before", {"memory": everything.TABLES["memory"]()}).save(tiny_workloads)
+    assert command(monkeypatch, everything.main, "--only", "memory") == 1
+    assert "memory, tiny, validated: 1.050 (1.025 to 1.075), now 2.05 (2.02 to 2.08): 1.95 times" in (
+        capsys.readouterr().out
+    )
+
+
+def _figures(column: str, *values: float) -> Figures:
+    return Figures("", {"table": {"row": {column: Figure.of([*values])}}})
+
+
+@pytest.mark.parametrize(
+    ("column", "before", "now", "found"),
+    [
+        ("validated", [5.0, 5.1, 5.2], [5.6, 5.7, 5.8], [False]),
+        ("validated", [5.0, 5.1, 5.2], [5.4, 5.5, 5.6], []),  # less than a tenth
+        ("validated", [4.0, 5.0, 6.5], [4.5, 5.6, 7.0], [True]),  # the runs of one release differ as much
+        ("validated", [5.0], [4.0], []),
+        ("plain, ms", [5.0], [9.0], []),
+        ("torchlens validate", [5.0], [9.0], []),
+    ],
+)
+def test_what_counts_as_a_slowdown(column: str, before: list[float], now: list[float], found: list[bool]) -> None:
+    slower = slowdowns(_figures(column, *before), _figures(column, *now))
+    assert [one.is_noise for one in slower] == found
+
+
+def test_a_figure_without_a_former_one_is_not_compared() -> None:
+    assert slowdowns(_figures("other", 1.0), _figures("validated", 9.0)) == []
+
+
+def test_figures_are_read_as_they_were_saved(tmp_path: Path) -> None:
+    figures = _figures("a, b", 1.0, 2.0, 4.0)
+    figures.environment = "2026-11-30: a machine, one thread"
+    figures.save(tmp_path / "figures.csv")
+    assert Figures.load(tmp_path / "figures.csv") == figures
+
+
+def fails(model: nn.Module, x: torch.Tensor) -> None:
+    raise ValueError(x.shape)
+
+
+def test_a_mode_that_fails_is_told_and_left_out(tiny_workloads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODES, "recorded", fails)
+    found = MEASURES["time"](["tiny"], ["plain", "recorded", "all kept"], 2, 9.0)["tiny"]
+    assert [*found["ratios"]] == ["all kept"]
+    assert found["errors"] == {"recorded": "ValueError: torch.Size([1, 3, 8, 8])"}
+
+
+@pytest.mark.parametrize(("budget", "turns"), [(0.0, 1), (9.0, 3)])
+def test_a_mode_without_budget_is_measured_once(tiny_workloads: Path, budget: float, turns: int) -> None:
+    found = MEASURES["time"](["tiny"], ["plain", "recorded"], 3, budget)["tiny"]
+    assert len(found["plain_ms"]) == len(found["ratios"]["recorded"]) == turns
 
 
 def test_a_measurement_in_a_new_process() -> None:
-    found = capture.run_child(measure="time", workload="1,000 draws", modes=["plain"], rounds=1, budget=1.0)
-    assert found["wall_ms"]["plain"] > 0
+    found = run_child(measure="time", workloads=["chain of 2,000"], modes=["plain"], rounds=1, budget=1.0)
+    assert found["chain of 2,000"]["plain_ms"][0] > 0
 
 
-@pytest.mark.parametrize("workload", ["chain of 2,000", "1,000 draws"])
-def test_a_workload_is_the_same_each_time(workload: str) -> None:
-    assert torch.equal(build(workload)[1], build(workload)[1])
+def test_a_workload_is_the_same_each_time() -> None:
+    assert torch.equal(build("chain of 2,000")[1], build("chain of 2,000")[1])
 
 
 def test_grouping(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,11 @@ import pytest
 import torchvision  # noqa: F401 - like torch it cannot be imported twice in a process
 
 import pytest_torchlens.functions
+import pytest_torchlens.plugin.hooked_case
 import pytest_torchlens.plugin.items
 import pytest_torchlens.plugin.session
 import pytest_torchlens.report.pages
-import pytest_torchlens.run  # noqa: F401
+import pytest_torchlens.run.job  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
