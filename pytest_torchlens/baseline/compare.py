@@ -156,7 +156,13 @@ def _are_moves(aligned: StepAlignment, findings: list[Finding]) -> bool:
     """
     serious = {finding.change for finding in findings if finding.change in DEFAULT}
     moved = Change.STRUCTURE in serious and serious <= set(_MOVES)
-    return moved and not any(both.recalled for both in aligned.steps)
+    other_arguments = any(both.recalled for both in aligned.steps)
+    return moved and not other_arguments and _answers(aligned.before) == _answers(aligned.after)
+
+
+def _answers(snapshot: Snapshot) -> list[tuple[str, bool | None, str]]:
+    """Return the answers to Python, whatever the operations are called that gave them."""
+    return [(answer.function, answer.value, answer.branch) for answer in snapshot.answers]
 
 
 def _are_within(aligned: StepAlignment, judgements: list[Judgement], tolerance: Tolerance) -> bool:
