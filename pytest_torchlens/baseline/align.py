@@ -115,6 +115,31 @@ class StepAlignment:
         """For each step that both have: its id in `before`, by its id in `after`."""
         return {now: then for then, now in self._now.items()}
 
+    @property
+    def renamed_weights(self) -> dict[str, str]:
+        """For each parameter and buffer that has another name now: its old name."""
+        found: dict[str, str] = {}
+        for both in self.steps:
+            if both.before is not None and both.after is not None:
+                old = {edge.argument: edge.parent for edge in both.before.reads}
+                for edge in both.after.reads:
+                    self._note_name(found, old.get(edge.argument, ""), edge.parent)
+        return found
+
+    def _note_name(self, found: dict[str, str], was: str, now: str) -> None:
+        is_new = now not in self.before.state and was not in self.after.state
+        old, new = self.before.state.get(was), self.after.state.get(now)
+        if is_new and old is not None and new is not None and (old.shape, old.dtype) == (new.shape, new.dtype):
+            found.setdefault(now, was)
+
+    @property
+    def only_names_differ(self) -> bool:
+        """Whether both have the same steps, which read the same tensors: only modules and weights have other names."""
+        return all(
+            both.before and both.after and not (both.rewired or both.meta or list(_calls(both.before, both.after)))
+            for both in self.steps
+        )
+
     def replacements(self) -> Iterator[Finding]:
         """Yield the steps that were added, removed, replaced or moved; consecutive ones are one finding."""
         stretches = [list(run) for alone, run in groupby(self.steps, _is_alone) if alone]

@@ -101,7 +101,8 @@ def compare(
     )
     is_same = outputs is not None and outputs.within and _are_within(aligned, judged.judgements, tolerance)
     if is_same and _are_moves(aligned, findings):
-        findings = [replace(found, change=Change.REFACTOR) if found.change in _MOVES else found for found in findings]
+        more = "; computes the same" if aligned.only_names_differ else ""
+        findings = [_as_refactor(found, more) if found.change in _MOVES else found for found in findings]
     verdict = _verdict(findings, judged, blocks is not None)
     costs_too_much = any(conditions.cost(cost) is not None for cost in costs)
     words = Counter(_word(judgement, blocks is not None) for judgement in judged.judgements)
@@ -116,6 +117,15 @@ def compare(
         outputs=outputs,
         notes=tuple(_notes(before if blocks is None else None, len(findings), judged.alone)),
     )
+
+
+def renamed_weights(before: Snapshot, after: Snapshot) -> dict[str, str]:
+    """Return the old name of each parameter and buffer that has another one now."""
+    return StepAlignment(before, after).renamed_weights if before.state.keys() != after.state.keys() else {}
+
+
+def _as_refactor(finding: Finding, more: str) -> Finding:
+    return replace(finding, change=Change.REFACTOR, message=finding.message + more)
 
 
 def _comparable(before: Snapshot, after: Snapshot) -> tuple[EnvironmentNumbers, EnvironmentNumbers] | None:
@@ -146,7 +156,13 @@ def _are_moves(aligned: StepAlignment, findings: list[Finding]) -> bool:
     """
     serious = {finding.change for finding in findings if finding.change in DEFAULT}
     moved = Change.STRUCTURE in serious and serious <= set(_MOVES)
-    return moved and not any(both.recalled for both in aligned.steps)
+    other_arguments = any(both.recalled for both in aligned.steps)
+    return moved and not other_arguments and _answers(aligned.before) == _answers(aligned.after)
+
+
+def _answers(snapshot: Snapshot) -> list[tuple[str, bool | None, str]]:
+    """Return the answers to Python, whatever the operations are called that gave them."""
+    return [(answer.function, answer.value, answer.branch) for answer in snapshot.answers]
 
 
 def _are_within(aligned: StepAlignment, judgements: list[Judgement], tolerance: Tolerance) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_torchlens.baseline.compare import compare
+from pytest_torchlens.baseline.compare import renamed_weights
 from pytest_torchlens.baseline.conditions import Conditions
 from pytest_torchlens.baseline.costs import UNTIMED
 from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
@@ -27,6 +30,28 @@ UPDATES = ("new", "changed", "unused", "all")
 KEEPS = ("activations",)
 NOT_SAVED = "activations not saved"
 """Precedes the reason in a note."""
+
+
+UnderNames = Callable[[Mapping[str, str]], Snapshot]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A model's pass in this run, and what `Policy.check` was given with it."""
+
+    snapshot: Snapshot
+    history: ModelHistory | None
+    seconds: tuple[float, float] | None
+    under_names: UnderNames | None
+
+
+def _renamed_text(names: Mapping[str, str]) -> str:
+    listed = ", ".join(f"{was} → {now}" for now, was in list(names.items())[:_FEW])
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f"compared with the values of the old names: {listed}{more}"
+
+
+_FEW = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +106,7 @@ class Policy:
         *,
         history: ModelHistory | None = None,
         timed: tuple[str, float] | None = None,
+        under_names: UnderNames | None = None,
     ) -> Comparison:
         """Compare a snapshot with the stored baseline, then store it or leave it pending.
 
@@ -97,6 +123,9 @@ class Policy:
             if the model has changed since the pass.
         timed
             The machine, and the seconds of the fastest pass on it; None if the pass was not timed.
+        under_names
+            Returns the snapshot of a pass in which weights hold the values that they would have under other names, by
+            their name: of renamed weights those of their old names.  None if values do not follow names.
 
         Raises
         ------
@@ -104,7 +133,7 @@ class Policy:
             If the stored file cannot be used.
         """
         seconds = self._seconds(key, timed) if timed is not None and not self.against else None
-        found = self._compare(key, snapshot, self.conditions(fail_on), history, seconds)
+        found = self._compare(key, _Pass(snapshot, history, seconds, under_names), self.conditions(fail_on))
         if not self.keep or history is None:
             return found
         try:
@@ -113,32 +142,33 @@ class Policy:
             return replace(found, unsaved=str(error), notes=(*found.notes, f"{NOT_SAVED}: {error}"))
         return found
 
-    def _compare(
-        self,
-        key: str,
-        snapshot: Snapshot,
-        conditions: Conditions,
-        history: ModelHistory | None,
-        seconds: tuple[float, float] | None,
-    ) -> Comparison:
+    def _compare(self, key: str, this: _Pass, conditions: Conditions) -> Comparison:
         try:
             stored = self.store.load(key)
         except ValueError:
             if "changed" not in self.update:
                 raise
-            return self._settle(key, snapshot, Comparison(verdict=Change.NEW), "changed")
+            return self._settle(key, this.snapshot, Comparison(verdict=Change.NEW), "changed")
         if stored is None:
             new = Comparison(verdict=Change.NEW, fails=self.strict or conditions.fails(Change.NEW))
-            return self._settle(key, snapshot, new, "new")
-        name = self.against or self._relative(self.store.path(key))
-        repeat = self._repeat(key, snapshot, history)
-        found = compare(stored, snapshot, conditions, baseline=name, repeat=repeat, seconds=seconds)
-        if seconds is None and conditions.cost("time") is not None:
+            return self._settle(key, this.snapshot, new, "new")
+        found = self._compare_with(stored, key, this, conditions)
+        if this.seconds is None and conditions.cost("time") is not None:
             untimed = UNTIMED_AGAINST if self.against else UNTIMED
             found = replace(found, untimed=untimed, notes=(*found.notes, untimed))
         if self.against:
             return replace(found, against=self.against)
-        return self._settle(key, snapshot, found, "new" if found.verdict is Change.ENVIRONMENT else "changed")
+        return self._settle(key, this.snapshot, found, "new" if found.verdict is Change.ENVIRONMENT else "changed")
+
+    def _compare_with(self, stored: Snapshot, key: str, this: _Pass, conditions: Conditions) -> Comparison:
+        """Compare with a stored pass; random weights that were renamed get the values of their old names for that."""
+        name = self.against or self._relative(self.store.path(key))
+        names = renamed_weights(stored, this.snapshot) if this.under_names is not None else {}
+        if this.under_names is None or not names:
+            repeat = self._repeat(key, this.snapshot, this.history)
+            return compare(stored, this.snapshot, conditions, baseline=name, repeat=repeat, seconds=this.seconds)
+        found = compare(stored, this.under_names(names), conditions, baseline=name, seconds=this.seconds)
+        return replace(found, notes=(*found.notes, _renamed_text(names)))
 
     def _seconds(self, key: str, timed: tuple[str, float]) -> tuple[float, float] | None:
         """Store this run's time; return the baseline's and this one, None if the baseline's is of another machine."""

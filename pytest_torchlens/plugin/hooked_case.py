@@ -13,6 +13,8 @@ from pytest_torchlens.zoo import ModelCase
 from pytest_torchlens.zoo.case import inputs_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import nn
 
     from pytest_torchlens.zoo import Inputs
@@ -24,9 +26,9 @@ class HookedCase(ModelCase):
 
     config: pytest.Config
 
-    def build(self) -> nn.Module:
+    def build(self, names: Mapping[str, str] | None = None) -> nn.Module:
         """Return the model, built by the settings and then changed by the hooks."""
-        model = super().build()
+        model = super().build(names)
         self.config.hook.pytest_lens_configure_model(config=self.config, case=self, model=model)
         return model
 

@@ -364,6 +364,15 @@ class _Job:
         policy = self.options.baseline
         return policy is not None and policy.conditions(self.case.settings.fail_on).has(name)
 
+    def pass_under_names(self, environment: Environment, names: Mapping[str, str]) -> Snapshot:
+        """Return the snapshot of a pass in which weights have the random values of other names."""
+        model = self.case.build(names)
+        inputs = self.case.make_inputs(model)
+        history = log_forward_pass(
+            model, inputs.args, inputs.kwargs, layers_to_save=None, random_seed=self.case.settings.seed
+        )
+        return snapshot_of(history, environment)
+
     def compare(self, baseline: Policy, validation: Validation) -> None:
         environment = replace(find_environment(), device=self.device.type)
         try:
@@ -377,7 +386,11 @@ class _Job:
         self.fields["flops"] = snapshot.totals.get("flops")
         key, fail_on = key_of(self.case.zoo, self.case.name), self.case.settings.fail_on
         timed = machine_of(environment), self.fastest
-        comparison = baseline.check(key, snapshot, fail_on, history=validation.history, timed=timed)
+        random = self.case.settings.weights == "random"
+        under_names = partial(self.pass_under_names, environment) if random else None
+        comparison = baseline.check(
+            key, snapshot, fail_on, history=validation.history, timed=timed, under_names=under_names
+        )
         self.fields["comparison"] = comparison
         if comparison.fails:
             self.fields.update(outcome=Outcome.FAILED, stage=Stage.COMPARE)

@@ -64,16 +64,16 @@ class ModelCase:
                 return str(family_of(self.name))
         return re.match(r"[^\W\d_]*", self.name)[0]  # type: ignore[index] # matches at least nothing
 
-    def build(self) -> nn.Module:
+    def build(self, names: Mapping[str, str] | None = None) -> nn.Module:
         """Return the model in the mode, with the weights, dtype and device that the settings name.
 
-        The caller's random generator is not advanced.
+        `names` are those of `fill_model`.  The caller's random generator is not advanced.
         """
         settings = self.settings
         with self.fixed_seed():
             model = self._construct()
         if settings.weights == "random":
-            fill_model(model, settings.seed)
+            fill_model(model, settings.seed, names)
         if settings.dtype:
             model = own_method(model, "to")(model, getattr(torch, settings.dtype))
         moved: nn.Module = own_method(model, "to")(model, settings.device)

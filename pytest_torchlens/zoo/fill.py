@@ -24,12 +24,13 @@ from pytest_torchlens.capture.values import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Mapping
 
 CHUNK = 1 << 16
 """Numbers drawn at a time: few enough to stay in the processor's cache."""
 
 
-def fill_model(model: nn.Module, seed: int = 0) -> None:
+def fill_model(model: nn.Module, seed: int = 0, names: Mapping[str, str] | None = None) -> None:
     """Fill parameters and running statistics of `model` in place.
 
     Matrices and kernels are uniform with bound ``sqrt(3 / fan_in)``, which keeps the variance from layer to
@@ -37,13 +38,22 @@ def fill_model(model: nn.Module, seed: int = 0) -> None:
     variances in 0.5 to 1.5.  Tied parameters are filled once, under their first name.  Other buffers and integer
     parameters hold constants and stay unchanged.
 
+    Parameters
+    ----------
+    model
+        The model.
+    seed
+        Of all streams.
+    names
+        Other names to draw some values under, by the tensor's name: one that was renamed keeps its values.
+
     Raises
     ------
     ValueError
         If a parameter has no shape yet (lazy modules); the message names it.
     """
     with torch.no_grad():
-        for name, tensor, (low, high) in _fillable(model):
+        for name, tensor, (low, high) in _fillable(model, names or {}):
             _fill(tensor, low, high, seed, name)
 
 
@@ -65,16 +75,18 @@ def fill_tensor(
     return tensor
 
 
-def _fillable(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, tuple[float, float]]]:
-    for name, parameter in named_parameters(model):
+def _fillable(model: nn.Module, names: Mapping[str, str]) -> Iterator[tuple[str, torch.Tensor, tuple[float, float]]]:
+    for now, parameter in named_parameters(model):
+        name = names.get(now, now)
         if is_lazy(parameter):
             raise ValueError(
-                f"parameter {name!r} of {type(model).__name__} has no shape yet (lazy module): "
+                f"parameter {now!r} of {type(model).__name__} has no shape yet (lazy module): "
                 "give the module its sizes, or call it once before"
             )
         if parameter.is_floating_point() or parameter.is_complex():
             yield name, parameter, _parameter_range(name, tuple(parameter.shape))
-    for name, buffer in named_buffers(model):
+    for now, buffer in named_buffers(model):
+        name = names.get(now, now)
         if bounds := _STATISTICS.get(name.rpartition(".")[2]):
             yield name, buffer, bounds
 

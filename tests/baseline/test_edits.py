@@ -231,7 +231,7 @@ class Scaled(nn.Module):
 
 def test_a_renamed_parameter_is_called_that():
     found = compare(snapshot_of(Scaled("gamma"), X[..., :4]), snapshot_of(Scaled("weight"), X[..., :4]))
-    assert [f.message for f in found.findings] == ["renamed: gamma is now weight"]
+    assert [f.message for f in found.findings] == ["renamed: gamma is now weight; computes the same"]
     assert headline(found) == "refactor at /mul; 1 of 3 operations differ"
 
 

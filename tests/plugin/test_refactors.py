@@ -1,0 +1,123 @@
+"""Renames, moves and true changes of a zoo's model with random weights, against its baseline."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+MODEL = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3)
+        self.norm = nn.BatchNorm2d(8)
+        self.scale = nn.Parameter(torch.ones(8))
+        self.a, self.b = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.stem(x))).mean((2, 3))
+        x = self.drop(x * self.scale)
+        a = self.a(x)
+        b = self.b(x)
+        return {"a": a.softmax(-1), "b": b.sigmoid()}
+
+
+def zoo():
+    return {"net": Net}
+"""
+ZOO = 'provider: "python:models.py:zoo"\ndefaults:\n  input: {shape: [2, 3, 8, 8]}\n'
+CONFTEST = """
+import pathlib
+
+def pytest_runtest_teardown(item):
+    from pytest_torchlens.records import to_json
+
+    if hasattr(item, "report"):
+        pathlib.Path("comparison.json").write_text(to_json(item.report.comparison))
+"""
+RENAMED_MODULE = (("self.stem", "self.first"),)
+RENAMED_PARAMETER = (("self.scale", "self.gain"),)
+RENAMED_STATISTICS = (("self.norm", "self.bn"),)
+MOVED = (("        a = self.a(x)\n        b = self.b(x)\n", "        b = self.b(x)\n        a = self.a(x)\n"),)
+SPELLED = (("x * self.scale", "torch.mul(x, self.scale)"),)
+SAME = (RENAMED_MODULE, RENAMED_PARAMETER, RENAMED_STATISTICS, RENAMED_MODULE + RENAMED_PARAMETER, MOVED)
+SWAPPED = (('"a": a.softmax(-1), "b": b', '"a": b.softmax(-1), "b": a'),)
+OTHER_EPS = (("BatchNorm2d(8)", "BatchNorm2d(8, eps=1e-2)"),)
+LEFT_OUT = (("x * self.scale", "x"),)
+OTHER = (SWAPPED, OTHER_EPS, LEFT_OUT, RENAMED_MODULE + LEFT_OUT, RENAMED_PARAMETER + OTHER_EPS)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    (pytester.path / "zoo.yaml").write_text(ZOO, encoding="utf-8")
+    pytester.makeconftest(CONFTEST)
+    compared(pytester, (), "--lens-update=all")
+    return pytester
+
+
+def compared(
+    project: pytest.Pytester, edits: tuple[tuple[str, str], ...], *arguments: str
+) -> tuple[dict[str, Any], pytest.RunResult]:
+    """Return the comparison of the edited model, and all that pytest said."""
+    text = MODEL
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    (project.path / "models.py").write_text(text, encoding="utf-8")
+    result = project.runpytest_inprocess("zoo.yaml", "--lens-validate", "--lens-parts=replay", *arguments)
+    return json.loads((project.path / "comparison.json").read_text()), result
+
+
+def test_what_computes_the_same_is_a_refactor_and_passes_where_outputs_count(project: pytest.Pytester):
+    for edits in SAME:
+        found, result = compared(project, edits)
+        assert (found["verdict"], found["fails"], found["outputs"]["same"]) == ("refactor", True, True), edits
+        result.assert_outcomes(failed=1)
+        _, result = compared(project, edits, "--lens-fail-on=outputs")
+        result.assert_outcomes(passed=1)
+
+
+def test_what_computes_something_else_is_none(project: pytest.Pytester):
+    for edits in OTHER:
+        found, result = compared(project, edits, "--lens-fail-on=outputs")
+        assert (found["verdict"], found["fails"], "within" in found["outputs"]) == ("structure", True, False), edits
+        result.assert_outcomes(failed=1)
+
+
+def test_a_rename_alone_says_so(project: pytest.Pytester):
+    found, result = compared(project, RENAMED_PARAMETER)
+    assert [finding["message"] for finding in found["findings"]] == ["renamed: scale is now gain; computes the same"]
+    result.stdout.fnmatch_lines(
+        [
+            "*refactor at /mul; *",
+            "*outputs: identical",
+            "*note: compared with the values of the old names: scale → gain",
+        ]
+    )
+
+
+def test_another_dropout_is_no_refactor_though_no_output_shows_it(project: pytest.Pytester):
+    found, _ = compared(project, (("Dropout(0.1)", "Dropout(0.5)"),))
+    assert (found["verdict"], found["outputs"]["same"]) == ("structure", True)
+
+
+def test_a_rename_that_is_accepted_is_stored_under_its_new_name(project: pytest.Pytester):
+    compared(project, RENAMED_MODULE, "--lens-update=changed")
+    assert compared(project, RENAMED_MODULE)[0]["verdict"] == "identical"
+    assert compared(project, ())[0]["verdict"] == "refactor"
+
+
+def test_weights_of_the_models_own_keep_their_values(project: pytest.Pytester):
+    (project.path / "zoo.yaml").write_text(f"{ZOO}  weights: init\n  seed: 3\n", encoding="utf-8")
+    compared(project, (), "--lens-update=all")
+    found, _ = compared(project, RENAMED_MODULE)
+    assert found["verdict"] == "refactor"
+    assert not any("old names" in note for note in found.get("notes", ()))
