@@ -8,6 +8,7 @@ PyTorch has no formulas for the fused kernels that attention and recurrent layer
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -16,6 +17,9 @@ import torch
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture.functions import FunctionInfo
+from pytest_torchlens.capture.functions import is_of_torch
+from pytest_torchlens.capture.functions import overloads_of
 from pytest_torchlens.replay import NotReplayableError
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import replay_for
@@ -40,11 +44,12 @@ class FlopCounts:
     Attributes
     ----------
     mode
-        The counter of PyTorch, to be entered around each call.
+        The counter of PyTorch, to be entered around the call that is about to run; None if it can have no operations.
     """
 
     def __init__(self) -> None:
-        self.mode = _counter()
+        self._counter = _counter_class()(display=False, custom_mapping=FORMULAS)
+        self.mode: Any = None
         self._counts: list[int] = []
 
     @property
@@ -53,16 +58,43 @@ class FlopCounts:
         return tuple(self._counts)
 
     def before(self, player: Player, call: Call) -> None:
-        """Forget the call before."""
-        self.mode.counted = self.mode.error = None
+        """Decide whether the next call is counted."""
+        self.mode = None if _has_no_formula(call.info) else self._counter
+        self._counter.counted = self._counter.error = None
 
     def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
         """Note the operations of a call that has run; raise `NotReplayableError` if they were not counted."""
-        if self.mode.error is not None:
-            raise NotReplayableError(f"no formula fits call {number} ({call.info.name}): {self.mode.error}")
-        if self.mode.counted is None:
-            raise NotReplayableError("nothing was counted")
-        self._counts.append(self.mode.counted)
+        if self._counter.error is not None:
+            raise NotReplayableError(f"no formula fits call {number} ({call.info.name}): {self._counter.error}")
+        if self.mode is not None and self._counter.counted is None:
+            raise NotReplayableError(f"the counter was not entered around call {number} ({call.info.name})")
+        self._counts.append(self._counter.counted or 0)
+
+
+@functools.cache
+def _has_no_formula(info: FunctionInfo) -> bool:
+    """Return whether a function runs no operator that has a formula: its count is 0."""
+    if info.name in _WITHOUT_PRODUCTS and is_of_torch(info.func):
+        return True
+    overloads = [] if isinstance(info.func, types.FunctionType) else overloads_of(info.func, info.name)
+    known = _counter_class()(display=False, custom_mapping=FORMULAS).flop_registry
+    return bool(overloads) and not any(one.overloadpacket in known or _is_composite(one) for one in overloads)
+
+
+def _is_composite(overload: torch._ops.OpOverload) -> bool:
+    """Return whether an overload runs other operators; one of TorchScript alone, which takes no tensor, does not."""
+    try:
+        return overload.has_kernel_for_dispatch_key(_COMPOSITE)
+    except RuntimeError:
+        return False
+
+
+_WITHOUT_PRODUCTS = frozenset(
+    """batch_norm layer_norm group_norm instance_norm relu relu6 hardswish hardsigmoid silu gelu softmax dropout
+    max_pool2d avg_pool2d adaptive_avg_pool2d flatten reshape contiguous chunk transpose permute pad""".split()
+)
+"""Functions of PyTorch that run other operators, or are Python's, and multiply no matrices."""
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 @functools.cache
@@ -87,10 +119,6 @@ def _counter_class() -> type[Any]:
                 return args[1]
 
     return Counter
-
-
-def _counter() -> Any:
-    return _counter_class()(display=False, custom_mapping=FORMULAS)
 
 
 Shape = tuple[int, ...]

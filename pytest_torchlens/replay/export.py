@@ -36,7 +36,7 @@ def to_fx(subgraph: Subgraph) -> fx.GraphModule:
         raise NotExportableError(reason)
     export = _Export(subgraph)
     module = export.module()
-    _check_module(subgraph, module, export.expected)
+    _check_module(subgraph, module, export)
     return module
 
 
@@ -147,6 +147,8 @@ class _Export:
 
         self.expected: dict[str, torch.Tensor] = {}
         """The outputs of a run, by label."""
+        self.given: list[str] = []
+        """Labels of the inputs that are arguments; constants are attributes."""
 
     def module(self) -> fx.GraphModule:
         """Return the module."""
@@ -171,6 +173,7 @@ class _Export:
         values = {self._subgraph.label_of(value): value for value in outside if self._is_given(value)}
         for label in self._subgraph.inputs:
             if label in values:
+                self.given.append(label)
                 self._nodes[id(values[label])] = self._named(self._graph.placeholder(label), label)
         for value in values.values():
             if self._writers:  # the caller's tensors stay as they are
@@ -281,16 +284,16 @@ _OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
 # -- the check -----------------------------------------------------------------------------------------------------
 
 
-def _check_module(subgraph: Subgraph, module: fx.GraphModule, expected: dict[str, torch.Tensor]) -> None:
+def _check_module(subgraph: Subgraph, module: fx.GraphModule, export: _Export) -> None:
     """Run the module on the recorded inputs; raise if it gives other values.  Random ones are not compared."""
     recording = subgraph.recording
     calls = [recording.calls[number] for number in subgraph.calls]
     if any(call.random is not None for call in calls) or not calls:
         return
-    given = subgraph.history.subgraph(end=subgraph.inputs).run() if subgraph.inputs else {}
+    given = subgraph.history.subgraph(end=export.given).run() if export.given else {}
     with ambient.in_force(recording.ambient.rows[calls[0].ambient]):
-        results = module(*[given[label].clone() for label in subgraph.inputs])
-    results = results if len(expected) > 1 else (results,)
-    for (label, tensor), result in zip(expected.items(), results, strict=True):
+        results = module(*[given[label].clone() for label in export.given])
+    results = results if len(export.expected) > 1 else (results,)
+    for (label, tensor), result in zip(export.expected.items(), results, strict=True):
         if fingerprint(tensor) != fingerprint(result):
             raise NotExportableError(f"{label} cannot be exported: the module gives other values than were recorded")

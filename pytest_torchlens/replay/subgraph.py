@@ -318,7 +318,7 @@ class Subgraph:
             raise LookupKeyError(f"{error}; parameters: {names:.200}" if isinstance(key, str) else str(error)) from None
 
     def to_fx(self) -> GraphModule:
-        """Return it as a module of `torch.fx`, whose arguments are its `inputs` and whose results are its `outputs`.
+        """Return it as a module of `torch.fx`: its `inputs` without constants are the arguments, `outputs` the results.
 
         The module is bit-equal to the recording, also under `torch.compile`.  Sizes and other arguments are those of
         the recorded pass.  It shares the model's parameters and buffers, under their names, except those that the pass

@@ -157,6 +157,19 @@ def test_a_value_that_is_overwritten_later_is_returned_as_it_was():
     assert torch.equal(norm, history["batchnorm_1"].tensor_contents)
 
 
+CONSTANT = torch.linspace(0, 1, 4)
+
+
+def test_a_constant_is_an_attribute():
+    history = tl.log_forward_pass(Function(lambda x: x + CONSTANT), X)
+    part = history.subgraph()
+    module = part.to_fx()
+    assert len(part.inputs) == 2
+    assert [node.meta["label"] for node in module.graph.nodes if node.op == "placeholder"] == ["input_1_0"]
+    assert torch.equal(module(X), X + CONSTANT)
+    assert list(module.state_dict()) == ["constant_0"]
+
+
 def test_without_gradients_is_without_gradients():
     def partly(x):
         with torch.no_grad():
