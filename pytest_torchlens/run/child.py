@@ -130,6 +130,7 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
 
     torch.set_num_threads(threads)
     jobs = Unpacker()
+    _spare_collector()
     while True:
         job, stage = json.loads(lines.get()), Stage.BUILD
         try:
@@ -141,7 +142,16 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
         else:
             answer({"answer": {"report": to_json(report)}})
         case = report = None  # type: ignore[assignment] # free the model before the next is built
-        gc.collect()
+        _spare_collector()
+
+
+def _spare_collector() -> None:
+    """Free what can be freed; the rest, libraries and their caches, is not looked at in later collections.
+
+    A collection looks at 400,000 objects of imported libraries otherwise, which takes as long as a small model's pass.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _read(jobs_from: int, lines: queue.SimpleQueue[str]) -> None:

@@ -156,3 +156,36 @@ def test_many_models_are_isolated_unasked(pytester: pytest.Pytester):
     assert f"in {here}" not in few.outlines
     off = pytester.runpytest_inprocess("--lens-zoo=many", "--lens-no-isolate", "-rP")
     assert f"in {here}" not in off.outlines
+
+
+COLLECTED = (
+    CALLS
+    + """
+import gc, weakref
+
+ALIVE = []
+
+class Cycle:
+    def __init__(self):
+        self.own = self
+
+def a_leaves_a_cycle(x):
+    ALIVE.append(weakref.ref(Cycle()))
+    return x + 1
+
+def b_finds_it_freed(x):
+    assert ALIVE[0]() is None
+    assert gc.get_freeze_count() > 100_000
+    return x + 1
+
+def zoo():
+    return {f.__name__: lambda f=f: Calls(f) for f in (a_leaves_a_cycle, b_finds_it_freed)}
+"""
+)
+
+
+@pytest.mark.usefixtures("zoo")
+def test_between_models_garbage_is_freed_and_libraries_are_frozen(pytester: pytest.Pytester):
+    (pytester.path / "model_zoo_configs" / "models.py").write_text(COLLECTED, encoding="utf-8")
+    result = pytester.runpytest_inprocess("--lens-zoo=bad", "--lens-validate", "--lens-isolate", "-p", "no:randomly")
+    result.assert_outcomes(passed=2)
