@@ -14,6 +14,7 @@ import threading
 import types
 import weakref
 from collections import OrderedDict
+from collections import defaultdict
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Collection
@@ -114,16 +115,16 @@ class ObjectGraph:
         return parts + [part for each in snapshots for part in each.parts]
 
     def restore(self) -> None:
-        """Restore all containers."""
+        """Restore all containers; classes come before their instances, whose layout depends on their bases."""
+        self._lost = [
+            (path, value)
+            for path, value, restore in self._containers
+            if not looked_at(_has_restored, restore, otherwise=False)
+        ]
         instances = [kind.instances for kind in self._kinds.values() if kind.instances]
-        self._lost = [entry for alike in instances for entry in alike.restore()]
+        self._lost += [entry for alike in instances for entry in alike.restore()]
         self._lost += [entry for mappings in self._mappings.values() for entry in mappings.restore()]
         self._empty.restore()
-        for path, value, restore in self._containers:
-            try:
-                restore()
-            except Exception:  # noqa: BLE001 - a user's object may raise anything
-                self._lost.append((path, value))
 
     def restore_states(self) -> list[str]:
         """Restore all resources; return the names of those, and of containers, that could not be restored."""
@@ -138,6 +139,11 @@ class ObjectGraph:
         """Return the names of single-use objects read since; with `maybe`, those that may have been too."""
         read = [(path, value, (at, resources.progress(value))) for path, value, at in self._used_up]
         return [object_name(path, value) for path, value, (at, now) in read if at != now or (maybe and at is None)]
+
+
+def _has_restored(restore: Callable[[], None]) -> bool:
+    restore()
+    return True
 
 
 def _root(path: Path) -> Any:
@@ -422,13 +428,15 @@ def _restore_slot(slot: types.MemberDescriptorType, value: Any, former: tuple[An
 
 
 def function(value: Any) -> ContainerSnapshot:
-    """Snapshot a function: its closure, default arguments and attributes."""
+    """Snapshot a function: its code, closure, default arguments and attributes."""
     if not _is_own(value.__globals__.get("__name__")):
         return ContainerSnapshot([])
+    facts = [(name, getattr(value, name)) for name in ("__code__", "__defaults__", "__kwdefaults__")]
     cells = list(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
     former = [(name, cell, _cell_value(cell)) for name, cell in cells]
 
     def restore() -> None:
+        _set_changed(value, facts)
         for _, cell, contents in former:
             if contents and cell.cell_contents is not contents[0]:
                 cell.cell_contents = contents[0]
@@ -437,6 +445,13 @@ def function(value: Any) -> ContainerSnapshot:
     return ContainerSnapshot(
         [*enclosed, ("", value.__defaults__), ("", value.__kwdefaults__), ("", vars(value))], restore
     )
+
+
+def _set_changed(value: Any, former: list[tuple[str, Any]]) -> None:
+    """Set each attribute that is another object than formerly."""
+    for name, item in former:
+        if getattr(value, name) is not item:
+            setattr(value, name, item)
 
 
 def _cell_value(cell: types.CellType) -> tuple[Any, ...]:
@@ -450,7 +465,6 @@ _LEADS_TO: dict[type, tuple[str, ...]] = {
     types.MethodType: ("__self__", "__func__"),
     types.BuiltinFunctionType: ("__self__",),
     types.MethodWrapperType: ("__self__",),
-    partial: ("func", "args", "keywords"),
     partialmethod: ("func", "args", "keywords"),
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
@@ -465,13 +479,35 @@ def wrapper(value: Any) -> ContainerSnapshot:
     return ContainerSnapshot([("", getattr(value, name)) for name in names])
 
 
+def partial_function(value: Any) -> ContainerSnapshot:
+    """Snapshot a `functools.partial`: the function and its arguments, which ``__setstate__`` replaces."""
+    func, args, keywords, attributes = value.func, value.args, value.keywords, instance_dict(value)
+    former = (func, args, keywords)
+
+    def restore() -> None:
+        if not _is_same((value.func, value.args, value.keywords), former):
+            partial.__setstate__(value, (*former, attributes))  # type: ignore[attr-defined]
+
+    return ContainerSnapshot([("", func), ("", args), ("", keywords)], restore)
+
+
+def default_factory(value: Any) -> ContainerSnapshot:
+    """Snapshot what makes the missing items of a ``defaultdict``."""
+    slot: Any = defaultdict.__dict__["default_factory"]
+    former = slot.__get__(value)
+    return ContainerSnapshot([("default_factory", former)], lambda: slot.__set__(value, former))
+
+
 def class_(value: Any) -> ContainerSnapshot:
     """Snapshot the attributes of a class, unless it belongs to PyTorch or Python."""
     if not _is_own(value.__module__):
         return ContainerSnapshot([])
     former, all_former = _class_attributes(value), dict(vars(value))
+    bases = value.__bases__
 
     def restore() -> None:
+        if value.__bases__ is not bases:
+            type.__setattr__(value, "__bases__", bases)
         now = vars(value)
         if _is_same(now.keys(), all_former.keys()) and _is_same(now.values(), all_former.values()):
             return
@@ -481,11 +517,11 @@ def class_(value: Any) -> ContainerSnapshot:
             if vars(value).get(name) is not attribute:
                 type.__setattr__(value, name, attribute)
 
-    return ContainerSnapshot([*former.items(), *(("", base) for base in value.__bases__)], restore)
+    return ContainerSnapshot([*former.items(), *(("", base) for base in (type(value), *bases))], restore)
 
 
 def _class_attributes(kind: type) -> dict[str, Any]:
-    return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
+    return {name: value for name, value in vars(kind).items() if not name.startswith("__") or name == "__doc__"}
 
 
 _WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
@@ -496,6 +532,8 @@ _KINDS: tuple[tuple[tuple[type, ...], Callable[[Any], ContainerSnapshot]], ...] 
     (_WEAK, weak_container),
     ((torch.jit.ScriptModule,), script_module),
     ((types.FunctionType,), function),
+    ((partial,), partial_function),
+    ((defaultdict,), default_factory),
     (tuple(_LEADS_TO), wrapper),
     ((type,), class_),
 )

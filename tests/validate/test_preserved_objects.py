@@ -129,6 +129,82 @@ def with_attributes(held):
     return held
 
 
+def scaled_by(step=1, *, more=1):
+    return step + more
+
+
+def scaled_once():
+    return 1
+
+
+def scaled_twice():
+    return 2
+
+
+def with_next_defaults(function):
+    total = function()
+    function.__defaults__ = (function.__defaults__[0] + 1,)
+    function.__kwdefaults__ = {"more": function.__kwdefaults__["more"] + 1}
+    return total
+
+
+def with_other_code(function):
+    total = function()
+    function.__code__ = scaled_twice.__code__
+    return total
+
+
+def with_another_factory(held):
+    total = held["missing"]
+    held.default_factory = lambda: total + 1
+    del held["missing"]
+    return total
+
+
+def with_other_arguments(held):
+    total = held()
+    held.__setstate__((scaled_by, (), {"more": total + 1}, None))
+    return total
+
+
+class Counting(type):
+    total = 0
+
+
+class Counted(metaclass=Counting):
+    """a"""
+
+
+class First:
+    def step(self):
+        return 1
+
+
+class Second:
+    def step(self):
+        return 2
+
+
+class Derived(First):
+    pass
+
+
+def of_another_base(held):
+    total = held.step()
+    Derived.__bases__ = (Second,)
+    return total
+
+
+def with_longer_text(held):
+    type(held).__doc__ += "a"
+    return len(type(held).__doc__)
+
+
+def up_in_metaclass(held):
+    type(type(held)).total += 1
+    return type(type(held)).total
+
+
 KEYS = [Counts(), Counts()]
 HELD = {
     "deque": (lambda: collections.deque([1, 2], maxlen=2), append, list),
@@ -171,6 +247,17 @@ HELD = {
     "iterator in Python": (Counts, next, lambda h: h.at),
     "enclosed": (enclosed, lambda h: h.step(), lambda h: h.facts()),
     "default": (lambda: with_default, lambda h: h(), lambda h: (len(h.__defaults__[0]), vars(h).get("calls"))),
+    "default arguments": (lambda: scaled_by, with_next_defaults, lambda h: (h.__defaults__, h.__kwdefaults__)),
+    "code": (lambda: scaled_once, with_other_code, lambda h: h()),
+    "default factory": (
+        lambda: collections.defaultdict(scaled_once),
+        with_another_factory,
+        lambda h: (h.default_factory, dict(h)),
+    ),
+    "arguments of a partial": (lambda: functools.partial(scaled_by, more=1), with_other_arguments, lambda h: h()),
+    "metaclass": (Counted, up_in_metaclass, lambda _: Counting.total),
+    "bases": (Derived, of_another_base, lambda h: h.step()),
+    "text of a class": (Counted, with_longer_text, lambda _: Counted.__doc__),
     "partial": (lambda: functools.partial(append, [1]), lambda h: h(), lambda h: list(h.args[0])),
     "bound": (lambda: [1, 2].append, lambda h: h(3) or len(h.__self__), lambda h: list(h.__self__)),
     "of the thread": (of_thread, up, lambda h: h.steps),

@@ -67,7 +67,7 @@ USES = {
     "new_tensor": (lambda c, x: c.copy_(c.new_tensor(2.0)) * x, Status.PASSED),
     "full_like": (lambda c, x: c.copy_(torch.full_like(c, 2)) * x, Status.PASSED),
     "expand_as": (lambda c, x: c.copy_(x[0].expand_as(c)) * 1, Status.PASSED),
-    "to": (lambda c, x: c.copy_(x.to(tensor=c)) * 1, Status.PASSED),
+    "to": (lambda c, x: c.copy_(x.to(c)) * 1, Status.PASSED),
     "detach": (through(lambda c: c.detach()), Status.PASSED),
     "data": (through(lambda c: c.data), Status.PASSED),
     "view": (through(lambda c: c.view(-1)), Status.PASSED),
