@@ -31,7 +31,6 @@ from pytest_torchlens.capture.record import seed_all
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.history_options import TraceOptions
-from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.records import Unproven
@@ -44,6 +43,7 @@ from pytest_torchlens.validate.observer import RunDigests
 from pytest_torchlens.validate.observer import compare
 from pytest_torchlens.validate.observer import of_saving
 from pytest_torchlens.validate.other_threads import TensorsSeen
+from pytest_torchlens.validate.outside import Outside
 from pytest_torchlens.validate.replay_check import Replay
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.score import in_short
@@ -54,6 +54,11 @@ from pytest_torchlens.validate.second_recording import nudged
 from pytest_torchlens.validate.second_recording import ran_uncompiled
 from pytest_torchlens.validate.second_recording import reads_constants
 from pytest_torchlens.validate.second_recording import same_calls
+from pytest_torchlens.validate.several_looks import all_ok
+from pytest_torchlens.validate.several_looks import all_settled
+from pytest_torchlens.validate.several_looks import is_worse
+from pytest_torchlens.validate.several_looks import settled
+from pytest_torchlens.validate.several_looks import worse
 from pytest_torchlens.validate.state import ModelState
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unobtrusive import warnings_ignored
@@ -122,7 +127,7 @@ def validate(  # noqa: PLR0913 - what to run, and how to check it, each by name
     try:
         history, verdicts = run.validate(chosen)
         verdicts = run.explain_by_threads(verdicts)
-        if "replay" in chosen and _all_ok(verdicts):
+        if "replay" in chosen and all_ok(verdicts):
             run.look_for_detours(history.recording)
     except RuntimeError as error:
         run.explain_used_up_graph(error)
@@ -219,6 +224,7 @@ class _Run:
         self._listen = listen
         self._state = ModelState(model, args, kwargs)
         self._generators = Generators()
+        self._outside = Outside(model)
         self._inputs = dict([*walk(args), *walk(kwargs)])
         self._has_run = False
         self._returned: list[str] = []
@@ -240,20 +246,20 @@ class _Run:
         """
         first = self._validate_once(parts)
         unwatched = tuple(part for part in parts if part != "completeness")
-        if self._single_use or len(unwatched) == len(parts) or _all_settled(first[1][:-1]):
+        if self._single_use or len(unwatched) == len(parts) or all_settled(first[1][:-1]):
             return first
         again = self._validate_again(unwatched)
         if again is None:
             return first
         history, plain = again
         former, completeness = first[1][:-1], first[1][-1]
-        if not any(map(_is_worse, former, plain)):
+        if not any(map(is_worse, former, plain)):
             return history, [*plain, completeness]
         third = self._validate_again(parts)
         if third is None:
-            return history, [*map(_worse, plain, former), completeness]
-        verdicts = [*map(_settled, former, plain, third[1]), completeness]
-        is_to_blame = any(map(_is_worse, former, verdicts))
+            return history, [*map(worse, plain, former), completeness]
+        verdicts = [*map(settled, former, plain, third[1]), completeness]
+        is_to_blame = any(map(is_worse, former, verdicts))
         return (history if is_to_blame else first[0]), verdicts
 
     def _validate_again(self, parts: tuple[str, ...]) -> tuple[ModelHistory, list[PartVerdict]] | None:
@@ -266,7 +272,7 @@ class _Run:
 
     def explain_by_threads(self, verdicts: list[PartVerdict]) -> list[PartVerdict]:
         """Return failed verdicts that name the thread, outside the recording, that made or wrote an argument."""
-        if _all_ok(verdicts) or self._single_use or threading.active_count() == 1:
+        if all_ok(verdicts) or self._single_use or threading.active_count() == 1:
             return verdicts
         self.restore()
         members = {f"{kind} {name!r}": tensor for tensor, kind, name in ModelMembers.of(self.model).tensors.values()}
@@ -444,6 +450,8 @@ class _Run:
         if not itself.status.ok:
             return _not_applicable(self._not_repeating("two plain runs {} differ"))
         saving, not_saving = (self._agrees_again(recording, keep, plain) for keep in ("recent", "none"))
+        if saving and (changed := self._outside.changed()):
+            return _not_applicable(f"a recorded and a plain run in a row differ: {changed}")
         return of_saving(verdict) if not_saving and saving is False else verdict
 
     def _agrees_again(self, former: Recording, keep: Keep, plain: RunDigests) -> bool | None:
@@ -483,7 +491,8 @@ class _Run:
         self.restore()
         lost = self._state.unrestored(maybe=True)
         if not lost:
-            return f"{how.format('from one state')}: the model does not repeat itself"
+            changed = self._outside.changed()
+            return f"{how.format('in a row' if changed else 'from one state')}: {changed or _NOT_REPEATING}"
         return f"{how.format('in a row')}, for what the model changes could not be put back: {', '.join(lost)}"
 
     def _unrestored_notes(self) -> tuple[str, ...]:
@@ -531,50 +540,8 @@ def _replay(  # noqa: PLR0913 - as `Replay`
     return replay.verdicts(returned), replay.doubtful, replay.listener
 
 
+_NOT_REPEATING = "the model does not repeat itself"
 _GRAPH_IS_FREED = "backward through the graph a second time"
-_UNSETTLED = (Status.UNPROVEN, Status.FAILED)
-
-
-def _is_worse(one: PartVerdict, other: PartVerdict) -> bool:
-    return _worse(other, one) is one
-
-
-def _worse(one: PartVerdict, other: PartVerdict) -> PartVerdict:
-    """Return the worse of two verdicts, the first if they are equally bad."""
-    return max(one, other, key=lambda verdict: _UNSETTLED.index(verdict.status) if not _all_settled([verdict]) else -1)
-
-
-def _all_ok(verdicts: list[PartVerdict]) -> bool:
-    return all(verdict.status.ok for verdict in verdicts)
-
-
-def _all_settled(verdicts: list[PartVerdict]) -> bool:
-    return not any(verdict.status in _UNSETTLED for verdict in verdicts)
-
-
-def _failed_once(verdict: PartVerdict) -> PartVerdict:
-    """Return a verdict whose failures say that two further runs did not fail."""
-    failures = tuple(_seen_once(failure, verdict.name) for failure in verdict.failures)
-    return dataclasses.replace(verdict, failures=failures)
-
-
-def _seen_once(failure: Failure, part: str) -> Failure:
-    message = f"{failure.message}, in the first of three runs only"
-    if part == "observer":  # it blames the recording, which changed nothing in the third run
-        return dataclasses.replace(failure, message=message, cause="", advice="")
-    return dataclasses.replace(failure, message=message)
-
-
-def _settled(former: PartVerdict, plain: PartVerdict, again: PartVerdict) -> PartVerdict:
-    """Return the verdict on a part that ran twice under the watch, `former` and `again`, and once without it."""
-    if not _is_worse(former, plain):
-        return plain
-    if not _is_worse(again, plain):
-        return _failed_once(former)
-    if not former.failures or not _all_settled([plain]):
-        return plain
-    reason = f"while the dispatcher was watched: {former.failures[0].message}"
-    return dataclasses.replace(plain, reason=reason)
 
 
 def _drop_activations(recording: Recording) -> None:

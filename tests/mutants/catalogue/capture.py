@@ -20,7 +20,9 @@ MUTANTS = (
     ),
     Mutant("capture/generators.py", "0 < share < 1", "0 < share <= 1"),
     Mutant(
-        "capture/patches.py", "if not _recordings and sys.getrecursionlimit() == _limit_raised:", "if not _recordings:"
+        "capture/recursion.py",
+        "if not _recordings and sys.getrecursionlimit() == _limit_raised:",
+        "if not _recordings:",
     ),
     Mutant("capture/origins.py", "made.pop(storage._cdata, None)", "pass"),
     Mutant("capture/origins.py", "(source.made_inside >= 0 or not source.maker)", "source.made_inside >= 0"),
@@ -55,7 +57,7 @@ MUTANTS = (
         "whole.requires_grad and tensor.requires_grad",
     ),
     Mutant("capture/tensor_table.py", "since = len(self._recording.calls) - 1", "since = len(self._recording.calls)"),
-    Mutant("capture/tensor_table.py", "// tensor.itemsize + owner.storage_offset()", "// tensor.itemsize"),
+    Mutant("capture/aliases.py", "// tensor.itemsize + owner.storage_offset()", "// tensor.itemsize"),
     Mutant("capture/tensor_table.py", "if memory is None or memory() is None or not", "if memory is None or not"),
     Mutant("capture/tensor_table.py", "self._arrays.refresh(key)", "pass"),
     Mutant("capture/tensor_table.py", 'if "out" in kwargs:', 'if "output" in kwargs:'),

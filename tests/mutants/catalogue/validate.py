@@ -76,15 +76,15 @@ MUTANTS = (
         "(Status.UNPROVEN, Status.NOT_APPLICABLE)",
     ),
     Mutant(
-        "validate/validation.py",
+        "validate/several_looks.py",
         "return max(one, other, key=lambda verdict: _UNSETTLED.index(verdict.status) "
-        "if not _all_settled([verdict]) else -1)",
+        "if not all_settled([verdict]) else -1)",
         "return one",
     ),
     Mutant(
-        "validate/validation.py",
-        "if not _is_worse(again, plain):",
-        "if _is_worse(again, plain):",
+        "validate/several_looks.py",
+        "if not is_worse(again, plain):",
+        "if is_worse(again, plain):",
     ),
     Mutant("validate/causes.py", "_NEIGHBOURS = 1", "_NEIGHBOURS = 2"),
     Mutant("validate/exemptions.py", '"multiplied by zero" if number == 0', '"multiplied by zero" if number != 0'),
