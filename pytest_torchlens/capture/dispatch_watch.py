@@ -28,6 +28,7 @@ from pytest_torchlens.capture.calls import MissedOperation
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.looks import looked_at
 from pytest_torchlens.capture.origins import Makers
+from pytest_torchlens.capture.origins import storages_of
 from pytest_torchlens.capture.storage import is_fake
 
 if TYPE_CHECKING:
@@ -103,6 +104,24 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.missed_here: list[MissedOperation] = []
         self.makers = Makers()
         self._has_exited = False
+        self._given: frozenset[int] | None = None
+        """Storages of the arguments of the call in progress, if it may run code of the user's."""
+
+    @contextlib.contextmanager
+    def inside(self, arguments: Any) -> Iterator[None]:
+        """Look for recorded tensors that code of the user's reads inside a call, though they are not its arguments."""
+        self._given = storages_of(arguments)
+        try:
+            yield
+        finally:
+            self._given = None
+
+    def _note_hidden_reads(self, number: int, arguments: tuple[Any, ...]) -> None:
+        for tensor in () if self._given is None else tensors(arguments):
+            is_hidden = self._tracer.table.may_know(tensor) and self.makers.of(tensor)[1] != number
+            if is_hidden and self._given is not None and not storages_of(tensor) <= self._given:
+                self._tracer.recording.detours.append((number, _HIDDEN_READ))
+                self._given = None
 
     def exit_early(self) -> None:
         """Exit the mode before its regular end, if it is on top of the stack."""
@@ -125,6 +144,7 @@ class DispatchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         missed, number, busy, by_compiler = None, len(self._tracer.calls), self._tracer.busy, False
         try:
+            self._note_hidden_reads(number, (args, kwargs))
             self._count += not busy
             by_compiler = not busy and _compiler_calls(sys._getframe(1))
             if not (busy or by_compiler or self._is_harmless(func, args)):
@@ -241,6 +261,7 @@ def _is_without_values(result: Any) -> bool:
 
 
 _is_dispatch_disabled: Callable[[], bool] = torch._C._is_torch_function_all_disabled
+_HIDDEN_READ = "it reads a recorded tensor that is not among its arguments: it has no edge to it"
 _SETS_MEMORY = "aten::set_"
 _HARMLESS = frozenset(
     [

@@ -63,6 +63,7 @@ from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.leaves import walk
+from pytest_torchlens.capture.looks import home_of
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import WriteDetector
@@ -450,6 +451,9 @@ class FunctionTracer(TorchFunctionMode):
         In code that PyTorch compiles the watch stays: without a mode the compiler would take each call for itself.
         """
         watch = self.watch
+        if watch is not None and _may_run_users_code(info, args):
+            with watch.inside((args, kwargs)):
+                return self._call_unlocked(info, args, kwargs)
         if watch is None or self._must_stay_watched(info) or _get_current_dispatch_mode() is not watch:
             return self._call_unlocked(info, args, kwargs)
         _pop_dispatch_mode()
@@ -503,6 +507,14 @@ def _may_keep_tensors(info: FunctionInfo) -> bool:
     return torch.is_grad_enabled() and _topmost_hooks(True) is not None
 
 
+def _may_run_users_code(info: FunctionInfo, args: tuple[Any, ...]) -> bool:
+    """Return whether a function may ask an object of the user's for numbers."""
+    homes = (home_of(type(arg)).partition(".")[0] for arg in args) if info.name in _OF_OBJECTS else ()
+    return any(home not in _PLAIN_HOMES for home in homes)
+
+
+_OF_OBJECTS = frozenset("tensor as_tensor asarray new_tensor __getitem__ __setitem__".split())
+_PLAIN_HOMES = ("builtins", "torch", "numpy")
 _topmost_hooks: Callable[[bool], Any] = getattr(_autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 """Returns the hooks for saved tensors; PyTorch before 2.9 cannot list them."""
 

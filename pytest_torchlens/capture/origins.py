@@ -74,6 +74,11 @@ def _storages(value: Any) -> list[torch.UntypedStorage]:
     return [tensor.untyped_storage() for tensor in tensors(value) if _has_storage(tensor)]
 
 
+def storages_of(value: Any) -> frozenset[int]:
+    """Return what identifies the memory of each plain tensor in a value."""
+    return frozenset(storage._cdata for storage in _storages(value))
+
+
 def _has_storage(tensor: torch.Tensor) -> bool:
     return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested
 

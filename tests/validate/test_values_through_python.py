@@ -268,3 +268,58 @@ def test_a_model_that_takes_no_other_inputs_still_shows_what_it_keeps():
         return x + KEPT[0]
 
     assert "a second run reads what the first one computed" in validate(Function(forward), (X,)).verdict.words
+
+
+PUT_ASIDE: list[torch.Tensor] = []
+
+
+class Items:
+    """A sequence of what a tensor holds that forward has put aside."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, place):
+        if place >= len(self):
+            raise IndexError
+        return (PUT_ASIDE[-1][place] * 2).item()
+
+
+class Place:
+    def __index__(self):
+        return int((PUT_ASIDE[-1].sum() > 100).item())
+
+
+ASKED = {
+    "tensor": lambda x: x + torch.tensor(Items()),
+    "new_tensor": lambda x: x + x.new_tensor(Items()),
+    "index": lambda x: x + x[Place()],
+}
+
+
+@pytest.mark.parametrize("use", ASKED.values(), ids=ASKED)
+def test_an_object_that_reads_a_tensor_inside_a_call_has_no_edge_to_it(use):
+    def forward(x):
+        PUT_ASIDE.append(x.exp())
+        return use(x)
+
+    verdict = validate(Function(forward), (torch.rand(3),)).verdict
+    PUT_ASIDE.clear()
+    assert verdict.status is Status.UNPROVEN, verdict.words
+    assert "it reads a recorded tensor that is not among its arguments" in verdict.words
+
+
+class Held(Items):
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __getitem__(self, place):
+        if place >= len(self):
+            raise IndexError
+        return self.tensor[place].item()
+
+
+def test_an_object_that_holds_the_tensor_it_reads_has_an_edge():
+    found = validate(Function(lambda x: x + torch.tensor(Held(x * 2))), (torch.rand(3),))
+    assert found.verdict.status is Status.PASSED, found.verdict.words
+    assert "mul_1" in [label.rpartition("_")[0] for label in found.history["tensor_1"].parent_layers]
