@@ -50,6 +50,7 @@ from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.values import version_of
+from pytest_torchlens.capture.wrappers import OTHER_PART
 from pytest_torchlens.capture.wrappers import HeldByWrapper
 from pytest_torchlens.capture.wrappers import held_tensors
 from pytest_torchlens.capture.wrappers import inner_tensors
@@ -66,7 +67,6 @@ Parameter = torch.nn.Parameter
 Named = dict[int, tuple[Tensor, str, str]]
 Entry = tuple["weakref.ref[torch.Tensor]", Value, int, int]
 """Tensor, its current value, its storage key, and the number of the call that made the value."""
-
 
 # our own operations on a tensor must not call the ``__torch_function__`` of its class, or of a mode
 torch_function_disabled = torch._C.DisableTorchFunction
@@ -319,7 +319,10 @@ class TensorTable:
     def over_all_of(self, storage: torch.UntypedStorage) -> Tensor:
         """Return a tensor over all of a storage, of the dtype of a tensor that is known there; else of bytes."""
         is_new, key = torch._C._storage_Use_Count(storage._cdata) == 1, storage.data_ptr()
-        known = next((one for look in (self.tensor_over, self._noted_over) if (one := look(key)) is not None), None)
+        known = self.tensor_over(key)
+        if known is None:  # ``set_`` may have put a tensor there that no call has read yet
+            noted = (ref() for ref, _ in self._set.values())
+            known = next((one for one in noted if one is not None and key and storage_key(one) == key), None)
         if known is not None:
             self.read(known)
         fits = known is not None and not known.is_quantized and storage.nbytes() % known.itemsize == 0
@@ -328,11 +331,6 @@ class TensorTable:
         if is_new:  # no tensor is over it
             self.note_set(over, "a new storage")
         return over
-
-    def _noted_over(self, key: int) -> Tensor | None:
-        """Return a tensor that ``set_`` has put over this memory, and that no call has read yet."""
-        noted = (ref() for ref, _ in self._set.values())
-        return next((one for one in noted if one is not None and key and storage_key(one) == key), None)
 
     def let_go(self, pair: tuple[Tensor, ...]) -> tuple[Value | Aliased, ...]:
         """Return the reads of tensors, and drop the weak references to them until `take_back`."""
@@ -369,7 +367,7 @@ class TensorTable:
                 self._retention.before_write(key)
                 self._arrays.refresh(key)
         if any(map(self._changes_other_parts, written)):
-            self._recording.detours.append((number, _OTHER_PART))
+            self._recording.detours.append((number, OTHER_PART))
         call.writes = tuple(slots)
         for view in [view for view, read in self.reads_of_bases.items() if read.base.slot in slots]:
             del self.reads_of_bases[view]
@@ -515,8 +513,7 @@ class TensorTable:
             source.wrapper = HeldByWrapper(tensor)
         if kind == "constant":
             self._note_origin(source)
-        ref = weakref.ref(tensor)
-        entry = self._live[id(tensor)] = (ref, value, key, since)
+        entry = self._live[id(tensor)] = (weakref.ref(tensor), value, key, since)
         if self._parts or type(tensor) not in PLAIN:
             self._note_wrapper(entry, tensor)
         if self._owners is not None:
@@ -572,9 +569,8 @@ class TensorTable:
         """
         owner = ref()
         read = self.read(owner) if owner is not None else last if self._survives_in(tensor, last) else None
-        if read is None or is_fake(tensor):
-            return None
-        if last.stride is None and (owner is None or owner.layout is torch.strided):  # such as a wrapper
+        is_strided = owner is None or owner.layout is torch.strided
+        if read is None or is_fake(tensor) or (is_strided and last.stride is None):  # such as a wrapper
             return None
         whole = last.dtype == tensor.dtype and last.shape == tensor.shape and last.stride == tensor.stride()
         in_other_class = owner is None or type(owner) is not type(tensor)
@@ -601,8 +597,4 @@ class TensorTable:
         return tensor.dtype == value.dtype and fingerprint(tensor) == value.fingerprint
 
 
-_OTHER_PART = (
-    "it writes through a wrapper to a tensor that is not the first of those it holds: "
-    "what reads this tensor itself has no edge to the write"
-)
 _STORAGE = "it takes the memory of a tensor, a storage, as an argument: which values it holds is not in the graph"

@@ -29,6 +29,10 @@ from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import strides_of
 
 Tensor = torch.Tensor
+OTHER_PART = (
+    "it writes through a wrapper to a tensor that is not the first of those it holds: "
+    "what reads this tensor itself has no edge to the write"
+)
 _NO_DISPATCH = (None, torch._C._disabled_torch_dispatch_impl, class_attribute(Tensor, "__torch_dispatch__"))
 
 

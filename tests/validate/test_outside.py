@@ -29,14 +29,6 @@ def scaled(x, by=1):
     return x * by
 
 
-def swapped(x):
-    return x * 1
-
-
-def swapped_twice(x):
-    return x * 2
-
-
 class Uses(nn.Module):
     def __init__(self, use):
         super().__init__()
@@ -77,12 +69,6 @@ def defaults(x):
     return scaled(x)
 
 
-def code(x):
-    y = swapped(x)
-    swapped.__code__ = swapped_twice.__code__
-    return y
-
-
 def environment(x):
     os.environ["LENS_TEST_COUNT"] = str(int(os.environ.get("LENS_TEST_COUNT", "0")) + 1)
     return x + int(os.environ["LENS_TEST_COUNT"])
@@ -96,7 +82,6 @@ CHANGES = {
     an_attribute: f"{HERE}.SPACE.count",
     a_class: f"{HERE}.Elsewhere.count",
     defaults: f"{HERE}.scaled",
-    code: f"{HERE}.swapped",
     environment: "os.environ['LENS_TEST_COUNT']",
 }
 
