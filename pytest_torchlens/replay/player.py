@@ -76,6 +76,7 @@ class Player:
         self._free_after = _last_uses(recording, range(len(recording.calls)) if numbers is None else sorted(numbers))
         self._currents = CurrentValues(recording.sources)
         self._ambient = -1
+        self._had_grad = True
         self._settings = contextlib.ExitStack()
         self._dual_level = contextlib.ExitStack()
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
@@ -83,12 +84,14 @@ class Player:
         """Numbers of the calls whose recorded results were taken in place of replayed ones."""
 
     def __enter__(self) -> Self:
+        self._had_grad = torch.is_grad_enabled()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._settings.close()
+        torch.set_grad_enabled(self._had_grad)  # who ran a call in a `no_grad` of its own may have left it meanwhile
         self._dual_level.close()
         for generator, state in self._generators.values():
             generator.set_state(state)

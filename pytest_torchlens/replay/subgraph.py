@@ -6,13 +6,11 @@ activations, and computes it from the sources where they are not saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from functools import partial
-from numbers import Number
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import NoReturn
@@ -41,6 +39,9 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.replay.calls import NotReplayableError
 from pytest_torchlens.replay.player import Player
+from pytest_torchlens.replay.swaps import Replacement
+from pytest_torchlens.replay.swaps import Swap
+from pytest_torchlens.replay.swaps import Swaps
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 Key = str | int
 Keys = Key | Iterable[Key]
 Read = Value | Aliased
-Swap = float | torch.Tensor | Callable[[torch.Tensor], torch.Tensor]
-"""A number for each element, a tensor of the same shape, or a function of the tensor."""
 
 
 class NotExportableError(RuntimeError):
@@ -58,66 +57,6 @@ class NotExportableError(RuntimeError):
 
 class DecisionChangedError(RuntimeError):
     """A swap changes a value that Python read, so the model might have run other operations after it."""
-
-
-class Replacement:
-    """What a swap puts in the place of one value.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it does not fit the value.
-    """
-
-    def __init__(self, label: str, value: Value, new: Any) -> None:
-        self._label = label
-        self._value = value
-        self._new = new
-        self.is_function = callable(new) and not isinstance(new, torch.Tensor)
-        """Whether it needs the value itself."""
-        if isinstance(new, Number):
-            self._check_number(new)
-        elif not self.is_function:
-            self._check_tensor(new)
-
-    def _check_number(self, new: Any) -> None:
-        if not torch.can_cast(torch.tensor(new).dtype, self._value.dtype):
-            raise TypeError(f"swap of {self._label}: {new!r} does not fit {_kind(self._value)}")
-        if self._value.stride is None:
-            raise TypeError(f"swap of {self._label}: expected a tensor in the place of a sparse or nested one")
-
-    def _check_tensor(self, new: object) -> None:
-        value = self._value
-        if not isinstance(new, torch.Tensor):
-            expected = "a tensor from the function" if self.is_function else "a number, a tensor or a function"
-            raise TypeError(f"swap of {self._label}: expected {expected}, got {type(new).__name__}")
-        if (new.dtype, new.device) != (value.dtype, value.device) or new.shape != value.shape:
-            raise ValueError(f"swap of {self._label}: expected {_kind(value)}, got {_kind(new)}")
-
-    def tensor(self, old: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Return the new tensor, in memory of its own; `old` returns the value itself, which a function needs."""
-        new = self._new
-        if self.is_function:
-            with torch._C._EnableTorchFunction():
-                new = new(old().clone())
-            self._check_tensor(new)
-        with torch.set_grad_enabled(torch.is_grad_enabled() or not self.is_function):
-            copy: torch.Tensor = new.clone() if isinstance(new, torch.Tensor) else self._filled(new)
-        return copy
-
-    def _filled(self, number: Any) -> torch.Tensor:
-        """Return a tensor of one number with the shape and strides of the value."""
-        value = self._value
-        like = torch.empty_strided(tuple(value.shape), value.stride or (), dtype=value.dtype, device="meta")
-        return torch.full_like(like, number, device=value.device)
-
-
-Swaps = dict[int, Replacement]
-"""Replacements by the id of the value."""
-
-
-def _kind(value: Value | torch.Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
 
 
 class Subgraph:

@@ -212,3 +212,12 @@ def test_what_a_later_call_reads_stays():
             player.store(number, call, player.play(number, call, player.arguments(call))[0])
             there.append(player.has(slot))
     assert there == [True, True, False]
+
+
+def test_the_mode_of_gradients_is_put_back_though_a_call_ran_inside_another():
+    recording = record(Function(torch.sin), (X,))
+    with Player(recording) as player:
+        with torch.no_grad():
+            player.run(recording.calls[0], player.arguments(recording.calls[0]))
+        assert torch.is_grad_enabled()
+    assert torch.is_grad_enabled()
