@@ -28,7 +28,8 @@ NOTES = {
     "CPU time": """*recorded*: every operation, with a fingerprint of every activation. *all kept*: and each activation.
 *layers_to_save=None*: `log_forward_pass` for the graph alone. *validated*: all five parts; the model runs three times,
 each operation again, and once more for each edge. In a small model the cost is Python's, for each operation, and the
-plain pass takes next to nothing.""",
+plain pass takes next to nothing. *torchlens* is compared with plain passes of its own process, where torch is
+wrapped.""",
     "families of timm": """The smallest models of 20 of timm's 98 families, at their usual input size.""",
     "empty tests": """The CPU time of pytest as a whole, imports included, plain and with `--lens-validate`.""",
     "memory": """*tensors*: alive at one time, without the model and its input; the same on any machine. *resident*: the
