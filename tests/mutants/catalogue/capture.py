@@ -71,9 +71,21 @@ MUTANTS = (
         "_LEAST_SEED, _GREATEST_SEED = -(2**63), 2**64 - 1",
         "_LEAST_SEED, _GREATEST_SEED = -(2**63), 2**63",
     ),
+    Mutant("capture/write_log.py", "if set(of_base.writes) <= set(of_part.writes)", "if True"),
+    Mutant(
+        "capture/write_log.py",
+        "reading = Reading(self, of_base.reading.since, extent)",
+        "reading = Reading(self, of_base.reading.since, None)",
+    ),
+    Mutant("capture/tensor_table.py", "del self.reads_of_bases[view]", "pass"),
+    Mutant(
+        "replay/player.py",
+        "is_view = current is base and self._is_view(value_of(read), base)",
+        "is_view = current is base",
+    ),
     Mutant("capture/record.py", "uses[key] > 1", "uses[key] > 2"),
     Mutant("capture/record.py", "source.live._version != source.version", "source.live._version < source.version"),
-    Mutant("capture/record.py", "read[id(tensor)] if id(tensor) in read else fingerprint", "fingerprint"),
+    Mutant("capture/record.py", "read[id(tensor)] if id(tensor) in read else after", "after"),
     Mutant(
         "capture/tracer.py",
         "with mode_disabled(self), torch._C.DisableTorchFunction():\n                return function(*args)",

@@ -33,7 +33,7 @@ MUTANTS = (
         "(prod(query[:-1]) * query[-1] + prod(key) + prod(value))",
     ),
     Mutant("measure/flops.py", "for shape in weights[2:4]", "for shape in weights[2:3]"),
-    Mutant("measure/flops.py", "before = now", "before = 0"),
+    Mutant("measure/flops.py", "self._counter.counted = self._counter.error = None", "self._counter.error = None"),
     Mutant("measure/memory.py", "if storage is not None and key not in self._alive:", "if storage is not None:"),
     Mutant("measure/memory.py", "self._bytes -= size", "pass", within="LiveStorages._free"),
     Mutant("measure/memory.py", "max(self._at_call[number], self._bytes)", "self._bytes"),
@@ -42,7 +42,7 @@ MUTANTS = (
         "self._bytes += 0 if self._users[key] else storage.nbytes()",
         "self._bytes += storage.nbytes()",
     ),
-    Mutant("measure/memory.py", "is_view = not each.call.writes and all(", "is_view = all("),
+    Mutant("measure/memory.py", "is_view = not call.writes and all(", "is_view = all("),
     Mutant("measure/memory.py", "last.pop(value_of(output).slot, None)", "pass"),
     Mutant("measure/times.py", "statistics.median(each) / 1e9 - overhead", "statistics.median(each) / 1e9"),
     Mutant(
