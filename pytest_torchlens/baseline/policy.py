@@ -17,6 +17,7 @@ from pytest_torchlens.baseline.costs import UNTIMED
 from pytest_torchlens.baseline.costs import UNTIMED_AGAINST
 from pytest_torchlens.baseline.judge import Repeat
 from pytest_torchlens.baseline.snapshot import Snapshot
+from pytest_torchlens.baseline.snapshot_file import UnmergedError
 from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.baseline.store import ignore_in_git
 from pytest_torchlens.records import Change
@@ -145,8 +146,8 @@ class Policy:
     def _compare(self, key: str, this: _Pass, conditions: Conditions) -> Comparison:
         try:
             stored = self.store.load(key)
-        except ValueError:
-            if "changed" not in self.update:
+        except ValueError as error:
+            if "changed" not in self.update or isinstance(error, UnmergedError):
                 raise
             return self._settle(key, this.snapshot, Comparison(verdict=Change.NEW), "changed")
         if stored is None:

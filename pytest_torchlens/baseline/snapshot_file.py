@@ -167,22 +167,37 @@ class BaselineError(ValueError):
     """A baseline file cannot be used; the message names it, the reason and the fix."""
 
 
+class UnmergedError(BaselineError):
+    """A baseline file holds two versions between git's conflict markers: neither may be lost."""
+
+
 def read(path: Path) -> Snapshot:
     """Read a file.
 
     Raises
     ------
     BaselineError
-        If it cannot be read, is too large, or is not a baseline.
+        If it cannot be read, is too large, or is not a baseline; `UnmergedError` if git left conflict markers in it.
     """
     try:
         if path.stat().st_size > LARGEST:
             raise BaselineError(f"{path}: expected a baseline of at most {LARGEST >> 20} MiB, got a larger file")
-        return parse_snapshot(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if found := _CONFLICT.search(text):
+            raise UnmergedError(
+                f"{path} has git's conflict markers (line {text.count(chr(10), 0, found.start()) + 1}): "
+                "take one side (git checkout --ours or --theirs), or delete the file and store it anew"
+            )
+        return parse_snapshot(text)
+    except BaselineError:
+        raise
     except OSError as error:
         raise BaselineError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise BaselineError(f"{path} is not a usable baseline: {error}") from None
+
+
+_CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 
 def parse_snapshot(text: str) -> Snapshot:

@@ -14,6 +14,7 @@ from pytest_torchlens.baseline.costs import read_times
 from pytest_torchlens.baseline.costs import times_text
 from pytest_torchlens.baseline.snapshot import Snapshot
 from pytest_torchlens.baseline.snapshot_file import UNREADABLE
+from pytest_torchlens.baseline.snapshot_file import UnmergedError
 from pytest_torchlens.baseline.snapshot_file import read
 from pytest_torchlens.baseline.snapshot_file import to_text
 from pytest_torchlens.records import file_name
@@ -127,6 +128,8 @@ class Store:
     def _usable(self, key: str) -> Snapshot | None:
         try:
             return self.load(key)
+        except UnmergedError:
+            raise
         except ValueError:
             return None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_torchlens.baseline.snapshot_file import read
+from pytest_torchlens.baseline.store import Store
 from pytest_torchlens.cli import main
 
 MODELS = """
@@ -229,6 +230,21 @@ def test_a_broken_baseline_fails_its_model_and_is_replaced_on_request(pytester: 
     result.stdout.fnmatch_lines(["*a.json is not a usable baseline: the file lacks*"])
     validate(pytester, "--lens-update=changed").assert_outcomes(passed=3)
     validate(pytester).stdout.fnmatch_lines(["baselines: 3 identical"])
+
+
+def test_a_baseline_with_conflict_markers_is_told_and_never_replaced(pytester: pytest.Pytester, project: Path):
+    validate(pytester, "--lens-update=new")
+    file = pytester.path / "lens_baselines" / "net" / "a.json"
+    text = file.read_text().replace('"totals"', '<<<<<<< ours\n"totals"\n=======\n"totals"\n>>>>>>> theirs\n"totals"')
+    file.write_text(text)
+    for argument in ("--lens-update=changed", "--lens-update=all"):
+        result = validate(pytester, argument)
+        result.assert_outcomes(passed=2, failed=1)
+        result.stdout.fnmatch_lines(["*a.json has git's conflict markers (line *): take one side*"])
+    store = Store.of(pytester.path)
+    store.keep("net/a", read(file.with_name("b.json")))  # an earlier result still waits
+    assert main(["accept", "net/a", "--root", str(pytester.path)]) != 0
+    assert file.read_text() == text
 
 
 def test_an_interrupted_run_keeps_what_it_finished(pytester: pytest.Pytester, project: Path):
