@@ -226,7 +226,7 @@ def reads_its_memory(x):
     return x + torch.frombuffer(bytearray(ctypes.string_at(x.data_ptr(), 12)), dtype=torch.float32)
 
 
-@fails(MISSED)
+@unproven("a constant made after __getitem__ handed an input's values to Python")
 def reads_the_bytes_of_the_storage(x):
     return x + torch.tensor(struct.unpack("3f", bytes(x.untyped_storage())))
 
