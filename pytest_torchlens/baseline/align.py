@@ -80,6 +80,7 @@ class StepAlignment:
         self.steps = list(_step_pairs(before, after))
         self._now = {both.before.id: both.after.id for both in self.steps if both.before and both.after}
         self._ids_of_both = set(self._now.values())
+        self._moves = _moves(self.steps)
         places = {both.after.id: place for place, both in enumerate(self.steps) if both.after is not None}
         for both in self.steps:
             if both.after is not None:
@@ -100,11 +101,13 @@ class StepAlignment:
             argument: pair for argument, pair in pairs.items() if [self._now.get(name) for name in pair[0]] != pair[1]
         }
         both.rewired = bool(moved)
+        later, ids = self._now | self._moves, self._ids_of_both | set(self._moves.values())
         known = {
-            argument: ([self._now[name] for name in was], now)
+            argument: ([later[name] for name in was], now)
             for argument, (was, now) in moved.items()
-            if all(name in self._now for name in was) and all(name in self._ids_of_both for name in now)
+            if all(name in later for name in was) and all(name in ids for name in now)
         }
+        known = {argument: (was, now) for argument, (was, now) in known.items() if was != now}
         both.structure += _swapped_operands(known, after) or [
             f"{f'argument {argument}' if argument else 'it'} is {_names(now)}, was {_names(was)}"
             for argument, (was, now) in known.items()
@@ -145,7 +148,7 @@ class StepAlignment:
         stretches = [list(run) for alone, run in groupby(self.steps, _is_alone) if alone]
         gone = [[both.before for both in run if both.before is not None] for run in stretches]
         new = [[both.after for both in run if both.after is not None] for run in stretches]
-        moved = _moved_ids(gone, new)
+        moved = {*self._moves, *self._moves.values()}
         for old, late in zip(gone, new, strict=True):
             yield from _stretch(old, late, moved)
 
@@ -367,15 +370,16 @@ def _what(step: Step) -> _What:
     return step.applied, step.arguments, step.reads, step.index
 
 
-def _moved_ids(gone: list[list[Step]], new: list[list[Step]]) -> set[str]:
-    """Return the ids of steps that moved: the same function with the same arguments is in both lists."""
+def _moves(steps: list[StepPair]) -> dict[str, str]:
+    """Return the new ids of steps that moved, by their old ones: the same function with the same arguments."""
     by_what: dict[_What, list[Step]] = defaultdict(list)
-    for step in (step for steps in gone for step in steps):
-        by_what[_what(step)].append(step)
-    found: set[str] = set()
-    for step in (step for steps in new for step in steps):
-        if waiting := by_what.get(_what(step)):
-            found |= {step.id, waiting.pop(0).id}
+    for both in steps:
+        if both.before is not None and both.after is None:
+            by_what[_what(both.before)].append(both.before)
+    found: dict[str, str] = {}
+    for both in steps:
+        if both.before is None and both.after is not None and (waiting := by_what.get(_what(both.after))):
+            found[waiting.pop(0).id] = both.after.id
     return found
 
 

@@ -12,7 +12,6 @@ from pytest_torchlens.baseline.snapshot_file import function_of
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
-from pytest_torchlens.records import OutputsComparison
 
 _MOST_NAMES = 4
 _LARGEST_GROUPS = 8
@@ -40,7 +39,7 @@ def comparison_text(comparison: Comparison, name: str, key: str = "", options: s
         lines.append(f"  and {len(comparison.findings) - _MOST_NAMES} more that begin elsewhere")
     if comparison.growth:
         lines += ["", "  how it grows:", *(f"    {line}" for line in _growth(comparison).splitlines())]
-    lines += ["", f"  outputs: {outputs_text(comparison.outputs)}"] if comparison.outputs is not None else []
+    lines += ["", f"  outputs: {comparison.outputs.words}"] if comparison.outputs is not None else []
     lines += [f"  note: {note}" for note in comparison.notes]
     hints = [f"  {line}" for line in _what_to_do(comparison, key, options)] if key else []
     return "\n".join([*lines, "", *hints])
@@ -83,18 +82,6 @@ def _finding(finding: Finding) -> Iterator[str]:
         yield f"    at {finding.source_line}"
 
 
-def outputs_text(outputs: OutputsComparison) -> str:
-    """Return whether the outputs are those of the baseline, and how much they differ."""
-    if outputs.same:
-        return "identical"
-    if outputs.error is None or outputs.limit is None or outputs.nrms is None:
-        return f"differ{': ' if outputs.reason else ''}{outputs.reason}"
-    size = f"{_share(outputs.error)} of the largest value (limit {outputs.limit:.2g}), RMS {_share(outputs.nrms)}"
-    where = f" at {outputs.operation}" if outputs.operation else ""
-    also = f"; {outputs.reason}" if outputs.reason else ""
-    return f"{'within tolerance, differ' if outputs.within else 'differ'} by {size}{where}{also}"
-
-
 def _share(error: float) -> str:
     return f"{error:.2g}" if error else "below 1e-7"
 
@@ -112,6 +99,8 @@ def _what_to_do(comparison: Comparison, key: str, options: str) -> Iterator[str]
         return  # a note says so
     if comparison.verdict is not Change.NEW:
         yield f"to look:   pytest-lens diff {key}{options}"
+    if comparison.verdict is Change.REFACTOR and comparison.fails:
+        yield "to let it pass, as the outputs are the same: --lens-fail-on=outputs"
     yield f"to accept: pytest-lens accept {key}{options}"
 
 

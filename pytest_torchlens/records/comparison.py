@@ -166,6 +166,17 @@ class OutputsComparison:
     limit: float | None = None
     reason: str = ""
 
+    @property
+    def words(self) -> str:
+        """``"identical"``, or by how much they differ, and why they could not be compared."""
+        if self.same:
+            return "identical"
+        if self.error is None or self.nrms is None or self.limit is None:
+            return f"differ{': ' if self.reason else ''}{self.reason}"
+        size = f"{self.error:.2g} of the largest value (limit {self.limit:.2g}), RMS {self.nrms:.2g}"
+        also = f"; {self.reason}" if self.reason else ""
+        return f"{'within tolerance, differ' if self.within else 'differ'} by {size} at {self.operation}{also}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:

@@ -92,6 +92,13 @@ def test_what_computes_something_else_is_none(project: pytest.Pytester):
         result.assert_outcomes(failed=1)
 
 
+def test_outputs_that_changed_places_are_told_also_where_a_call_moved_for_it(project: pytest.Pytester):
+    found, _ = compared(project, MOVED + SWAPPED)
+    said = {finding["operation"]: finding["message"] for finding in found["findings"]}
+    assert said["/softmax"] == "argument 0 is b/linear, was a/linear"
+    assert said["/sigmoid"] == "argument 0 is a/linear, was b/linear"
+
+
 def test_a_rename_alone_says_so(project: pytest.Pytester):
     found, result = compared(project, RENAMED_PARAMETER)
     assert [finding["message"] for finding in found["findings"]] == ["renamed: scale is now gain; computes the same"]
@@ -100,6 +107,7 @@ def test_a_rename_alone_says_so(project: pytest.Pytester):
             "*refactor at /mul; *",
             "*outputs: identical",
             "*note: compared with the values of the old names: scale → gain",
+            "*to let it pass, *--lens-fail-on=outputs",
         ]
     )
 

@@ -16,6 +16,7 @@ from pytest_torchlens.records import Comparison
 from pytest_torchlens.records import Finding
 from pytest_torchlens.records import Growth
 from pytest_torchlens.records import Outcome
+from pytest_torchlens.records import OutputsComparison
 from pytest_torchlens.records import Severity
 from pytest_torchlens.records import Stage
 from pytest_torchlens.report import page_path
@@ -316,6 +317,7 @@ def test_a_page_tells_what_differs_from_the_baseline(tmp_path):
         counts={"regression": 1, "propagated": 9},
         findings=(finding,),
         growth=(Growth(operation="features.4/relu", error=0.25, nrms=0.1),),
+        outputs=OutputsComparison(operation="/output", error=0.25, nrms=0.125, limit=2e-05),
         notes=("buffers were not compared",),
     )
     words = model_page(replace(passed(), comparison=comparison), tmp_path).words
@@ -325,6 +327,7 @@ def test_a_page_tells_what_differs_from_the_baseline(tmp_path):
         "propagated 9 operations",
         "regression features.3/conv2d was 1.0 and is 1.5 (error 0.5 of 0.001 allowed)",
         "features.4/relu 0.25",
+        "outputs differ by 0.25 of the largest value (limit 2e-05), RMS 0.12 at /output",
         "buffers were not compared",
     ):
         assert text in words
