@@ -328,7 +328,8 @@ class CurrentValues:
     """Tracks which recorded value each tensor holds, and which writes reached it, from call to call."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        self._entries = {source.value.slot: (source.value, source.since) for source in sources}
+        self._values = {source.value.slot: source.value for source in sources}
+        self._since = {id(source.value): source.since for source in sources}
         self._writes: dict[int, WriteLog] = {}
         self._bases: dict[int, Value] = {}
 
@@ -345,17 +346,18 @@ class CurrentValues:
     def agrees(self, read: Value | Aliased, tensor: torch.Tensor) -> bool:
         """Return whether a recorded read of `tensor` names the value that it holds and all later writes to it."""
         base, *writes = values_in(read)
-        current, since = self._entries[base.slot]
-        is_view = current is base and self._is_view(value_of(read), base)
-        return is_view and set(map(id, writes)) == set(map(id, self._later_writes(tensor, since)))
+        # a call may have returned the base's tensor itself, as `flatten` does with one dimension
+        is_current = self._is_view(self._values[base.slot], base)
+        is_view = is_current and self._is_view(value_of(read), base)
+        return is_view and set(map(id, writes)) == set(map(id, self._later_writes(tensor, base)))
 
     def unrecorded_writers(self, read: Value | Aliased, tensor: torch.Tensor) -> list[int]:
         """Return the numbers of the calls that overwrote `tensor` though a recorded read does not name them."""
         base, *writes = values_in(read)
-        current, since = self._entries[base.slot]
+        current = self._values[base.slot]
         named = {id(base), *map(id, writes)}
         overwritten = [current] if current is not base and current.slot == base.slot else []
-        later = [*overwritten, *self._later_writes(tensor, since)]
+        later = [*overwritten, *self._later_writes(tensor, current)]
         return [write.call for write in later if id(write) not in named]
 
     def shows_in(self, base: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -364,7 +366,8 @@ class CurrentValues:
 
     def put(self, value: Value, number: int) -> None:
         """Note the value that a slot holds from call `number` on."""
-        self._entries[value.slot] = (value, number)
+        self._values[value.slot] = value
+        self._since[id(value)] = number
 
     def follow_move(self, old: int, new: int) -> None:
         """Find the writes to memory `old` at `new` from now on."""
@@ -374,14 +377,16 @@ class CurrentValues:
         """Return whether a recorded call overwrote a tensor's memory; of a wrapper that of any tensor it holds."""
         return any(storage_key(part) in self._writes for part in (tensor, *held_tensors(tensor)))
 
-    def _later_writes(self, tensor: torch.Tensor, since: int) -> list[Value]:
+    def _later_writes(self, tensor: torch.Tensor, value: Value) -> list[Value]:
+        """Return the writes that show in a tensor, of those after a value was made."""
         log = self._writes.get(storage_key(tensor)) if self._writes else None
+        since = self._since.get(id(value), value.call)
         return [] if log is None or log.latest <= since else log.since(since, Extent.of(tensor))
 
     def note(self, number: int, call: Call, written: dict[int, torch.Tensor]) -> None:
         """Note the outputs of call `number`, and the tensors, by slot, that it overwrote."""
         for value in call.outputs:
-            self._entries[value.slot] = (value, number)
+            self._values[value.slot] = value
         by_slot = {value.slot: value for value in call.outputs}
         for slot, tensor in written.items():
             value = by_slot.get(slot, call.outputs[0])

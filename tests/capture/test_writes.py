@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from hypothesis import example
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -187,7 +188,7 @@ def test_a_view_that_is_recorded_with_a_write_to_other_bytes_is_found_by_the_rep
 @st.composite
 def steps_over_one_memory(draw):
     """Return steps: take a view of a view (False), or write an input to one (True), each of the n-th view."""
-    place = st.tuples(st.integers(0, 10), st.integers(0, 5))
+    place = st.tuples(st.integers(0, 10), st.integers(0, 6))
     return draw(st.lists(st.tuples(st.booleans(), place), min_size=3, max_size=12))
 
 
@@ -198,6 +199,7 @@ VIEWS = (
     lambda t: t.view(t.shape),
     lambda t: t.unsqueeze(0)[0],
     lambda t: t[1:] if len(t) > 1 else t[:],
+    lambda t: t.flatten(),  # returns its argument itself
 )
 
 
@@ -228,6 +230,7 @@ class StepsOverOneMemory(torch.nn.Module):
 
 @settings(max_examples=150, deadline=None)
 @given(steps_over_one_memory())
+@example([(True, (0, 0)), (False, (0, 3)), (False, (0, 1)), (True, (2, 0)), (False, (1, 6)), (False, (3, 0))])
 def test_a_view_depends_on_the_inputs_whose_writes_reach_its_bytes_and_on_no_others(steps):
     model = StepsOverOneMemory(steps)
     with torch.no_grad():
