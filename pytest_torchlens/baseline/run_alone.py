@@ -51,8 +51,7 @@ def results_in_float64(player: Player, call: Call) -> tuple[torch.Tensor, ...]:
     if call.random is not None or call.info.opaque or not any(value.dtype in _EXACT for value in call.outputs):
         return ()
     try:
-        with torch.no_grad():
-            return run_on(player, call, lambda value: _in_float64(player.at(value.slot)), _in_float64)
+        return run_on(player, call, lambda value: _in_float64(player.at(value.slot)), _in_float64)
     except Exception:  # noqa: BLE001 - functions without float64
         return ()
 

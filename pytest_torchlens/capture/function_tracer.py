@@ -508,12 +508,16 @@ def _may_keep_tensors(info: FunctionInfo) -> bool:
 
 
 def _may_run_users_code(info: FunctionInfo, args: tuple[Any, ...]) -> bool:
-    """Return whether a function may ask an object of the user's for numbers."""
-    homes = (home_of(type(arg)).partition(".")[0] for arg in args) if info.name in _OF_OBJECTS else ()
-    return any(home not in _PLAIN_HOMES for home in homes)
+    """Return whether a function may ask an object of the user's for numbers, also one in a tuple, list or slice."""
+    return info.name in _OF_OBJECTS and any(map(_is_of_user, args))
 
 
-_OF_OBJECTS = frozenset("tensor as_tensor asarray new_tensor __getitem__ __setitem__".split())
+def _is_of_user(arg: Any) -> bool:
+    inside = (arg.start, arg.stop, arg.step) if type(arg) is slice else arg if type(arg) in (tuple, list) else ()
+    return any(map(_is_of_user, inside)) or home_of(type(arg)).partition(".")[0] not in _PLAIN_HOMES
+
+
+_OF_OBJECTS = frozenset("tensor as_tensor asarray new new_tensor __getitem__ __setitem__ narrow select".split())
 _PLAIN_HOMES = ("builtins", "torch", "numpy")
 _topmost_hooks: Callable[[bool], Any] = getattr(_autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 """Returns the hooks for saved tensors; PyTorch before 2.9 cannot list them."""

@@ -117,6 +117,7 @@ class TensorTable:
         self._unpacked: dict[int, UnpackedObject] = {}
         self._writes: dict[int, WriteLog] = {}
         self.reads_of_bases: dict[int, Aliased] = {}  # by the number of the call that returned a view
+        self._views_of: dict[int, list[int]] = {}  # these calls by the slot of the base
         self._retention = retention
         self._parts: dict[int, tuple[tuple[int, ...], Any]] = {}
         """The tensors that each wrapper holds, and its numbers, by its id."""
@@ -192,8 +193,7 @@ class TensorTable:
     def recorded_values(self, value: Any) -> tuple[Value, ...]:
         """Return the recorded value of each tensor in `value`; skip tensors that were never recorded."""
         each = (value,) if type(value) is Tensor else tensors(value)
-        entries = [(self._live.get(id(tensor)), tensor) for tensor in each]
-        return tuple([entry[1] for entry, tensor in entries if entry is not None and entry[0]() is tensor])
+        return tuple([self._live[id(tensor)][1] for tensor in each if self._is_known(tensor)])
 
     def add_output(self, tensor: Tensor, number: int, place: int) -> Value:
         """Add output `place` of call `number`."""
@@ -289,6 +289,7 @@ class TensorTable:
         call.args = (part, *call.args[1:])
         if of_base is not None:
             self.reads_of_bases[number] = of_base
+            self._views_of.setdefault(of_base.base.slot, []).append(number)
 
     def forget(self, tensor: Tensor) -> None:
         """Forget a tensor that ``set_`` has put over other memory, which it may share with another tensor."""
@@ -369,7 +370,7 @@ class TensorTable:
         if any(map(self._changes_other_parts, written)):
             self._recording.detours.append((number, OTHER_PART))
         call.writes = tuple(slots)
-        for view in [view for view, read in self.reads_of_bases.items() if read.base.slot in slots]:
+        for view in [view for slot in slots for view in self._views_of.pop(slot, ())]:
             del self.reads_of_bases[view]
 
     def _changes_other_parts(self, tensor: Tensor) -> bool:
@@ -425,8 +426,7 @@ class TensorTable:
         return self.add_source(tensor, "constant", "") if view is None else self._view_entry(view, tensor)
 
     def _is_known(self, tensor: Tensor) -> bool:
-        entry = self._live.get(id(tensor))
-        return entry is not None and entry[0]() is tensor
+        return (entry := self._live.get(id(tensor))) is not None and entry[0]() is tensor
 
     def may_know(self, tensor: Tensor) -> bool:
         """Return whether a tensor is known, or belongs to the model and may be read later."""

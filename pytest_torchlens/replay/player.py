@@ -347,14 +347,14 @@ class CurrentValues:
         """Return whether a recorded read of `tensor` names the value that it holds and all later writes to it."""
         base, *writes = values_in(read)
         # a call may have returned the base's tensor itself, as `flatten` does with one dimension
-        is_current = self._is_view(self._values[base.slot], base)
+        is_current = self._is_view(self._values.get(base.slot), base)
         is_view = is_current and self._is_view(value_of(read), base)
         return is_view and set(map(id, writes)) == set(map(id, self._later_writes(tensor, base)))
 
     def unrecorded_writers(self, read: Value | Aliased, tensor: torch.Tensor) -> list[int]:
         """Return the numbers of the calls that overwrote `tensor` though a recorded read does not name them."""
         base, *writes = values_in(read)
-        current = self._values[base.slot]
+        current = self._values.get(base.slot, base)
         named = {id(base), *map(id, writes)}
         overwritten = [current] if current is not base and current.slot == base.slot else []
         later = [*overwritten, *self._later_writes(tensor, current)]

@@ -81,3 +81,20 @@ def test_the_model_and_the_generator_are_left_as_they_were(tmp_path: Path):
     run_alone(tmp_path, history, snapshot)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+class GradientInForward(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = x * 2
+        with torch.enable_grad():
+            leaf = scaled.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad((leaf * leaf).sum(), leaf)
+        return gradient + 1
+
+
+def test_a_model_that_takes_gradients_is_kept_in_a_run_without(tmp_path: Path):
+    with torch.no_grad():
+        kept_pass(tmp_path, GradientInForward(), an_input(3))
+        assert not torch.is_grad_enabled()
+    (folder,) = tmp_path.iterdir()
+    assert SavedActivations(folder).in_float64("/mul", torch.device("cpu")) is not None

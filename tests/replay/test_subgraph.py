@@ -405,3 +405,19 @@ def test_the_model_need_not_live_any_more():
     history = tl.log_forward_pass(network(), X)
     assert history.recording.model() is None
     assert digests(history.subgraph().run()) == contents(history, "output_1_6")
+
+
+def test_a_part_that_begins_with_a_view_of_written_memory():
+    def forward(x):
+        a = x * 1
+        a[2:5].add_(1)
+        view = a[:4]
+        return view[:2] * 2
+
+    x = torch.rand(8)
+    history = tl.log_forward_pass(Function(forward), x, layers_to_save="all")
+    for first in ("getitem_2_4", "getitem_3_5"):
+        (result,) = history.subgraph(start=first, end="mul_2_6").run().values()
+        assert torch.equal(result, x[:2] * 2)
+    (swapped,) = history.subgraph(start="getitem_3_5", end="mul_2_6").run({"getitem_3_5": 3.0}).values()
+    assert swapped.tolist() == [6.0, 6.0]

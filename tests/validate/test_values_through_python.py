@@ -293,7 +293,12 @@ class Place:
 ASKED = {
     "tensor": lambda x: x + torch.tensor(Items()),
     "new_tensor": lambda x: x + x.new_tensor(Items()),
+    "new": lambda x: x + x.new(Items()),
     "index": lambda x: x + x[Place()],
+    "index in a tuple": lambda x: x + x[Place(), ...],
+    "index in a slice": lambda x: x + x[Place() :].sum(),
+    "narrow": lambda x: x + x.narrow(0, Place(), 1),
+    "select": lambda x: x + x.select(0, Place()),
 }
 
 

@@ -77,11 +77,13 @@ MUTANTS = (
         "reading = Reading(self, of_base.reading.since, extent)",
         "reading = Reading(self, of_base.reading.since, None)",
     ),
-    Mutant("capture/tensor_table.py", "del self.reads_of_bases[view]", "pass"),
+    Mutant(
+        "capture/tensor_table.py", "for view in self._views_of.pop(slot, ())", "for view in self._views_of.get(-1, ())"
+    ),
     Mutant(
         "replay/player.py",
-        "is_view = current is base and self._is_view(value_of(read), base)",
-        "is_view = current is base",
+        "is_view = is_current and self._is_view(value_of(read), base)",
+        "is_view = is_current",
     ),
     Mutant("capture/record.py", "uses[key] > 1", "uses[key] > 2"),
     Mutant("capture/record.py", "source.live._version != source.version", "source.live._version < source.version"),
