@@ -31,6 +31,7 @@ from pytest_torchlens.capture.memory import detached
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.memory import with_layout
 from pytest_torchlens.capture.storage import storage_key
+from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.capture.wrappers import is_wrapper
@@ -305,6 +306,7 @@ class Run:
         self._affected = affected
         self._must_run = set(subgraph.calls) if swaps is None else calls
         self._shared = subgraph.shared
+        self._checks = check_decisions
         self._decisions = self._affected_decisions() if check_decisions else []
         self.numbers: set[int] = set()
         """Numbers of the calls that run."""
@@ -487,6 +489,11 @@ class Run:
     def _note(self, value: Value) -> None:
         """Note an output of the subgraph, and check what Python read of a value."""
         tensor = self.player.at(value.slot)
+        if self._checks and shape_of(tensor) != value.shape:
+            raise DecisionChangedError(
+                f"{self._subgraph.label_of(value)} has shape {tuple(tensor.shape)} now, {tuple(value.shape)} then: the "
+                "model might run other operations; check_decisions=False goes on with the recorded ones"
+            )
         for label, read in self._subgraph.ends.items():
             if read is value:
                 self._results[label] = tensor

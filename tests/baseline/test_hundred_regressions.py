@@ -148,7 +148,7 @@ EDITS: dict[str, tuple[tuple[str, ...], Callable[[nn.Module, Step], None], Chang
     "a renamed module": (
         NORMS,
         lambda m, s: _replace(m, s, nn.Sequential),
-        Change.STRUCTURE,
+        Change.REFACTOR,
         "renamed",
     ),
     "a bias taken away": (
