@@ -482,9 +482,17 @@ class Run:
         """Put a swap in the place of an output; what an operation wrote into shared memory is written over there."""
         new = self._swaps[id(value)].tensor(lambda: tensor)
         if value.slot in call.writes and value.slot in self._shared:
+            self._refuse_memory_of_user(value, tensor)
             tensor.copy_(new)
         else:
             self.player.replace(value.slot, new)
+
+    def _refuse_memory_of_user(self, value: Value, tensor: torch.Tensor) -> None:
+        """Raise if a tensor is over the memory of an input, parameter or buffer, as after ``y.data = x``."""
+        for source in self._recording.sources:
+            if storage_key(tensor) and storage_key(source.live) == storage_key(tensor):
+                label = self._subgraph.label_of(value)
+                raise NotReplayableError(f"{label} cannot be swapped: it is in the memory of {source.label}")
 
     def _note(self, value: Value) -> None:
         """Note an output of the subgraph, and check what Python read of a value."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -429,3 +431,19 @@ def test_a_swap_that_changes_a_size_is_a_changed_decision():
         history.subgraph().run({"gt_1_3": torch.zeros(3, dtype=torch.bool)})
     (result,) = history.subgraph().run({"gt_1_3": torch.zeros(3, dtype=torch.bool)}, check_decisions=False).values()
     assert result.shape == (0,)
+
+
+def test_a_swap_does_not_write_into_memory_of_the_user():
+    def forward(x):
+        for _ in range(2):
+            fresh = x * 1
+            fresh.data = x.detach()
+        return fresh + 1
+
+    x = torch.ones(3)
+    history = tl.log_forward_pass(Function(forward), x, layers_to_save="all")
+    labels = [operation.label for operation in history.operations if operation.layer_type == "data"]
+    for label in labels:
+        with contextlib.suppress(NotReplayableError):
+            history.subgraph().run({label: 5.0})
+        assert x.tolist() == [1.0, 1.0, 1.0]
