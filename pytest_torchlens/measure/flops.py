@@ -59,7 +59,8 @@ class FlopCounts:
 
     def before(self, player: Player, call: Call) -> None:
         """Decide whether the next call is counted."""
-        self.mode = None if _has_no_formula(call.info) else self._counter
+        known = not call.info.opaque  # facts of opaque calls hold the model, which the cache would keep
+        self.mode = None if known and _has_no_formula(call.info) else self._counter
         self._counter.counted = self._counter.error = None
 
     def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
