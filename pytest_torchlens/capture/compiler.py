@@ -26,7 +26,8 @@ def leave_our_code_alone() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE):
             for function in _functions_in(vars(module), name):
-                skip(function.__code__)
+                for code in _codes(function.__code__):
+                    skip(code)
 
 
 def _skipper() -> Callable[[CodeType], object]:
@@ -35,6 +36,14 @@ def _skipper() -> Callable[[CodeType], object]:
     action = _eval_frame._FrameAction
     strategy = _eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
     return lambda code: _eval_frame.set_code_exec_strategy(code, strategy)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and those inside it: of comprehensions, generator expressions, lambdas and inner functions."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def _functions_in(members: Any, module: str) -> Iterator[FunctionType]:

@@ -246,7 +246,12 @@ class _WatchBesideCompiler(DispatchWatch):  # type: ignore[no-untyped-call]
 
 def dispatch_watch(tracer: Tracer) -> DispatchWatch:
     """Return a watch; if the compiler is loaded, one that it leaves alone."""
-    return (_WatchBesideCompiler if "torch._dynamo" in sys.modules else DispatchWatch)(tracer)
+    return (_WatchBesideCompiler if is_compiler_loaded() else DispatchWatch)(tracer)
+
+
+def is_compiler_loaded() -> bool:
+    """Return whether PyTorch's compiler has been imported: only then may it compile what runs."""
+    return "torch._dynamo" in sys.modules
 
 
 def _name(func: torch._ops.OpOverload) -> str:

@@ -22,6 +22,7 @@ from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import ambient
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture import record
+from pytest_torchlens.capture.dispatch_watch import is_compiler_loaded
 from pytest_torchlens.capture.generators import Generators
 from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.origins import TensorsBefore
@@ -353,7 +354,7 @@ class _Run:
         return verdicts
 
     def _record(self, watch: bool, keep: Keep) -> tuple[Recording, RunDigests | None]:
-        """Record the model, under a dispatch mode if `watch`; without it where PyTorch raises under any mode.
+        """Record the model, under a dispatch mode if `watch`.
 
         If it is to `keep` activations, for the observer, also return what the first recorded run left, which no second
         one replaces.
@@ -363,18 +364,27 @@ class _Run:
             if ran_uncompiled(recording):  # and cannot run again
                 recording.num_dispatched, recording.why_unwatched = None, _COMPILED
             return recording, None
-        try:
-            recording = self._record_once(watch, keep)
-        except Exception as error:
-            if not watch:
-                raise
-            self.restore()
-            recording = self._record_once(False, keep)
-            recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
+        recording = self._record_watched(keep) if watch else self._record_once(False, keep)
         observed = self._digests(recording) if keep == "recent" else None
         if ran_uncompiled(recording):
             recording = self._record_as_compiled(recording, keep)
         return self._record_again(recording, keep) if reads_constants(recording) else recording, observed
+
+    def _record_watched(self, keep: Keep) -> Recording:
+        """Record the model under the watch; without it where PyTorch raises under any mode.
+
+        If the model has loaded PyTorch's compiler, another watch is tried first: the compiler leaves that one alone.
+        """
+        compiler_was_loaded = is_compiler_loaded()
+        try:
+            return self._record_once(True, keep)
+        except Exception as error:
+            self.restore()
+            if is_compiler_loaded() and not compiler_was_loaded:
+                return self._record_watched(keep)
+            recording = self._record_once(False, keep)
+            recording.why_unwatched = f"the model raises while the dispatcher is watched: {in_short(error)}"
+            return recording
 
     def _record_as_compiled(self, watched: Recording, keep: Keep) -> Recording:
         """Return a recording without the watch if compiled code calls other functions then, else the one with it.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -100,3 +103,16 @@ def test_a_traced_cond_is_the_plain_one_and_has_its_gradients():
 def test_its_parameters_are_its_parents():
     history = tl.log_forward_pass(Branches(chosen), X)
     assert history["cond_1"].num_params_total == 12
+
+
+@pytest.mark.parametrize("name", ["cond", "cond of a computed value", pytest.param("scan", marks=pytest.mark.slow)])
+def test_it_is_validated_where_it_loads_the_compiler(name):
+    """Only in a new process is the compiler not loaded before the pass."""
+    code = f"import runpy; runpy.run_path({__file__!r}, run_name={name!r})['print_verdict']()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines()[-1] == "passed"
+
+
+def print_verdict():
+    """Print the verdict on the model whose name this module runs under."""
+    print(validate(Branches(BODIES[__name__]), (X,)).verdict.words)
