@@ -39,7 +39,7 @@ def _skipper() -> Callable[[CodeType], object]:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object and those inside it: of comprehensions, generator expressions, lambdas and inner functions."""
+    """Yield a code object and those inside it: comprehensions, generator expressions, lambdas, inner functions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -306,6 +306,7 @@ def _compiler_calls(frame: FrameType) -> bool:
     return False
 
 
+_PACKAGE = __name__.partition(".")[0]
 _AROUND_HANDLERS = "torch._dynamo.eval_frame"
 """Module of the frames that PyTorch puts around the handler of each mode, and around compiled functions."""
 _COMPILER = ("torch._dynamo.", "torch.export._trace", "torch._export.")
@@ -320,12 +321,19 @@ def _may_call_node(frame: FrameType, has_read: bool) -> bool:
 
 
 def _is_in_transform(frame: FrameType) -> bool:
-    """Return whether code of a function transform runs, as that of `torch.func.functionalize`."""
-    names = (str(caller.f_globals.get("__name__")) for caller in _stack(frame))
-    return any(name.startswith(_TRANSFORMS) and not name.startswith(_OF_COMPILER) for name in names)
+    """Return whether the pass runs code of a function transform, as that of `torch.func.functionalize`."""
+    for caller in _stack(frame):
+        name = str(caller.f_globals.get("__name__"))
+        if name in _TRANSFORMS:
+            return True
+        if name == _AROUND_PASS:
+            break
+    return False
 
 
-_TRANSFORMS, _OF_COMPILER = "torch._functorch.", ("torch._functorch._aot_autograd.", "torch._functorch.aot_autograd")
+_TRANSFORMS = frozenset(f"torch._functorch.{name}" for name in ("apis", "eager_transforms", "pyfunctorch", "vmap"))
+_AROUND_PASS = f"{_PACKAGE}.capture.record"
+"""Module whose frame calls the model."""
 
 
 def _calling_mode(frame: FrameType) -> str:
@@ -336,9 +344,6 @@ def _calling_mode(frame: FrameType) -> str:
         if str(caller.f_globals.get("__name__")).partition(".")[0] not in ("torch", _PACKAGE):
             break
     return ""
-
-
-_PACKAGE = __name__.partition(".")[0]
 
 
 def _mode_of_handler(frame: FrameType) -> str:

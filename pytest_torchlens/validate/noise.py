@@ -16,6 +16,7 @@ import torch
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.memory import detached
+from pytest_torchlens.capture.storage import is_fake
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.wrappers import inner_tensors
@@ -76,7 +77,7 @@ class Noise:
         they are scaled by it, which keeps signs, zeros and indices in range; then reflected; then replaced.  Integers
         are reordered, then moved to the other end of their range.  With `gentle`, values are only scaled, reordered or
         repeated.  Sparse and nested tensors are halved; sparse ones then lose an entry.  The integers of quantized
-        tensors are reordered, then replaced by the smallest and the largest.  Meta tensors yield nothing.
+        tensors are reordered, then replaced by the smallest and the largest.  Meta and fake tensors yield nothing.
         """
         if not is_dense(tensor):
             yield from _of_another_kind(tensor, self)
@@ -172,7 +173,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def _of_another_kind(tensor: torch.Tensor, noise: Noise) -> Iterator[torch.Tensor]:
     """Yield other values for sparse, nested and quantized tensors and subclasses, if PyTorch can compute them."""
-    if tensor.is_meta:
+    if tensor.is_meta or is_fake(tensor):
         return
     if is_wrapper(tensor):
         yield from _variants_of_parts(tensor, noise)
@@ -217,7 +218,7 @@ def _halved_or_shorter(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _with_ones(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor with ones where it has entries: those that it has may all be zeros."""
-    if tensor.is_nested:
+    if tensor.is_nested or tensor.layout is torch.strided:  # strided subclasses
         return torch.ones_like(tensor)
     other = tensor.clone()
     (other._values() if other.layout is torch.sparse_coo else other.values()).fill_(1)

@@ -39,6 +39,8 @@ from pytest_torchlens.records import Verdict
 from pytest_torchlens.records import close
 from pytest_torchlens.replay.calls import Listener
 from pytest_torchlens.validate.completeness import check_completeness
+from pytest_torchlens.validate.hidden_reads import hidden_reads
+from pytest_torchlens.validate.hidden_reads import runs_foreign_operators
 from pytest_torchlens.validate.invariants import check_invariants
 from pytest_torchlens.validate.observer import RunDigests
 from pytest_torchlens.validate.observer import compare
@@ -119,10 +121,12 @@ def validate(  # noqa: PLR0913 - what to run, and how to check it, each by name
         If a part is unknown.
     RuntimeError
         If the model takes a gradient through the graph of an input, which autograd frees: it cannot run twice.
+        If a transform of `torch.func` is running, as `vmap`.
     Exception
         Whatever the model raises.
     """
     chosen = check_parts(parts)
+    _check_no_transform_runs(model)
     start = time.perf_counter()
     run = _Run(model, args, {} if kwargs is None else kwargs, seed, exhaust, listen)
     try:
@@ -197,6 +201,15 @@ def _status(parts: list[PartVerdict], unproven: tuple[Unproven, ...]) -> Status:
 def _settings(recording: Recording) -> dict[str, str]:
     rows = recording.ambient.rows
     return ambient.in_words(rows[0] if rows else ambient.current())
+
+
+def _check_no_transform_runs(model: torch.nn.Module) -> None:
+    running = torch._C._functorch.get_interpreter_stack() or []
+    if any(one.key() != torch._C._functorch.TransformType.Functionalize for one in running):
+        raise RuntimeError(
+            f"{type(model).__name__} cannot be validated inside torch.func.grad, vmap or another transform: its values "
+            "cannot be read or changed there. Validate it outside, on a plain tensor."
+        )
 
 
 class _Run:
@@ -378,7 +391,7 @@ class _Run:
         compiler_was_loaded = is_compiler_loaded()
         try:
             return self._record_once(True, keep)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the model's own is raised by the recording without the watch
             self.restore()
             if is_compiler_loaded() and not compiler_was_loaded:
                 return self._record_watched(keep)
@@ -476,7 +489,8 @@ class _Run:
 
     def look_for_detours(self, recording: Recording) -> None:
         """Record once more, with slightly other inputs if possible, and note what went past the graph."""
-        if self._single_use or not may_leave_the_graph(recording):
+        with_foreign = runs_foreign_operators(recording)
+        if self._single_use or not (with_foreign or may_leave_the_graph(recording)):
             return
         other, differ = self._record_nudged(self._inputs.values())
         if other is None:  # the model may not accept other inputs
@@ -484,6 +498,8 @@ class _Run:
         if other is not None:
             changed = changed_with_inputs(recording, other) if differ else []
             recording.detours += [*changed, *kept_results(recording, other)]
+        if with_foreign and differ:
+            recording.detours += hidden_reads(recording)
 
     def _record_nudged(self, inputs: Collection[torch.Tensor]) -> tuple[Recording | None, bool]:
         """Record with other values in `inputs`, and return whether any has; no recording if the model raises."""

@@ -465,3 +465,15 @@ def test_the_compiler_takes_no_function_of_ours_for_another(code):
     found = validate(model, (X,))
     assert found.verdict.status is Status.PASSED, found.verdict.words
     assert len(found.history.recording.calls) > 4
+
+
+class Unseen(nn.Module):
+    def forward(self, x):
+        with torch._C.DisableTorchFunction():
+            return x + 1
+
+
+def test_a_call_by_functional_call_is_no_transform():
+    verdict = validate(Tracing(lambda model, x: torch.func.functional_call(Unseen(), {}, (x,)) * 2), (X,)).verdict
+    assert verdict.status is Status.FAILED
+    assert "aten::add ran before the first operation" in verdict.words

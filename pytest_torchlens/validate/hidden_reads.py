@@ -1,0 +1,72 @@
+"""Finds operators of other libraries that read a tensor which is not among their arguments.
+
+No mode sees what runs inside an operator.  After a further pass with slightly other inputs, tensors that forward put
+aside hold other values: the recorded calls run once more, and an operator that returns something else has read one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
+from pytest_torchlens.capture import Value
+from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.functions import is_of_torch
+from pytest_torchlens.capture.functions import is_operator
+from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.replay import NotReplayableError
+from pytest_torchlens.replay.calls import replay_for
+from pytest_torchlens.replay.player import Player
+from pytest_torchlens.validate.unobtrusive import modes_disabled
+
+
+def runs_foreign_operators(recording: Recording) -> bool:
+    """Return whether a recorded call is an operator that is not one of PyTorch's own."""
+    return any(map(_is_foreign, recording.calls))
+
+
+def _is_foreign(call: Call) -> bool:
+    return is_operator(call.info.func) and not is_of_torch(call.info.func)
+
+
+@modes_disabled()
+def hidden_reads(recording: Recording) -> list[tuple[int, str]]:
+    """Return number and reason for the first operator that returns other values from the arguments recorded, if any.
+
+    What the model put aside must hold other values than in the recorded pass.
+    """
+    listener = _ForeignOperators()
+    with contextlib.suppress(NotReplayableError):  # the further pass may have left it a state in which it cannot run
+        replay_for(listener, recording)
+    return listener.found[:1]
+
+
+class _ForeignOperators:
+    """Notes each foreign operator whose outputs differ from the recorded ones though its arguments do not."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, str]] = []
+        self._is_as_recorded = False
+
+    def before(self, player: Player, call: Call) -> None:
+        self._is_as_recorded = _is_foreign(call) and all(
+            fingerprint(player.at(value.slot)) == value.fingerprint for value in _read_by(call)
+        )
+
+    def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+        if self._is_as_recorded and [*map(fingerprint, outputs)] != [value.fingerprint for value in call.outputs]:
+            self.found.append((number, _MESSAGE))
+
+
+def _read_by(call: Call) -> list[Value]:
+    return [value_of(read) for _, read in edges_in(call)]
+
+
+_MESSAGE = (
+    "it returns other values from the same arguments after a pass with other inputs: "
+    "it reads a tensor that is not among its arguments, and has no edge to it"
+)

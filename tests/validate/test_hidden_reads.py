@@ -1,0 +1,88 @@
+"""Operators of other libraries: none may read a tensor unseen, and one that reads its arguments alone is believed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_torchlens.records import Status
+from pytest_torchlens.validate import validate
+
+X = torch.tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]])
+ASIDE = {}
+LIBRARY = torch.library.Library("lens_hidden_reads", "DEF")
+
+
+@torch.library.custom_op("lens_hidden_reads::aside", mutates_args=())
+def aside(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 + ASIDE["y"]
+
+
+def aside_by_impl(x):
+    return x * 2 + ASIDE["y"]
+
+
+LIBRARY.define("impl(Tensor x) -> Tensor")
+LIBRARY.impl("impl", aside_by_impl, "CPU")
+
+
+@torch.library.custom_op("lens_hidden_reads::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.rand_like(x)
+
+
+@torch.library.custom_op("lens_hidden_reads::doubled", mutates_args={"x"})
+def doubled(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+
+@torch.library.custom_op("lens_hidden_reads::with_table", mutates_args=())
+def with_table(x: torch.Tensor) -> torch.Tensor:
+    return x * ASIDE.setdefault("table", torch.arange(3.0))
+
+
+class Model(nn.Module):
+    """Puts an activation aside, then calls an operator with another one."""
+
+    def __init__(self, operator):
+        super().__init__()
+        self.operator = operator
+        self.fc = nn.Linear(3, 3)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        ASIDE["y"] = self.fc(x)
+        y = self.norm(x)
+        out = self.operator(y)
+        return (y if out is None else out) * 3
+
+
+@pytest.mark.parametrize(
+    "operator", [aside, torch.ops.lens_hidden_reads.aside.default, torch.ops.lens_hidden_reads.impl]
+)
+@torch.no_grad()
+def test_a_tensor_put_aside_is_found(operator):
+    model = Model(operator).eval()
+    verdict = validate(model, (X,)).verdict
+    assert verdict.status is Status.UNPROVEN
+    assert "it reads a tensor that is not among its arguments" in verdict.words
+
+
+@pytest.mark.parametrize("operator", [noisy, doubled, with_table])
+@pytest.mark.parametrize("training", [True, False])
+@torch.no_grad()
+def test_other_operators_are_believed(operator, training):
+    assert validate(Model(operator).train(training), (X,)).verdict.status is Status.PASSED
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, lambda run: lambda x: torch.func.vjp(run, x)])
+def test_inside_a_transform_nothing_can_be_validated(transform):
+    model = nn.Linear(3, 3)
+
+    def run(x):
+        validate(model, (x,))
+        return x.sum()
+
+    with pytest.raises(RuntimeError, match=r"Linear cannot be validated inside torch\.func\.grad, vmap"):
+        transform(run)(X)
