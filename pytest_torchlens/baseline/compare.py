@@ -94,7 +94,7 @@ def compare(
     judged = judge(aligned, blocks, conditions, repeat)
     costs = cost_findings(before, after, conditions, seconds)
     tolerance, _ = tolerance_of(blocks, conditions)
-    outputs = None if blocks is None else compare_outputs(before, after, blocks, tolerance)
+    outputs = compare_outputs(before, after, blocks, tolerance)
     findings = sorted(
         [*_differences(aligned, judged), *costs.values(), *(_less_proved(*blocks) if blocks else ())],
         key=lambda finding: SERIOUS.index(finding.change),

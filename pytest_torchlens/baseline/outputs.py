@@ -15,27 +15,34 @@ from pytest_torchlens.records import OutputsComparison
 
 
 def compare_outputs(
-    before: Snapshot, after: Snapshot, blocks: tuple[EnvironmentNumbers, EnvironmentNumbers], tolerance: Tolerance
-) -> OutputsComparison:
-    """Compare outputs by their paths in the returned objects; of several the one that differs most is told."""
+    before: Snapshot,
+    after: Snapshot,
+    blocks: tuple[EnvironmentNumbers, EnvironmentNumbers] | None,
+    tolerance: Tolerance,
+) -> OutputsComparison | None:
+    """Compare the returned objects and their tensors in order, and return the comparison of those that differ most.
+
+    Without numbers only objects, shapes and dtypes are compared: None if they are the same.
+    """
     if before.output != after.output:
         return OutputsComparison(reason="another object is returned")
     old, new = ([step for step in side.steps if step.function == "output"] for side in (before, after))
     if len(old) != len(new):
         return OutputsComparison(reason=f"{len(old)} tensors were returned, now {len(new)}")
+    pairs = list(zip(old, new, strict=True))
+    for first, second in pairs:
+        if differences := list(_kinds(first, second)):
+            return OutputsComparison(operation=second.id, reason="; ".join(differences))
+    if blocks is None:
+        return None
     found = [
-        _compare((first, second), (blocks[0].numbers.get(first.id), blocks[1].numbers.get(second.id)), tolerance)
-        for first, second in zip(old, new, strict=True)
+        _compare(second, blocks[0].numbers.get(first.id), blocks[1].numbers.get(second.id), tolerance)
+        for first, second in pairs
     ]
     return max(found, key=_badness, default=OutputsComparison(same=True, within=True))
 
 
-def _compare(
-    steps: tuple[Step, Step], numbers: tuple[Numbers | None, Numbers | None], tolerance: Tolerance
-) -> OutputsComparison:
-    step, (old, new) = steps[1], numbers
-    if differences := list(_kinds(*steps)):
-        return OutputsComparison(operation=step.id, reason="; ".join(differences))
+def _compare(step: Step, old: Numbers | None, new: Numbers | None, tolerance: Tolerance) -> OutputsComparison:
     if old is None or new is None or not (old.digest and new.digest):
         return OutputsComparison(operation=step.id, reason="their values are not known")
     if old.digest == new.digest:

@@ -130,7 +130,7 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
 
     torch.set_num_threads(threads)
     jobs = Unpacker()
-    _spare_collector()
+    modules = _spare_collector(0)
     while True:
         job, stage = json.loads(lines.get()), Stage.BUILD
         try:
@@ -142,16 +142,19 @@ def _serve(lines: queue.SimpleQueue[str], answers: IO[str], threads: int) -> Non
         else:
             answer({"answer": {"report": to_json(report)}})
         case = report = None  # type: ignore[assignment] # free the model before the next is built
-        _spare_collector()
+        modules = _spare_collector(modules)
 
 
-def _spare_collector() -> None:
-    """Free what can be freed; the rest, libraries and their caches, is not looked at in later collections.
+def _spare_collector(modules: int) -> int:
+    """Free what can be freed, and return how many modules there are now.
 
-    A collection looks at 400,000 objects of imported libraries otherwise, which takes as long as a small model's pass.
+    If they are more than `modules`, what is left is not looked at in later collections: a collection looks at 400,000
+    objects of imported libraries otherwise, which takes as long as a small model's pass.
     """
     gc.collect()
-    gc.freeze()
+    if len(sys.modules) > modules:
+        gc.freeze()
+    return len(sys.modules)
 
 
 def _read(jobs_from: int, lines: queue.SimpleQueue[str]) -> None:

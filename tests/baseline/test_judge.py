@@ -206,6 +206,19 @@ def test_outputs_that_cannot_be_compared_are_not_those_of_the_baseline():
     assert (found.fails, found.outputs) == (True, OutputsComparison(reason="another object is returned"))
 
 
+def test_outputs_without_numbers_are_compared_by_object_shape_and_dtype():
+    x = torch.tensor([0.5, 1.0])
+    before, same, cut = snapshot_of(Two(), x), snapshot_of(Two(), x), snapshot_of(Two(), x[:1])
+    before = dataclasses.replace(before, measured={})
+    outputs = Conditions.of(["outputs"])
+    assert (compare(before, same, outputs).fails, compare(before, same, outputs).outputs) == (False, None)
+    found = compare(before, cut, outputs)
+    assert found.fails
+    assert found.outputs is not None
+    assert found.outputs.reason == "shape (2,) → (1,)"
+    assert compare(before, snapshot_of(Two(tuple), x), outputs).fails
+
+
 class Steep(nn.Module):
     def forward(self, x):
         return torch.exp(200 * torch.tanh(x))
