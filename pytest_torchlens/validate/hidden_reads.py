@@ -37,19 +37,26 @@ def _is_foreign(call: Call) -> bool:
 def hidden_reads(recording: Recording) -> list[tuple[int, str]]:
     """Return number and reason for the first operator that returns other values from the arguments recorded, if any.
 
-    What the model put aside must hold other values than in the recorded pass.
+    What the model put aside must hold other values than in the recorded pass.  An operator that does not repeat itself
+    shows nothing.
     """
+    found = _other_results(recording)
+    again = _other_results(recording) if found else {}
+    return [(number, _MESSAGE) for number in found if found[number] == again.get(number)][:1]
+
+
+def _other_results(recording: Recording) -> dict[int, list[str]]:
     listener = _ForeignOperators()
     with contextlib.suppress(NotReplayableError):  # the further pass may have left it a state in which it cannot run
         replay_for(listener, recording)
-    return listener.found[:1]
+    return listener.others
 
 
 class _ForeignOperators:
-    """Notes each foreign operator whose outputs differ from the recorded ones though its arguments do not."""
+    """Notes for each foreign operator whose arguments are as recorded the fingerprints of other outputs."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[int, str]] = []
+        self.others: dict[int, list[str]] = {}
         self._is_as_recorded = False
 
     def before(self, player: Player, call: Call) -> None:
@@ -58,8 +65,10 @@ class _ForeignOperators:
         )
 
     def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
-        if self._is_as_recorded and [*map(fingerprint, outputs)] != [value.fingerprint for value in call.outputs]:
-            self.found.append((number, _MESSAGE))
+        if self._is_as_recorded:
+            returned = [fingerprint(tensor) for tensor in outputs]
+            if returned != [value.fingerprint for value in call.outputs]:
+                self.others[number] = returned
 
 
 def _read_by(call: Call) -> list[Value]:

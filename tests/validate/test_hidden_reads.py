@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pytest_torchlens.records import Status
+from pytest_torchlens.validate import tolerance
 from pytest_torchlens.validate import validate
 
 X = torch.tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]])
@@ -35,6 +36,12 @@ def noisy(x: torch.Tensor) -> torch.Tensor:
 @torch.library.custom_op("lens_hidden_reads::doubled", mutates_args={"x"})
 def doubled(x: torch.Tensor) -> None:
     x.mul_(2)
+
+
+@torch.library.custom_op("lens_hidden_reads::shaky", mutates_args=())
+def shaky(x: torch.Tensor) -> torch.Tensor:
+    ASIDE["count"] = ASIDE.get("count", 0) % 7 + 1
+    return x + 1e-3 * ASIDE["count"]
 
 
 @torch.library.custom_op("lens_hidden_reads::with_table", mutates_args=())
@@ -74,6 +81,13 @@ def test_a_tensor_put_aside_is_found(operator):
 @torch.no_grad()
 def test_other_operators_are_believed(operator, training):
     assert validate(Model(operator).train(training), (X,)).verdict.status is Status.PASSED
+
+
+@torch.no_grad()
+def test_one_that_does_not_repeat_itself_reads_nothing_unseen():
+    with tolerance((0.0, 0.1)):
+        verdict = validate(Model(shaky).eval(), (X,), parts=["replay"]).verdict
+    assert verdict.status is Status.PASSED_WITH_TOLERANCE
 
 
 @pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, lambda run: lambda x: torch.func.vjp(run, x)])
