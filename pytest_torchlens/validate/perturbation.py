@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator
+
+import torch
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
-from pytest_torchlens.capture import edges_in
-from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
@@ -49,10 +51,10 @@ class Perturbation:
 
     def before(self, player: Player, call: Call, crop: bool) -> None:
         """Start with a call that is about to run; with `crop`, perturb a crop of it."""
-        edges = [] if call.info.bookkeeping else [(path, value_of(read)) for path, read in edges_in(call)]
+        edges = () if call.info.bookkeeping else values_read(call)
         self._score.checked += len(edges)
         self.open_edges = list(range(len(edges)))
-        if not crop or sum(value.nbytes for _, value in edges) <= _SMALL:
+        if not crop or sum([value.nbytes for _, value in edges]) <= _SMALL:
             return
         tensors = {path: player.at(value.slot) for path, value in edges}
         parts = crop_of(call, tensors) if len(tensors) == len(edges) else None
@@ -87,14 +89,13 @@ class Perturbation:
         self.open_edges = []
 
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
-        gentle = is_gentle(trial.call)
-        streams = {
-            place: self._noise.variants(tensor, gentle or is_index(trial.call, tensor))
-            for place in places
-            if (tensor := trial.tensors[place]).numel()
-        }
-        variants = zip(*streams.values(), strict=False)
-        return any(trial.reacts(dict(zip(streams, noise, strict=True))) for noise in variants)
+        places = [place for place in places if trial.tensors[place].numel()]
+        streams = [self._variants(trial, place) for place in places]
+        return any(trial.reacts(dict(zip(places, noise, strict=True))) for noise in zip(*streams, strict=False))
+
+    def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
+        tensor = trial.tensors[place]
+        return self._noise.variants(tensor, is_gentle(trial.call) or is_index(trial.call, tensor))
 
     def _explain(self, number: int, trial: Trial, places: list[int]) -> None:
         for place in places:

@@ -62,7 +62,7 @@ MUTANTS = (
         held_by="tests/validate/test_sabotage.py::test_more_or_fewer",
     ),
     Mutant("validate/replay_check.py", "reseed(_OTHER_SEED)", "pass"),
-    Mutant("validate/replay_check.py", "if time.thread_time() > self._until:", "if time.thread_time() < 0:"),
+    Mutant("validate/replay_check.py", "and time.thread_time() > self._until:", "and time.thread_time() < 0:"),
     Mutant(
         "validate/observer.py",
         "for name in state:",
