@@ -119,7 +119,7 @@ MUTANTS = (
     ),
     Mutant(
         "validate/second_recording.py",
-        "if any(id(value) in used for value in call.outputs):",
+        "if not used.isdisjoint(map(id, call.outputs)):",
         "if True:",
         held_by="tests/validate/test_models_that_fool.py",
     ),
