@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,7 +16,9 @@ from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
+from pytest_torchlens.validate.crop import channels_apart
 from pytest_torchlens.validate.crop import crop_of
+from pytest_torchlens.validate.crop import in_channels
 from pytest_torchlens.validate.exemptions import Explainer
 from pytest_torchlens.validate.exemptions import is_gentle
 from pytest_torchlens.validate.exemptions import is_index
@@ -25,6 +28,7 @@ from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import places_in_result
+from pytest_torchlens.validate.trial import same
 from pytest_torchlens.validate.trial import shows_in_result
 
 _SMALL = 8192
@@ -60,6 +64,7 @@ class Perturbation:
         parts = crop_of(call, tensors) if len(tensors) == len(edges) else None
         if parts is not None:
             trial = Trial(player, call, [parts[path] for path, _ in edges])
+            self.open_edges = self._unchanged_together(trial)
             self.open_edges = [place for place in self.open_edges if not self._reacts(trial, [place])]
 
     def after(self, number: int, trial: Trial) -> None:
@@ -92,6 +97,30 @@ class Perturbation:
         places = [place for place in places if trial.tensors[place].numel()]
         streams = [self._variants(trial, place) for place in places]
         return any(trial.reacts(dict(zip(places, noise, strict=True))) for noise in zip(*streams, strict=False))
+
+    def _unchanged_together(self, trial: Trial) -> list[int]:
+        """Return the edges that show no effect in one run with all changed, each in channels of its own."""
+        cropped = [(path, tensor) for (path, _), tensor in zip(trial.edges, trial.tensors, strict=True)]
+        channels = channels_apart(trial.call, cropped)
+        if channels is None or not trial.reference:
+            return self.open_edges
+        changed = {place: self._changed_in(trial, place, one) for place, one in enumerate(channels)}
+        outcome = trial.outcome(changed)
+        if outcome is None:
+            return self.open_edges
+        results = outcome[0], trial.reference[0]
+        return [
+            place
+            for place, one in enumerate(channels)
+            if same(*([in_channels(result, one).contiguous()] for result in results))
+        ]
+
+    def _changed_in(self, trial: Trial, place: int, channels: slice) -> torch.Tensor:
+        """Return an argument with the mildest other values in these channels."""
+        changed = trial.tensors[place].clone()
+        for other in itertools.islice(self._variants(trial, place), 1):
+            in_channels(changed, channels).copy_(in_channels(other, channels))
+        return changed
 
     def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
         tensor = trial.tensors[place]
