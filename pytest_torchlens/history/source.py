@@ -30,7 +30,9 @@ _NOT_THE_MODEL = (_TORCH_FOLDER, _OUR_FOLDER, contextlib.__file__, functools.__f
 
 def source_place(call: Call) -> SourcePlace | None:
     """Return the line of the innermost frame that belongs neither to PyTorch nor to us."""
-    return next((place_of(code, at) for code, at in model_frames(call)), None)
+    for code, at in model_frames(call):
+        return place_of(code, at)
+    return None
 
 
 def first_model_place(call_frames: Frames) -> SourcePlace | None:
