@@ -57,9 +57,6 @@ class Node:
         Whether a condition of the model's code read its value, and whether it serves only conditions.
     passes, pass_num
         All operations of its layer in execution order, itself included, and which of them it is, from 1.
-    layer_label, label_w_pass, label
-        Label of its layer, with the number of the pass (``"conv2d_3_7:1"``), and its own: the latter if its layer has
-        several passes.  `operation_records.assign_labels` sets these, and the numbers in them.
     """
 
     __slots__ = (
@@ -71,8 +68,6 @@ class Node:
         "in_cond_branch",
         "is_condition",
         "kind",
-        "label",
-        "label_w_pass",
         "layer_label",
         "layer_total_num",
         "layer_type",
@@ -108,10 +103,20 @@ class Node:
         self.passes: list[Node] = [self]
         self.pass_num = 1
         self.layer_type = ""
-        self.layer_label = self.label_w_pass = self.label = ""
+        self.layer_label = ""
         self.layer_type_num = 0
         self.layer_total_num = -1
         self.operation_num = -1
+
+    @property
+    def label_w_pass(self) -> str:
+        """Label of the layer and number of the pass: ``"conv2d_3_7:1"``."""
+        return f"{self.layer_label}:{self.pass_num}"
+
+    @property
+    def label(self) -> str:
+        """Label of this operation: with its pass if its layer has several."""
+        return f"{self.layer_label}:{self.pass_num}" if len(self.passes) > 1 else self.layer_label
 
 
 def build_nodes(recording: Recording) -> list[Node]:

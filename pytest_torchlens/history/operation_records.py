@@ -54,8 +54,6 @@ def assign_labels(nodes: list[Node], layers: list[list[Node]] | None = None) -> 
             node.layer_total_num = total if numbered else -1
             total += numbered
         node.layer_label = label_of(node)
-        node.label_w_pass = f"{node.layer_label}:{node.pass_num}"
-        node.label = node.label_w_pass if len(node.passes) > 1 else node.layer_label
 
 
 def type_of(node: Node) -> str:
