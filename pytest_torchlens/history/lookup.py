@@ -53,7 +53,7 @@ def unknown_key_error(key: str, keys: Iterable[str]) -> LookupKeyError:
     return LookupKeyError(f"no layer {key!r}; {close(key, keys) or f'expected {_KEYS}'}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: one is made of every node, and that takes four times as long
 class LookupEntry(Generic[Thing]):
     """A node, or an operation read from disk, with its names.
 

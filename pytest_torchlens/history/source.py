@@ -90,7 +90,10 @@ def has_source(filename: str) -> bool:
 
 def place_of(code: CodeType, at: int) -> SourcePlace:
     """Return the line of an instruction."""
-    return SourcePlace(code.co_filename, line_of(code, at), code.co_name)
+    return _source_place(code.co_filename, line_of(code, at), code.co_name)
+
+
+_source_place = functools.lru_cache(4096)(SourcePlace)
 
 
 def positions(code: CodeType) -> list[tuple[int, ...]]:

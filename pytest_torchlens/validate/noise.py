@@ -53,8 +53,8 @@ def _of_values(method: Callable[..., Iterator[torch.Tensor]]) -> Callable[..., I
     @functools.wraps(method)
     def values(self: Noise, tensor: torch.Tensor, *options: bool) -> Iterator[torch.Tensor]:
         tensor = detached(tensor)
-        stand_in = _STAND_INS.get(tensor.dtype) if is_dense(tensor) else None
-        if stand_in is None:
+        stand_in = _STAND_INS.get(tensor.dtype)
+        if stand_in is None or not is_dense(tensor):
             return method(self, tensor, *options)
         others = (other.to(tensor.dtype) for other in method(self, tensor.to(stand_in), *options))
         return (_laid_out_like(tensor, other) for other in others)
