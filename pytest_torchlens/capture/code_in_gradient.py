@@ -144,7 +144,7 @@ class GradientWatch(WriteDetector):
             with self._lock, torch_function_disabled(), dispatch_modes_removed():
                 for tensor in self._tensors_of_model():
                     self._table.read(tensor)
-                    if self._table.digest_of_parameter or not isinstance(tensor, torch.nn.Parameter):
+                    if self._table.parameters_too or not isinstance(tensor, torch.nn.Parameter):
                         self._digests[id(tensor)] = fingerprint(tensor)
                 known = self._table.live()
                 self._versions = [(tensor, version_of(tensor)) for tensor in known]

@@ -51,7 +51,6 @@ from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.tensor_table import Named
 from pytest_torchlens.capture.tracer import Tracer
 from pytest_torchlens.capture.values import Source
-from pytest_torchlens.capture.values import version_of
 
 __tracebackhide__ = True  # pytest leaves our frames out of the traceback of what a model raises
 
@@ -173,11 +172,10 @@ class OnePass:
         self._watch = self.tracer.watch = dispatch_watch(self.tracer) if watch else None
         self.tracer.table.makers = None if self._watch is None else self._watch.makers
         self.tracer.num_own_modes = int(watch)
-        self.tracer.thorough = thorough
+        self.tracer.table.parameters_too = self.tracer.thorough = thorough
         if thorough:
             with torch._C.DisableTorchFunction():
                 self._digests = self._members.digests()
-                self.tracer.table.digest_of_parameter = self._members.look_up(self._digests)
             for source in self.recording.sources:  # parameters that share memory are known already
                 source.value.digest = source.value.digest or self._digests.get(id(source.live), "")
 
@@ -258,19 +256,6 @@ class ModelMembers:
     def digests(self) -> dict[int, str]:
         """Return the fingerprint of each parameter and buffer by id, except of lazy ones."""
         return {key: fingerprint(entry[0]) for key, entry in self.tensors.items() if not is_lazy(entry[0])}
-
-    def look_up(self, digests: dict[int, str]) -> Callable[[torch.Tensor], str]:
-        """Return a function that takes the fingerprint of a tensor; `digests` has it if the version is the same.
-
-        A write without a new version shows in the fingerprint after the pass.
-        """
-        versions = {key: version_of(self.tensors[key][0]) for key in digests}
-
-        def digest_of(tensor: torch.Tensor) -> str:
-            is_same = versions.get(id(tensor), -1) == version_of(tensor) >= 0
-            return digests[id(tensor)] if is_same else fingerprint(tensor)
-
-        return digest_of
 
     def sharing_memory(self, inputs: list[torch.Tensor]) -> list[tuple[torch.Tensor, str, str]]:
         """Return the parameters and buffers that share memory: a write to one changes all, even those not yet read."""

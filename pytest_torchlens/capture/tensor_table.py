@@ -127,8 +127,8 @@ class TensorTable:
         self._arrays = Arrays(self._array_changed)
         self._memory: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.slots = 0
-        self.digest_of_parameter: Callable[[Tensor], str] | None = None
-        """Takes fingerprints of parameters; None for none: they are large, and their versions show most writes."""
+        self.parameters_too = False
+        """Whether parameters get a fingerprint: they are large, and their version counters show most writes."""
         self.knows_fakes = False
         """Whether fake tensors are recorded: the model or its inputs are some, or a mode around the pass makes them."""
         self.makers: Makers | None = None
@@ -504,8 +504,8 @@ class TensorTable:
         self._retention.keep(value, tensor, key)
         if kind != "parameter":
             self._retention.watch(value, tensor)
-        digest_of = fingerprint if kind != "parameter" else self.digest_of_parameter
-        value.digest = "" if digest_of is None else digest_of(tensor)
+        if kind != "parameter" or self.parameters_too:
+            value.digest = fingerprint(tensor)
         since = len(self._recording.calls) - 1
         source = Source(kind, name, value, tensor, version_of(tensor), since=since, memory=key)
         self._recording.sources.append(source)
