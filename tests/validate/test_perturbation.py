@@ -367,10 +367,14 @@ def test_a_normalisation_computes_each_channel_from_that_channel_alone(name):
         assert is_other.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(("function", "channels"), [(torch.batch_norm, 4), (torch.layer_norm, 12)])
-def test_effects_are_told_apart_only_where_there_are_channels_for_each_argument(function, channels):
+@pytest.mark.parametrize(
+    ("function", "channels", "apart"),
+    [(torch.batch_norm, 4, False), (torch.batch_norm, 5, True), (torch.layer_norm, 12, False)],
+)
+def test_effects_are_told_apart_only_where_there_are_channels_for_each_argument(function, channels, apart):
     cropped = [("0", torch.rand(1, channels, 1, 1)), *((name, torch.rand(channels)) for name in "1234")]
-    assert channels_apart(Call(info_of(function), (), {}, None, (), 0, None), cropped) is None
+    found = channels_apart(Call(info_of(function), (), {}, None, (), 0, None), cropped)
+    assert (found is not None) == apart
 
 
 @pytest.mark.parametrize("tags", [range(1, 9), [-1, 2, 3, 4], [0.5, 2, 3, 4]])

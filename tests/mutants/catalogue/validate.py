@@ -43,6 +43,13 @@ MUTANTS = (
     ),
     Mutant("validate/perturbation.py", "if not self._reacts(trial, [place])]", "if self._reacts(trial, [place])]"),
     Mutant("validate/perturbation.py", "if not self._reacts(trial, places):", "if self._reacts(trial, places):"),
+    Mutant(
+        "validate/perturbation.py",
+        "for place, one in enumerate(channels)\n            if same(",
+        "for place, one in []\n            if same(",
+    ),
+    Mutant("validate/crop.py", "slice(place, None, len(cropped))", "slice(None)"),
+    Mutant("validate/crop.py", "or channels < len(cropped):", "or channels <= len(cropped):"),
     Mutant("validate/replay_check.py", "tensor.detach().copy_(value.tensor)", "pass"),
     Mutant("validate/replay_check.py", "and all(_accept_if_close(*pair)", "and any(_accept_if_close(*pair)"),
     Mutant(
