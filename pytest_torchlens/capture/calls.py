@@ -21,6 +21,7 @@ from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Source
 from pytest_torchlens.capture.values import Value
+from pytest_torchlens.capture.values import value_of
 
 if TYPE_CHECKING:
     from pytest_torchlens.capture.code_in_gradient import CodeInGradient
@@ -116,8 +117,10 @@ class RandomState:
     """Whether the arguments alone show that the call draws."""
 
 
-KnownEdges = tuple[tuple[Any, ...], dict[str, Any], tuple[tuple[str, Value | Aliased], ...]]
-"""Arguments of a call, and the edges that `edges_in` found in them; the pass itself may replace the arguments."""
+Edges = tuple[tuple[str, Value | Aliased], ...]
+ValueEdges = tuple[tuple[str, Value], ...]
+KnownEdges = tuple[tuple[Any, ...], dict[str, Any], Edges, ValueEdges]
+"""Arguments of a call, and the edges that were found in them; the pass itself may replace the arguments."""
 
 
 class Call:
@@ -369,21 +372,30 @@ class Recording:
     """Number of tensor objects."""
 
 
-def edges_in(call: Call) -> tuple[tuple[str, Value | Aliased], ...]:
+def edges_in(call: Call) -> Edges:
     """Return path and value of each tensor argument of a call, positional ones first.
 
     A path is ``"0"`` for the first positional argument, ``"weight"`` for a keyword, ``"0.2"`` for the third tensor of
     a list that is the first argument.  Each object is entered once, by its first path.
     """
     known = call.known_edges
-    if known is not None and known[0] is call.args and known[1] is call.kwargs:
-        return known[2]
+    return known[2] if known is not None and known[0] is call.args and known[1] is call.kwargs else _find_edges(call)[2]
+
+
+def values_read(call: Call) -> ValueEdges:
+    """Return the same with the value of each argument alone, without the writes through other tensors."""
+    known = call.known_edges
+    return known[3] if known is not None and known[0] is call.args and known[1] is call.kwargs else _find_edges(call)[3]
+
+
+def _find_edges(call: Call) -> KnownEdges:
     edges: list[tuple[str, Value | Aliased]] = []
     _add_edges(call.args, "", edges, set())
     if call.kwargs:
         _add_edges(call.kwargs, "", edges, set())
-    call.known_edges = (call.args, call.kwargs, tuple(edges))
-    return call.known_edges[2]
+    values = tuple([(path, value_of(read)) for path, read in edges])
+    call.known_edges = (call.args, call.kwargs, tuple(edges), values)
+    return call.known_edges
 
 
 def _add_edges(template: Any, path: str, edges: list[tuple[str, Value | Aliased]], entered: set[int]) -> None:

@@ -57,10 +57,11 @@ def dispatch_modes_removed() -> Iterator[list[Any]]:
 
 def makes_no_values() -> bool:
     """Return whether a mode makes tensors without values: code is traced, or shapes are tried out."""
-    return any(torch._C._get_dispatch_mode(key) is not None for key in _MODES_WITHOUT_VALUES)
+    return _mode_of(_FAKE) is not None or _mode_of(_FUNCTIONAL) is not None
 
 
-_MODES_WITHOUT_VALUES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.FUNCTIONAL)
+_mode_of = torch._C._get_dispatch_mode
+_FAKE, _FUNCTIONAL = torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.FUNCTIONAL
 
 
 def call_under(modes: list[Any], func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

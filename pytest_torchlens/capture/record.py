@@ -337,7 +337,10 @@ def _note_parameters(recording: Recording, model: torch.nn.Module) -> None:
     by_name = dict(named_parameters(model, duplicates=True))
     read = [source for source in recording.sources if source.kind == "parameter"]
     recording.replaced_parameters = {one.name for one in read if by_name.get(one.name) is not one.live}
-    for name, parameter in named_parameters(model):
+    first_names = {id(parameter): name for name, parameter in reversed(by_name.items())}
+    for name, parameter in by_name.items():
+        if first_names[id(parameter)] != name:
+            continue
         lazy = is_lazy(parameter)
         recording.parameters[name] = torch.Size() if lazy else parameter.shape
         recording.parameter_bytes += 0 if lazy else parameter.nbytes

@@ -27,7 +27,8 @@ class WriteLog:
 
     def __init__(self) -> None:
         self._writes: dict[Hashable, Write] = {}
-        self._index = _ExtentIndex()
+        self._index: _ExtentIndex | None = None
+        """Made at the first look-up: most memory is written once, as by ``relu_``, and never looked up."""
         self._somewhere: list[Write] = []
         self._pending_reads: list[Aliased] = []
         self.latest = -1
@@ -44,16 +45,26 @@ class WriteLog:
             self._somewhere.append(write)
             self._writes[object()] = write
             return
-        for former in self._writes_covered_by(extent):
+        for former in self._writes_covered_by(extent) if self._writes else ():
             del self._writes[former]
-            self._index.discard(former)
+            if self._index is not None:
+                self._index.discard(former)
         self._writes[extent] = write
-        self._index.add(extent)
+        if self._index is not None:
+            self._index.add(extent)
+
+    def _near(self, extent: Extent) -> list[Extent] | None:
+        if self._index is None:
+            self._index = _ExtentIndex()
+            for _, _, former in self._writes.values():
+                if former is not None:
+                    self._index.add(former)
+        return self._index.near(extent, len(self._writes))
 
     def _writes_covered_by(self, extent: Extent) -> list[Extent]:
         if not extent.dense:
             return [extent] if extent in self._writes else []
-        near = self._index.near(extent, len(self._writes))
+        near = self._near(extent)
         formers = (former for _, _, former in self._writes.values() if former is not None) if near is None else near
         return [former for former in formers if extent.covers(former)]
 
@@ -93,7 +104,7 @@ class WriteLog:
         return [value for _, value, _ in sorted(self._later(number, extent), key=_place_in_time)]
 
     def _later(self, number: int, extent: Extent | None) -> Iterator[Write]:
-        near = None if extent is None else self._index.near(extent, len(self._writes))
+        near = None if extent is None else self._near(extent)
         if near is None:
             writes: Iterable[Write] = itertools.takewhile(
                 lambda write: write[0] > number, reversed(self._writes.values())

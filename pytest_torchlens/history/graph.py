@@ -116,7 +116,7 @@ class Node:
     @property
     def label(self) -> str:
         """Label of this operation: with its pass if its layer has several."""
-        return self.label_w_pass if len(self.passes) > 1 else self.layer_label
+        return f"{self.layer_label}:{self.pass_num}" if len(self.passes) > 1 else self.layer_label
 
 
 def build_nodes(recording: Recording) -> list[Node]:

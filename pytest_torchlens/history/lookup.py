@@ -53,7 +53,7 @@ def unknown_key_error(key: str, keys: Iterable[str]) -> LookupKeyError:
     return LookupKeyError(f"no layer {key!r}; {close(key, keys) or f'expected {_KEYS}'}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: one is made of every node, and that takes four times as long
 class LookupEntry(Generic[Thing]):
     """A node, or an operation read from disk, with its names.
 
@@ -106,11 +106,12 @@ class Lookup(Generic[Thing]):
         self._other_names: dict[str, list[LookupEntry[Thing]]] = {}
         self._single_names: set[str] = set()
         for entry in things:
+            single_names = entry.single_names
             for label in entry.labels:
                 self._labels.setdefault(label, []).append(entry)
-            for other in {entry.short_label, *entry.modules} | entry.single_names:
+            for other in {entry.short_label, *entry.modules, *single_names}:
                 self._other_names.setdefault(other, []).append(entry)
-            self._single_names |= entry.single_names
+            self._single_names |= single_names
 
     def _by_key(self, key: str) -> list[LookupEntry[Thing]]:
         return self._labels.get(key) or self._other_names.get(key, [])
@@ -170,9 +171,10 @@ class Lookup(Generic[Thing]):
 
     def keys_of(self, entry: LookupEntry[Thing], index: int | None) -> tuple[str | int, ...]:
         """Return the keys that find an operation: indices first, then names in alphabetical order."""
-        names = {key for key in (*entry.own_names, *entry.modules) if self._names_only(key, entry.thing)}
+        others = (*entry.own_names, *entry.modules)
+        names = {key for key in others if self._names_only(key, entry.thing)} if others else ()
         indices = () if index is None else (index - len(self._saved), index)
-        return (*indices, *sorted({entry.label, f"{entry.layer}:{entry.pass_num}"} | names))
+        return (*indices, *sorted({entry.label, f"{entry.layer}:{entry.pass_num}", *names}))
 
     def _names_only(self, key: str, thing: Thing) -> bool:
         matches = self._by_key(key)

@@ -275,7 +275,9 @@ class ModelHistory(HistoryView):
             "func_rng_states": node.call.random.state if node.call is not None and node.call.random else None,
             "operations_total": len(self._layers),
         }
-        return of_fields(LoggedOperation, fields_of(node, self._modules, keys) | live)
+        fields = fields_of(node, self._modules, keys)
+        fields.update(live)
+        return of_fields(LoggedOperation, fields)
 
     # -- the model ---------------------------------------------------------------------------------------------
 

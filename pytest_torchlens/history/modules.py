@@ -20,6 +20,8 @@ class Modules:
         self._recording = recording
         self._passes = Counter(call.address for call in recording.module_calls)
         self._operations: Counter[int] = Counter()
+        self._around: dict[int, tuple[str, ...]] = {}
+        """Names from the outermost module in, by the id of the innermost call."""
         for node in nodes:
             if node.call is not None and node.call.module is not None:
                 for call in node.call.module.stack():
@@ -53,8 +55,14 @@ class Modules:
         """Return the names of the module calls around an operation, outermost first, without the model itself."""
         if node.call is None or node.call.module is None:
             return ()
-        inside_out = [self.name(call) for call in node.call.module.stack() if call.parent is not None]
-        return tuple(reversed(inside_out))
+        return self._names_around(node.call.module)
+
+    def _names_around(self, call: ModuleCall) -> tuple[str, ...]:
+        names = self._around.get(id(call))
+        if names is None:
+            inside_out = [self.name(one) for one in call.stack() if one.parent is not None]
+            names = self._around[id(call)] = tuple(reversed(inside_out))
+        return names
 
     def bottom_level(self, node: Node) -> str | None:
         """Return the name of the module call that ran only this operation and returned its output."""

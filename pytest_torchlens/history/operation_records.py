@@ -76,14 +76,13 @@ LookupKeys = tuple[str | int, ...]
 
 def fields_of(node: Node, modules: Modules, lookup_keys: LookupKeys) -> dict[str, Any]:
     """Return the fields of a node's `Operation` by name."""
-    return {
-        **_identity(node, lookup_keys),
-        **_tensor(node),
-        **_call(node),
-        **_parameters(node),
-        **_graph(node),
-        **_modules(node, modules),
-    }
+    fields = _identity(node, lookup_keys)
+    fields.update(_tensor(node))
+    fields.update(_call(node))
+    fields.update(_parameters(node))
+    fields.update(_graph(node))
+    fields.update(_modules(node, modules))
+    return fields
 
 
 def graph_entry(node: Node) -> GraphEntry:
@@ -281,7 +280,8 @@ def arguments_with_labels(node: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if node.call is None:
         return (), {}
     names = {id(parent.value): parent.label for parent, _, write in node.parents if not write}
-    names |= {id(source.value): source.name for source in node.parameters}
+    if node.parameters:
+        names |= {id(source.value): source.name for source in node.parameters}
 
     memo: dict[int, Any] = {}
 

@@ -30,7 +30,9 @@ _NOT_THE_MODEL = (_TORCH_FOLDER, _OUR_FOLDER, contextlib.__file__, functools.__f
 
 def source_place(call: Call) -> SourcePlace | None:
     """Return the line of the innermost frame that belongs neither to PyTorch nor to us."""
-    return next((place_of(code, at) for code, at in model_frames(call)), None)
+    for code, at in model_frames(call):
+        return place_of(code, at)
+    return None
 
 
 def first_model_place(call_frames: Frames) -> SourcePlace | None:
@@ -88,7 +90,10 @@ def has_source(filename: str) -> bool:
 
 def place_of(code: CodeType, at: int) -> SourcePlace:
     """Return the line of an instruction."""
-    return SourcePlace(code.co_filename, line_of(code, at), code.co_name)
+    return _source_place(code.co_filename, line_of(code, at), code.co_name)
+
+
+_source_place = functools.lru_cache(4096)(SourcePlace)
 
 
 def positions(code: CodeType) -> list[tuple[int, ...]]:

@@ -128,12 +128,18 @@ class Player:
         For each path: the calls that overwrote the tensor though the record does not name them.  The list is empty if
         the tensor holds another value than recorded, or if the record names a write that did not happen.
         """
-        reads = [(path, read) for path, read in edges_in(call) if not _is_base(call, read)]
+        reads = [(path, read) for path, read in edges_in(call) if not self._holds(read) and not _is_base(call, read)]
         return self._wrong((path, read, self._tensors.get(value_of(read).slot)) for path, read in reads)
+
+    def _holds(self, read: Value | Aliased) -> bool:
+        """Return whether nothing was written to memory so far, and a slot holds just the value that is read."""
+        return type(read) is Value and self._currents.is_unwritten(read)
 
     def wrong_base(self, call: Call, outputs: tuple[torch.Tensor, ...]) -> dict[str, list[int]]:
         """Return the same for the first argument of a call that may have returned a view of it, after it has run."""
-        reads = [(path, read) for path, read in edges_in(call) if _is_base(call, read) and len(outputs) == 1]
+        if not call.may_be_view or len(outputs) != 1:
+            return {}
+        reads = [(path, read) for path, read in edges_in(call) if _is_base(call, read)]
         bases = [(path, read, self._tensors[value_of(read).slot]) for path, read in reads]
         shown = [(path, read, self._currents.shows_in(base, outputs[0])) for path, read, base in bases]
         for _, read, tensor in shown:
@@ -156,7 +162,7 @@ class Player:
         """Return a call's arguments with tensors in place of values: the current ones, or those of ``swap(value)``."""
         tensor_of = swap or (lambda value: self._tensors[value.slot])
         repacked: dict[int, Any] = {}
-        args = _filled(tensor_of, repacked, call.args)
+        args = tuple([_filled(tensor_of, repacked, arg) for arg in call.args])
         return args, {name: _filled(tensor_of, repacked, arg) for name, arg in call.kwargs.items()}
 
     def run(self, call: Call, arguments: Arguments) -> tuple[torch.Tensor, ...]:
@@ -333,6 +339,10 @@ class CurrentValues:
         self._writes: dict[int, WriteLog] = {}
         self._bases: dict[int, Value] = {}
 
+    def is_unwritten(self, value: Value) -> bool:
+        """Return whether a slot holds a value, and no memory at all was written."""
+        return not self._writes and self._values.get(value.slot) is value
+
     def note_view(self, view: Value, base: Value) -> None:
         """Note that a value is that of a view of the tensor of `base`."""
         self._bases[id(view)] = base
@@ -387,6 +397,8 @@ class CurrentValues:
         """Note the outputs of call `number`, and the tensors, by slot, that it overwrote."""
         for value in call.outputs:
             self._values[value.slot] = value
+        if not written:
+            return
         by_slot = {value.slot: value for value in call.outputs}
         for slot, tensor in written.items():
             value = by_slot.get(slot, call.outputs[0])

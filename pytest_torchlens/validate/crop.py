@@ -130,6 +130,27 @@ def _batch_norm(call: Call, tensors: Tensors) -> Tensors | None:
 _TRAINING = 5
 
 
+def channels_apart(call: Call, cropped: list[tuple[str, torch.Tensor]]) -> list[slice] | None:
+    """Return the channels in which to change each tensor of a cropped call, so that one run tells their effects apart.
+
+    In evaluation `batch_norm` computes each channel of the result from that channel of its arguments alone.  None for
+    any other function, and if there are fewer channels than tensors.
+    """
+    channels = min([tensor.shape[_channel_dim(tensor)] for _, tensor in cropped], default=0)
+    if call.info.layer_type != "batch_norm" or call.writes or channels < len(cropped):
+        return None
+    return [slice(place, None, len(cropped)) for place in range(len(cropped))]
+
+
+def in_channels(tensor: torch.Tensor, channels: slice) -> torch.Tensor:
+    """Return the part of an image, or of a vector with a number for each channel, that is in these channels."""
+    return tensor[:, channels] if _channel_dim(tensor) else tensor[channels]
+
+
+def _channel_dim(tensor: torch.Tensor) -> int:
+    return int(tensor.dim() > 1)
+
+
 @_with_names("input", "normalized_shape", "weight", "bias")
 def _layer_norm(call: Call, tensors: Tensors) -> Tensors | None:
     """Take one row: each row is normalised by itself."""

@@ -47,7 +47,8 @@ def _operation_faults(history: ModelHistory, one: ExpectedOperation, record: Log
     if record.func_rng_states is not state:
         yield "func_rng_states is not the state that was recorded before the call"
     names = {id(parent.value): parent.label for parent, _, write in one.parents if not write}
-    names |= {id(source.value): source.name for source in one.parameters}
+    if one.parameters:
+        names |= {id(source.value): source.name for source in one.parameters}
     args, kwargs = (call.args, call.kwargs) if call is not None else ((), {})
     if not _is_named(args, record.creation_args, names):
         yield f"creation_args is {record.creation_args!r:.100}, the recorded call had others"

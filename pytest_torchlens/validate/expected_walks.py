@@ -13,7 +13,7 @@ from typing import Any
 from pytest_torchlens.history import LoggedOperation
 from pytest_torchlens.validate.expected_graph import ExpectedOperation
 
-_Neighbours = Callable[[ExpectedOperation], Iterable[ExpectedOperation]]
+_Neighbours = Callable[[ExpectedOperation], list[ExpectedOperation]]
 _Column = tuple[str, list[Any]]
 """The name of a property, and its value for each of some operations."""
 
@@ -24,6 +24,8 @@ def _spans(order: Iterable[ExpectedOperation], before: _Neighbours, start: str) 
         near = [spans[id(other)] for other in before(one) if id(other) in spans]
         if one.kind == start:
             spans[id(one)] = (0, 0)
+        elif len(near) == 1:
+            spans[id(one)] = near[0][0] + 1, near[0][1] + 1
         elif near:
             spans[id(one)] = min([least for least, _ in near]) + 1, max([most for _, most in near]) + 1
     return spans
@@ -87,10 +89,13 @@ class _Relatives:
     ) -> dict[int, frozenset[int]]:
         found: dict[int, frozenset[int]] = {}
         for one in order:
-            near = {id(other): other for other in before(one)}.values()
-            own = {self._place[id(other)] for other in near if counts(other)}
-            parts = {found[id(other)] for other in near}
-            found[id(one)] = next(iter(parts)) if len(parts) == 1 and not own else frozenset(own).union(*parts)
+            near = before(one)
+            own = [self._place[id(other)] for other in near if counts(other)]
+            if len(near) == 1 and not own:
+                found[id(one)] = found[id(near[0])]
+            else:
+                parts = {found[id(other)] for other in near}
+                found[id(one)] = next(iter(parts)) if len(parts) == 1 and not own else frozenset(own).union(*parts)
         return found
 
     def of(self, one: ExpectedOperation) -> dict[str, Any]:

@@ -54,8 +54,8 @@ def _of_values(method: Callable[..., Iterator[torch.Tensor]]) -> Callable[..., I
     @functools.wraps(method)
     def values(self: Noise, tensor: torch.Tensor, *options: bool) -> Iterator[torch.Tensor]:
         tensor = detached(tensor)
-        stand_in = _STAND_INS.get(tensor.dtype) if is_dense(tensor) else None
-        if stand_in is None:
+        stand_in = _STAND_INS.get(tensor.dtype)
+        if stand_in is None or not is_dense(tensor):
             return method(self, tensor, *options)
         others = (other.to(tensor.dtype) for other in method(self, tensor.to(stand_in), *options))
         return (_laid_out_like(tensor, other) for other in others)
@@ -68,6 +68,8 @@ class Noise:
 
     def __init__(self) -> None:
         self._tables: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        self._views: dict[tuple[Any, ...], torch.Tensor] = {}
+        """Parts of the tables in a shape and with strides; many tensors of a model are alike."""
 
     @_of_values
     def variants(self, tensor: torch.Tensor, gentle: bool = False) -> Iterator[torch.Tensor]:
@@ -154,12 +156,20 @@ class Noise:
     def _table(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return numbers in a tensor's shape, strides (if it has no gaps) and dtype (of the real part, if complex)."""
         kind = tensor.real.dtype if tensor.is_complex() else tensor.dtype
+        look = kind, tensor.device, tensor.shape, tensor.stride()
+        view = self._views.get(look)
+        if view is None:
+            view = self._views[look] = self._new_view(tensor, kind)
+        return view
+
+    def _new_view(self, tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
         key, count = (kind, tensor.device), tensor.numel()
         table = self._tables.get(key)
         if table is None or table.numel() < count:
             generator = torch.Generator().manual_seed(0)
             block = torch.empty(min(count, _BLOCK), device="cpu", dtype=torch.float32)
             block = block.uniform_(0.5, 1.0, generator=generator).to(device=tensor.device, dtype=kind)
+            self._views.clear()  # they hold the smaller table
             table = self._tables[key] = block.repeat(-(-count // max(block.numel(), 1)))
         gapless = reach(tensor) == count
         return table.as_strided(tensor.shape, tensor.stride()) if gapless else table[:count].view(tensor.shape)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
+from collections.abc import Iterator
+
+import torch
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
-from pytest_torchlens.capture import edges_in
-from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.records import Failure
 from pytest_torchlens.records import PartVerdict
 from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
+from pytest_torchlens.validate.crop import channels_apart
 from pytest_torchlens.validate.crop import crop_of
+from pytest_torchlens.validate.crop import in_channels
 from pytest_torchlens.validate.exemptions import Explainer
 from pytest_torchlens.validate.exemptions import is_gentle
 from pytest_torchlens.validate.exemptions import is_index
@@ -23,6 +28,7 @@ from pytest_torchlens.validate.score import Score
 from pytest_torchlens.validate.score import Where
 from pytest_torchlens.validate.trial import Trial
 from pytest_torchlens.validate.trial import places_in_result
+from pytest_torchlens.validate.trial import same
 from pytest_torchlens.validate.trial import shows_in_result
 
 _SMALL = 8192
@@ -49,15 +55,16 @@ class Perturbation:
 
     def before(self, player: Player, call: Call, crop: bool) -> None:
         """Start with a call that is about to run; with `crop`, perturb a crop of it."""
-        edges = [] if call.info.bookkeeping else [(path, value_of(read)) for path, read in edges_in(call)]
+        edges = () if call.info.bookkeeping else values_read(call)
         self._score.checked += len(edges)
         self.open_edges = list(range(len(edges)))
-        if not crop or sum(value.nbytes for _, value in edges) <= _SMALL:
+        if not crop or sum([value.nbytes for _, value in edges]) <= _SMALL:
             return
         tensors = {path: player.at(value.slot) for path, value in edges}
         parts = crop_of(call, tensors) if len(tensors) == len(edges) else None
         if parts is not None:
             trial = Trial(player, call, [parts[path] for path, _ in edges])
+            self.open_edges = self._unchanged_together(trial)
             self.open_edges = [place for place in self.open_edges if not self._reacts(trial, [place])]
 
     def after(self, number: int, trial: Trial) -> None:
@@ -87,14 +94,37 @@ class Perturbation:
         self.open_edges = []
 
     def _reacts(self, trial: Trial, places: list[int]) -> bool:
-        gentle = is_gentle(trial.call)
-        streams = {
-            place: self._noise.variants(tensor, gentle or is_index(trial.call, tensor))
-            for place in places
-            if (tensor := trial.tensors[place]).numel()
-        }
-        variants = zip(*streams.values(), strict=False)
-        return any(trial.reacts(dict(zip(streams, noise, strict=True))) for noise in variants)
+        places = [place for place in places if trial.tensors[place].numel()]
+        streams = [self._variants(trial, place) for place in places]
+        return any(trial.reacts(dict(zip(places, noise, strict=True))) for noise in zip(*streams, strict=False))
+
+    def _unchanged_together(self, trial: Trial) -> list[int]:
+        """Return the edges that show no effect in one run with all changed, each in channels of its own."""
+        cropped = [(path, tensor) for (path, _), tensor in zip(trial.edges, trial.tensors, strict=True)]
+        channels = channels_apart(trial.call, cropped)
+        if channels is None or not trial.reference:
+            return self.open_edges
+        changed = {place: self._changed_in(trial, place, one) for place, one in enumerate(channels)}
+        outcome = trial.outcome(changed)
+        if outcome is None:
+            return self.open_edges
+        results = outcome[0], trial.reference[0]
+        return [
+            place
+            for place, one in enumerate(channels)
+            if same(*([in_channels(result, one).contiguous()] for result in results))
+        ]
+
+    def _changed_in(self, trial: Trial, place: int, channels: slice) -> torch.Tensor:
+        """Return an argument with the mildest other values in these channels."""
+        changed = trial.tensors[place].clone()
+        for other in itertools.islice(self._variants(trial, place), 1):
+            in_channels(changed, channels).copy_(in_channels(other, channels))
+        return changed
+
+    def _variants(self, trial: Trial, place: int) -> Iterator[torch.Tensor]:
+        tensor = trial.tensors[place]
+        return self._noise.variants(tensor, is_gentle(trial.call) or is_index(trial.call, tensor))
 
     def _explain(self, number: int, trial: Trial, places: list[int]) -> None:
         for place in places:

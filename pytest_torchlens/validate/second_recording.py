@@ -25,6 +25,7 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
+from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
@@ -179,30 +180,34 @@ def changed_with_inputs(first: Recording, other: Recording) -> list[tuple[int, s
     if first.threaded or other.threaded:
         return []
     used = used_values(first)
-    kinds = (_numbers(first, other, used), _sources(first, other, used), _seeds(first, other, used))
+    pairs = list(_pairs(first, other, used))
+    kinds = (_numbers(pairs), _sources(first, other, used), _seeds(pairs))
     found = [next(changes, None) for changes in kinds]
     return [one for one in found if one is not None]
 
 
-def _pairs(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, Call, Call]]:
+_Pair = tuple[int, Call, Call]
+
+
+def _pairs(first: Recording, other: Recording, used: set[int]) -> Iterator[_Pair]:
     """Yield the number of each call that an output depends on, the call, and the one that it corresponds to."""
     for number, (call, again) in enumerate(zip(first.calls, other.calls, strict=False)):
         if call.info.name != again.info.name:  # a branch: nothing after it corresponds
             return
-        if any(id(value) in used for value in call.outputs):
+        if not used.isdisjoint(map(id, call.outputs)):
             yield number, call, again
 
 
-def _numbers(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, str]]:
-    for number, call, again in _pairs(first, other, used):
+def _numbers(pairs: list[_Pair]) -> Iterator[tuple[int, str]]:
+    for number, call, again in pairs:
         for one, two in _changed_numbers(call, again):
             shown = f"the number {one!r} here, and {two!r}" if isinstance(one, float) else "a number that is another"
             message = f"it takes {shown} with slightly other inputs: where it comes from is not in the graph"
             yield number, message
 
 
-def _seeds(first: Recording, other: Recording, used: set[int]) -> Iterator[tuple[int, str]]:
-    for number, call, again in _pairs(first, other, used):
+def _seeds(pairs: list[_Pair]) -> Iterator[tuple[int, str]]:
+    for number, call, again in pairs:
         if call.random and again.random and _seed(call.random) != _seed(again.random):
             message = "it draws from a generator that has another seed when the inputs are slightly other ones: "
             yield number, f"{message}where the seed comes from is not in the graph"
@@ -216,8 +221,17 @@ def _seed(random: RandomState) -> int:
 
 
 def _changed_numbers(call: Call, again: Call) -> Iterator[tuple[Any, Any]]:
-    pairs = zip(_fractions((call.args, call.kwargs)), _fractions((again.args, again.kwargs)), strict=False)
+    pairs = zip(_fractions_of(call), _fractions_of(again), strict=False)
     return ((one, two) for one, two in pairs if one != two and (one == one or two == two))  # noqa: PLR0124 - two NaN agree
+
+
+def _fractions_of(call: Call) -> Iterable[Any]:
+    if call.kwargs or not _WITHOUT_PARTS.issuperset(map(type, call.args)):
+        return _fractions((call.args, call.kwargs))
+    return [arg for arg in call.args if type(arg) is float or type(arg) is complex]
+
+
+_WITHOUT_PARTS = frozenset([Value, Aliased, *ATOMS])
 
 
 def _fractions(template: Any) -> Iterator[Any]:

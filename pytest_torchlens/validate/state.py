@@ -7,6 +7,7 @@ that two runs can be compared.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import starmap
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +29,7 @@ from pytest_torchlens.capture.origins import gradient_of
 from pytest_torchlens.capture.origins import tensors_used
 from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.storage import storage_of
+from pytest_torchlens.capture.values import PLAIN
 from pytest_torchlens.capture.values import shape_of
 from pytest_torchlens.capture.values import version_of
 from pytest_torchlens.capture.wrappers import inner_tensors
@@ -74,8 +76,10 @@ class ModelState:
         self._autograd = [(name, AutogradState(tensor)) for name, tensor in views_last]
         real = [(name, part) for name, tensor in real for part in inner_tensors(tensor) or (tensor,)]
         self._memory = [(tensor, tensor.detach()) for _, tensor in real]
+        self._dense = [(tensor, former) for tensor, former in self._memory if is_dense(tensor)]
         storages = [storage for _, tensor in real if (storage := storage_of(tensor)) is not None]
-        self._sizes = [(storage, storage.nbytes()) for storage in storages if storage.device.type != "meta"]
+        self._storages = [storage for storage in storages if storage.device.type != "meta"]
+        self._sizes = [storage.nbytes() for storage in self._storages]
         copied = {id(tensor) for tensor in opaque}
         copied |= {id(tensor) for _, tensor in real if not is_a(tensor, torch.nn.Parameter)}
         copies = [(tensor, duplicate(tensor)) for _, tensor in real if id(tensor) in copied]
@@ -122,9 +126,12 @@ class ModelState:
         self._unrestored = self._objects.restore_states()
 
     def _restore_memory(self) -> None:
-        for storage, size in self._sizes:
-            if storage.nbytes() != size and storage.resizable():
-                storage.resize_(size)
+        if [*map(torch.UntypedStorage.nbytes, self._storages)] != self._sizes:
+            for storage, size in zip(self._storages, self._sizes, strict=True):
+                if storage.nbytes() != size and storage.resizable():
+                    storage.resize_(size)
+        if len(self._dense) == len(self._memory) and _are_same_memory(self._dense):
+            return
         for tensor, former in self._memory:
             if not _same_memory(tensor, former):
                 tensor.data = former
@@ -174,6 +181,14 @@ def _set_version(tensor: torch.Tensor, version: int) -> None:
         set_version(tensor, version)
 
 
+def _are_same_memory(dense: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+    """Return whether all tensors have the memory that they had, as nearly always: they are compared at once, in C."""
+    try:
+        return all(starmap(torch.Tensor.is_set_to, dense))
+    except RuntimeError:  # one is not dense any more
+        return False
+
+
 def _same_memory(tensor: torch.Tensor, former: torch.Tensor) -> bool:
     if is_dense(tensor) and is_dense(former) and tensor.is_set_to(former):  # nearly always
         return True
@@ -197,9 +212,12 @@ class AutogradState:
         self._values = None if self._gradient is None else self._gradient.detach().clone()
         tables = [(name, getattr(tensor, name, None)) for name in _TABLES_OF_HOOKS]
         self._hooks = [(name, table, dict(table or {})) for name, table in tables]
+        self._is_plain_leaf = _is_plain_leaf(tensor)
 
     def restore(self) -> None:
         """Restore what is possible: a new history is detached; a lost history cannot be restored."""
+        if self._is_plain_leaf and _is_plain_leaf(self.tensor) and self.tensor.requires_grad == self._requires_grad:
+            return
         if self._has_other_history() and self._grad_fn is None and not self.tensor._is_view():
             self.tensor.detach_()
         if self.tensor.requires_grad != self._requires_grad and _grad_fn_of(self.tensor) is None:
@@ -224,6 +242,15 @@ class AutogradState:
 
 
 _TABLES_OF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def _is_plain_leaf(tensor: Tensor) -> bool:
+    """Return whether a tensor has no history, gradient or hooks, as most parameters in a forward pass."""
+    try:
+        is_plain = type(tensor) in PLAIN and tensor.is_leaf and tensor.grad is None
+    except RuntimeError:  # as in `gradient_of`
+        return False
+    return is_plain and all(getattr(tensor, name, None) is None for name in _TABLES_OF_HOOKS)
 
 
 def _grad_fn_of(tensor: Tensor) -> Any:

@@ -14,8 +14,8 @@ import torch
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
-from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.calls import values_read
 from pytest_torchlens.capture.fingerprint import begin_differently
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.memory import duplicate
@@ -23,7 +23,6 @@ from pytest_torchlens.capture.opaque import OpaqueModule
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import reach
 from pytest_torchlens.capture.values import shape_of
-from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.wrappers import is_wrapper
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.player import Arguments
@@ -61,11 +60,10 @@ class Trial:
         self, player: Player, call: Call, tensors: list[torch.Tensor], reference: Outcome | None = None
     ) -> None:
         self.call = call
-        self.edges = [(path, value_of(read)) for path, read in edges_in(call)]
+        self.edges = values_read(call)
         self.tensors = tensors
         self._player = player
-        returned = {value.slot for value in call.outputs}
-        self._also_written = [slot for slot in call.writes if slot not in returned]
+        self._also_written = _only_written(call)
         self.reference = self.outcome({}) if reference is None else reference
         """The outcome for the unchanged arguments; None if the call raises."""
 
@@ -121,6 +119,8 @@ class Trial:
             if contents is not None:
                 contents.restore()
                 contents.restore_states()
+        if not self.call.writes:
+            return list(returned)
         outputs = returned if self.call.returned else tuple([overwritten[value.slot] for value in self.call.outputs])
         return [*outputs, *(overwritten[slot] for slot in self._also_written)]
 
@@ -129,10 +129,9 @@ def same(one: Outcome, other: Outcome) -> bool:
     """Return whether two outcomes are equal, bit for bit; most differences show in the first bytes."""
     if len(one) != len(other):
         return False
-    pairs = list(zip(one, other, strict=True))
-    if any(begin_differently(*pair) for pair in pairs):
+    if any(map(begin_differently, one, other)):
         return False
-    return all(_kind(a) == _kind(b) and fingerprint(a) == fingerprint(b) for a, b in pairs)
+    return all(_kind(a) == _kind(b) and fingerprint(a) == fingerprint(b) for a, b in zip(one, other, strict=True))
 
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
@@ -167,7 +166,7 @@ def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def arguments_of(player: Player, call: Call, originals: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     """Return the former tensor arguments of a call that has just run; `originals` has those that it overwrote."""
-    slots = [value_of(read).slot for _, read in edges_in(call)]
+    slots = [value.slot for _, value in values_read(call)]
     return [originals[slot] if slot in originals else player.at(slot) for slot in slots]
 
 
@@ -178,8 +177,13 @@ def originals_of(player: Player, call: Call) -> dict[int, torch.Tensor]:
 
 def outcome_of(player: Player, call: Call, outputs: tuple[torch.Tensor, ...]) -> Outcome:
     """Return the outputs of a call that has just run, and the other tensors that it wrote to."""
-    returned = {value.slot for value in call.outputs}
-    return [*outputs, *(player.at(slot) for slot in call.writes if slot not in returned)]
+    return [*outputs, *map(player.at, _only_written(call))]
+
+
+def _only_written(call: Call) -> list[int]:
+    """Return the slots that a call overwrote and did not return."""
+    returned = {value.slot for value in call.outputs} if call.writes else ()
+    return [slot for slot in call.writes if slot not in returned]
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:

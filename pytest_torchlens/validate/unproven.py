@@ -146,8 +146,9 @@ def used_values(recording: Recording) -> set[int]:
     """Return the ids of the values that an output depends on."""
     used = {id(value) for _, read in recording.outputs for value in values_in(read)}
     for call in reversed(recording.calls):
-        if any(id(value) in used for value in call.outputs):
-            used.update(id(value) for _, read in edges_in(call) for value in values_in(read))
+        if not used.isdisjoint(map(id, call.outputs)):
+            for _, read in edges_in(call):
+                used.update(map(id, values_in(read)))
     return used
 
 

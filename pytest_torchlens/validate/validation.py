@@ -240,7 +240,7 @@ class _Run:
         self._generators = Generators()
         self._outside = Outside(model)
         self._inputs = dict([*walk(args), *walk(kwargs)])
-        self._has_run = False
+        self._has_run = self._is_restored = False
         self._returned: list[str] = []
         self._single_use = ""
         """Why the model can run only once; ``""`` if it can run again."""
@@ -315,6 +315,7 @@ class _Run:
         history = ModelHistory(recording, TraceOptions(layers_to_save=None))
         # a mode may change what a function computes: it is used where a second look without one is taken in doubt
         with_mode = "completeness" in parts and not self._single_use and not recording.compiled
+        self._is_restored = False  # a replay may run code of the user's
         verdicts, doubted, listener = _replay(
             recording, history, parts, returned, listener=self._listener_to(history), with_mode=with_mode
         )
@@ -503,7 +504,7 @@ class _Run:
 
     def _record_nudged(self, inputs: Collection[torch.Tensor]) -> tuple[Recording | None, bool]:
         """Record with other values in `inputs`, and return whether any has; no recording if the model raises."""
-        self.restore()
+        self._restore_once()
         with nudged(inputs) as differ:
             try:
                 return self._record_once(watch=False, keep="none"), differ
@@ -531,6 +532,7 @@ class _Run:
 
     def _in_own_context(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
         """Call a function, then restore the settings and context variables that it changed."""
+        self._is_restored = False
         with ambient.in_force(ambient.current()):
             return contextvars.copy_context().run(function, *args, **kwargs)
 
@@ -539,6 +541,12 @@ class _Run:
         """Restore the state of the model, the inputs and the random generators."""
         self._state.restore()
         self._generators.restore()
+        self._is_restored = True
+
+    def _restore_once(self) -> None:
+        """Restore unless nothing of the user's has run since the last time."""
+        if not self._is_restored:
+            self.restore()
 
     @modes_disabled()
     def restore_versions(self) -> None:

@@ -9,8 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import forward_ad
 
+from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import fingerprint
+from pytest_torchlens.capture.functions import info_of
 from pytest_torchlens.validate import validate
+from pytest_torchlens.validate.crop import channels_apart
+from pytest_torchlens.validate.crop import in_channels
 from pytest_torchlens.validate.noise import Noise
 from tests.models import Function
 from tests.models import failures
@@ -312,6 +316,65 @@ def test_the_many_arguments_of_one_call_take_few_runs(runs):
     part = perturbed(lambda x: torch.cat([x * number for number in range(1, 101)]))
     assert part.checked == 200
     assert runs.count("cat") == 3
+
+
+IMAGE = torch.rand(1, 12, 16, 16) + 0.5
+NAMES = ("input", "running_mean", "running_var", "weight", "bias")
+
+
+def normalised(weight=None):
+    """Return a function of five tensors of the graph: the image, and four vectors that are computed from it."""
+    weight = torch.ones(12) if weight is None else weight
+
+    def forward(x):
+        means = x.mean((0, 2, 3))
+        return F.batch_norm(x * 2, means, means + 1, means * weight, means - 1)
+
+    return forward
+
+
+def test_the_arguments_of_a_normalisation_take_one_run(runs):
+    part = perturbed(normalised(), IMAGE)
+    assert (part.failures, part.exempt) == ((), {})
+    assert runs.count("batch_norm") == 3  # the replay, the crop, and the crop with all arguments changed
+
+
+def test_an_argument_that_has_no_effect_in_its_channels_is_tried_in_all(runs):
+    elsewhere = torch.ones(12)
+    elsewhere[::5] = 0  # the channels in which the image is changed
+    part = perturbed(normalised(elsewhere), IMAGE)
+    assert (part.failures, part.exempt) == ((), {})
+    assert runs.count("batch_norm") == 4
+
+
+def test_what_a_normalisation_ignores_is_found_with_all_arguments_changed_at_once():
+    part = perturbed(normalised(torch.zeros(12)), IMAGE)
+    assert part.failures == ()
+    assert part.exempt == {"multiplied by zero": 2}  # image and mean; a variance below zero gives NaN
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_normalisation_computes_each_channel_from_that_channel_alone(name):
+    tensors = dict(zip(NAMES, (torch.rand(1, 12, 1, 1), *torch.rand(4, 12)), strict=True))
+    call = Call(info_of(torch.batch_norm), (), {}, None, (), 0, None)
+    for channels in channels_apart(call, list(tensors.items())):
+        changed = dict(tensors)
+        changed[name] = tensors[name].clone()
+        in_channels(changed[name], channels).add_(1)
+        is_other = (F.batch_norm(**changed) != F.batch_norm(**tensors)).flatten()
+        expected = torch.zeros(12, dtype=torch.bool)
+        expected[channels] = True
+        assert is_other.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("function", "channels", "apart"),
+    [(torch.batch_norm, 4, False), (torch.batch_norm, 5, True), (torch.layer_norm, 12, False)],
+)
+def test_effects_are_told_apart_only_where_there_are_channels_for_each_argument(function, channels, apart):
+    cropped = [("0", torch.rand(1, channels, 1, 1)), *((name, torch.rand(channels)) for name in "1234")]
+    found = channels_apart(Call(info_of(function), (), {}, None, (), 0, None), cropped)
+    assert (found is not None) == apart
 
 
 @pytest.mark.parametrize("tags", [range(1, 9), [-1, 2, 3, 4], [0.5, 2, 3, 4]])

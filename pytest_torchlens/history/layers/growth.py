@@ -16,6 +16,7 @@ from pytest_torchlens.history.layers.signatures import Groups
 from pytest_torchlens.history.layers.signatures import Link
 from pytest_torchlens.history.layers.signatures import Links
 from pytest_torchlens.history.layers.signatures import Operations
+from pytest_torchlens.history.layers.signatures import largest
 
 _LOOK_BACK = 16
 """How many earlier operations of a key are tried: more than a model has parallel streams or equal steps in a body."""
@@ -181,11 +182,9 @@ class Visits:
             is_new = ops.from_input[number] and not is_detour[number]
             is_always_new = is_new and always_new[number]
             first, is_single = is_new and not self._visit_index[number], is_new and len(self._of_key[key]) == 1
-            above = [parent for _, parent in ops.parents[number]]
-            since.append(number if is_always_new or first else max([since[parent] for parent in above], default=-1))
-            latest_single.append(
-                number if is_always_new or is_single else max([latest_single[parent] for parent in above], default=-1)
-            )
+            above = ops.parents[number]
+            since.append(number if is_always_new or first else largest(since, above))
+            latest_single.append(number if is_always_new or is_single else largest(latest_single, above))
         return since, latest_single
 
     def candidates(self, number: int) -> list[int]:

@@ -89,7 +89,7 @@ class Operations:
         call, interner, number = node.call, self._interner, len(self.nodes)
         parameters = weights.of(node)
         module: Hashable = None if parameters else self._sites.module(call.module)
-        site = interner["site", self._sites.of(call.frames)]
+        site = self._sites.of(call.frames)
         place = interner["place", site, node.value.position, self._sites.around(call.module)]
         steps = self._steps_at_place.setdefault(place, call.info.steps) if parameters else ()
         kind = interner["kind", call.info.layer_type, steps, node.value.position, parameters, module]
@@ -111,7 +111,7 @@ class Operations:
         self.children.append([])
         for where, parent in self.parents[-1]:
             self.children[parent].append((where, number))
-        latest = max([self._latest_weights[parent] for _, parent in self.parents[-1]], default=-1)
+        latest = largest(self._latest_weights, self.parents[-1])
         self._latest_weights.append(number if parameters else latest)
         self.network.append(kind if parameters else self.kind[latest] if latest >= 0 else -1)
 
@@ -147,34 +147,37 @@ class Sites:
 
     Positions are used rather than instructions because Python may compile one ``while`` condition twice; Python 3.10
     keeps no positions, so instructions are used there.  Code objects are compared by identity: their equality compares
-    all their bytes.
+    all their bytes.  Each chain has a number.
     """
 
     def __init__(self) -> None:
-        self._cache: dict[tuple[Any, ...], Hashable] = {}
-        self._chains_of_calls: dict[int, Hashable] = {}
+        self._chains = Interner()
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._of_calls: dict[int, int] = {}
 
-    def of(self, frames: Frames) -> Hashable:
-        """Return the chain of positions, innermost first; a recursive function is in it once."""
+    def of(self, frames: Frames) -> int:
+        """Return the number of the chain of positions, innermost first; a recursive function is in it once."""
         key = by_identity(frames)
-        chain = self._cache.get(key)
-        if chain is None:
+        number = self._known.get(key)
+        if number is None:
             pairs = zip(frames[::2], frames[1::2], strict=True)
-            chain = self._cache[key] = tuple(dict.fromkeys(_without_recursion(list(map(self._position, pairs)))))
-        return chain
+            chain = tuple(dict.fromkeys(_without_recursion(list(map(self._position, pairs)))))
+            number = self._known[key] = self._chains[chain]
+        return number
 
-    def around(self, call: ModuleCall | None) -> Hashable:
-        """Return the chain of positions from the model's forward down to a module call, without recursion.
+    def around(self, call: ModuleCall | None) -> int:
+        """Return the number of the chain from the model's forward down to a module call, without recursion; or -1.
 
         Two operations with the same chain were run by a loop or a recursive function.
         """
         if call is None:
-            return None
-        chain = self._chains_of_calls.get(id(call))
-        if chain is None:
+            return -1
+        number = self._of_calls.get(id(call))
+        if number is None:
             outermost = [above for above in call.stack() if above.address == call.address][-1]
-            chain = self._chains_of_calls[id(call)] = self.of(outermost.frames), self.around(outermost.parent)
-        return chain
+            chain = "around", self.of(outermost.frames), self.around(outermost.parent)
+            number = self._of_calls[id(call)] = self._chains[chain]
+        return number
 
     def _position(self, frame: tuple[Any, Any]) -> tuple[int, ...]:
         code, at = frame
@@ -326,6 +329,13 @@ def _argument_paths(node: Node) -> frozenset[str]:
 
 def _overwrites_its_weight(node: Node) -> bool:
     return node.call is not None and any(source.value.slot in node.call.writes for source in node.parameters)
+
+
+def largest(numbers: Sequence[int], links: Sequence[Link]) -> int:
+    """Return the largest of the numbers of linked operations; -1 if there are none."""
+    if len(links) == 1:  # nearly always, where each costs
+        return numbers[links[0][1]]
+    return max([numbers[other] for _, other in links], default=-1)
 
 
 class Interner(dict[Hashable, int]):

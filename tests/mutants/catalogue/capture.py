@@ -44,6 +44,8 @@ MUTANTS = (
     ),
     Mutant("capture/write_log.py", "if write[0] > number and overlap", "if write[0] >= number and overlap"),
     Mutant("capture/write_log.py", "self._pending_reads.append(read)", "pass"),
+    Mutant("capture/write_log.py", "for _, _, former in self._writes.values():", "for _, _, former in ():"),
+    Mutant("capture/write_log.py", "if self._writes else ():", "if self._index else ():"),
     Mutant("capture/write_log.py", "range((extent.start >> level) - 1,", "range((extent.start >> level),"),
     Mutant(
         "capture/write_log.py",

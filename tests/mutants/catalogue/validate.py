@@ -43,6 +43,13 @@ MUTANTS = (
     ),
     Mutant("validate/perturbation.py", "if not self._reacts(trial, [place])]", "if self._reacts(trial, [place])]"),
     Mutant("validate/perturbation.py", "if not self._reacts(trial, places):", "if self._reacts(trial, places):"),
+    Mutant(
+        "validate/perturbation.py",
+        "for place, one in enumerate(channels)\n            if same(",
+        "for place, one in []\n            if same(",
+    ),
+    Mutant("validate/crop.py", "slice(place, None, len(cropped))", "slice(None)"),
+    Mutant("validate/crop.py", "or channels < len(cropped):", "or channels <= len(cropped):"),
     Mutant("validate/replay_check.py", "tensor.detach().copy_(value.tensor)", "pass"),
     Mutant("validate/replay_check.py", "and all(_accept_if_close(*pair)", "and any(_accept_if_close(*pair)"),
     Mutant(
@@ -62,7 +69,7 @@ MUTANTS = (
         held_by="tests/validate/test_sabotage.py::test_more_or_fewer",
     ),
     Mutant("validate/replay_check.py", "reseed(_OTHER_SEED)", "pass"),
-    Mutant("validate/replay_check.py", "if time.thread_time() > self._until:", "if time.thread_time() < 0:"),
+    Mutant("validate/replay_check.py", "and time.thread_time() > self._until:", "and time.thread_time() < 0:"),
     Mutant(
         "validate/observer.py",
         "for name in state:",
@@ -119,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "validate/second_recording.py",
-        "if any(id(value) in used for value in call.outputs):",
+        "if not used.isdisjoint(map(id, call.outputs)):",
         "if True:",
         held_by="tests/validate/test_models_that_fool.py",
     ),
