@@ -24,10 +24,10 @@ from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay.player import Arguments
 from pytest_torchlens.replay.player import Player
+from pytest_torchlens.replay.run import Read
+from pytest_torchlens.replay.run import read_by_python
 from pytest_torchlens.replay.subgraph import NotExportableError
-from pytest_torchlens.replay.subgraph import Read
 from pytest_torchlens.replay.subgraph import Subgraph
-from pytest_torchlens.replay.subgraph import read_by_python
 
 
 def to_fx(subgraph: Subgraph) -> fx.GraphModule:
