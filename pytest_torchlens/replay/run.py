@@ -218,6 +218,7 @@ class Run:
         player, label = self.player, self._subgraph.history.label
         if player.wrong_edges(call):
             self._refuse_memory(label(number))
+        self._check_overlap(number, call)
         self._protect(call)
         try:
             returned, outputs = player.play(number, call, player.arguments(call))
@@ -230,6 +231,13 @@ class Run:
         if player.wrong_base(call, outputs):
             self._refuse_memory(label(number))
         return returned, outputs
+
+    def _check_overlap(self, number: int, call: Call) -> None:
+        """Check that what a call reads is in the memory that it overwrites, if it was when recorded."""
+        for slots in call.overlaps:
+            memory = {storage_key(self.player.at(slot)) for slot in slots}
+            if len(memory) > 1 or memory & self._borrowed:
+                self._refuse_memory(self._subgraph.history.label(number))
 
     def _refuse_memory(self, label: str) -> NoReturn:
         """Raise because a tensor does not hold the value that is recorded for it, with the writes that show in it."""
@@ -256,6 +264,9 @@ class Run:
 
     def _replace(self, call: Call, value: Value, tensor: torch.Tensor) -> None:
         """Put a swap in the place of an output; what an operation wrote into shared memory is written over there."""
+        if any(len({*call.writes}.intersection(slots)) > 1 for slots in call.overlaps):
+            label = self._subgraph.label_of(value)
+            raise NotReplayableError(f"{label} cannot be swapped: its operation wrote there through another tensor too")
         new = self._swaps[id(value)].tensor(lambda: tensor)
         if value.slot in call.writes and value.slot in self._shared:
             if storage_key(tensor) in self._borrowed:  # ``y.data = x`` put a saved activation there
@@ -340,8 +351,6 @@ def slots_in_shared_memory(recording: Recording) -> set[int]:
     """Return the slots of tensors whose writes show in others, and of these: their memory must be one in a run too."""
     slots: set[int] = set()
     inside = (read for call in recording.calls for _, read in edges_in(call))
-    for call in recording.calls:  # a call may overwrite two views of one memory
-        slots.update(call.writes if len(call.writes) > 1 else ())
     for read in (*inside, *(read for _, read in recording.outputs)):
         if isinstance(read, Aliased) and read.writes:
             slots.add(read.value.slot)

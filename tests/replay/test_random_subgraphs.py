@@ -101,7 +101,9 @@ def check_edit(program, history, node):
     if actual is None:
         return 0
     assert mode.done
-    assert output["ways"] == history.recording.output["ways"]  # else it was to be refused
+    if output["ways"] != history.recording.output["ways"]:
+        assert not mode.keeps_requires_grad  # which a program asks for; else the swap was to be refused
+        return 0
     assert actual == digests(tensor for _, tensor in walk(output))
     return 1
 
@@ -116,7 +118,6 @@ def test_random_programs(layers_to_save, program):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=False, reason="a few of 2,000 programs show known faults of parts and swaps: see the issue")
 @hypothesis.settings(SETTINGS, max_examples=2000)
 @hypothesis.given(program=FITTING)
 def test_many_random_programs(program):
