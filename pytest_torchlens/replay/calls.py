@@ -44,36 +44,36 @@ class Listeners:
 
     Attributes
     ----------
-    heard
+    active
         Those that have not raised.
     """
 
     def __init__(self, *listeners: Listener) -> None:
-        self.heard = list(listeners)
+        self.active = list(listeners)
 
     @property
     def mode(self) -> AbstractContextManager[object]:
         """Enters the modes of all."""
-        return _all_entered([mode_of(listener) for listener in self.heard])
+        return _all_entered([mode_of(listener) for listener in self.active])
 
     def before(self, player: Player, call: Call) -> None:
         """Let each look at the arguments of a call that is about to run."""
-        self._tell(lambda listener: listener.before(player, call))
+        self._notify(lambda listener: listener.before(player, call))
 
     def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
         """Let each look at the tensors for ``call.outputs`` when call `number` has run."""
-        self._tell(lambda listener: listener.after(number, call, outputs))
+        self._notify(lambda listener: listener.after(number, call, outputs))
 
     def of(self, kind: type[_L]) -> _L | None:
         """Return the listener of a class; None if there is none, or if it raised."""
-        return next((listener for listener in self.heard if isinstance(listener, kind)), None)
+        return next((listener for listener in self.active if isinstance(listener, kind)), None)
 
-    def _tell(self, tell: Callable[[Listener], None]) -> None:
-        for listener in list(self.heard):
+    def _notify(self, notify: Callable[[Listener], None]) -> None:
+        for listener in list(self.active):
             try:
-                tell(listener)
+                notify(listener)
             except Exception:  # noqa: BLE001 - it works on tensors of any kind; the others still listen
-                self.heard.remove(listener)
+                self.active.remove(listener)
 
 
 @contextlib.contextmanager

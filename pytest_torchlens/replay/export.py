@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 import types
+from collections.abc import Collection
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import fx
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import ambient
@@ -119,14 +122,16 @@ def _source(subgraph: Subgraph, value: Value) -> Source:
 
 
 class _ResultPaths(Player):
-    """Notes where the tensors are in what each call returns."""
+    """Notes in `paths` where the tensors are in what each call returns, by the call's id."""
 
-    paths: dict[int, list[str]]
+    def __init__(self, paths: dict[int, list[str]], recording: Recording, numbers: Collection[int]) -> None:
+        super().__init__(recording, numbers)
+        self._paths = paths
 
     def result(self, call: Call, arguments: Arguments) -> Any:
         """Return what the function returns."""
         result = super().result(call, arguments)
-        self.paths[id(call)] = [path for path, _ in walk(result)]
+        self._paths[id(call)] = [path for path, _ in walk(result)]
         return result
 
 
@@ -152,8 +157,7 @@ class _Export:
 
     def module(self) -> fx.GraphModule:
         """Return the module."""
-        player = type("Noting", (_ResultPaths,), {"paths": self._paths})
-        self.expected = self._subgraph.run_with(player_type=player)
+        self.expected = self._subgraph.run_with(player_for=partial(_ResultPaths, self._paths))
         self._add_inputs()
         for number in self._subgraph.calls:
             self._add_call(number, self._subgraph.recording.calls[number])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from pytest_torchlens.replay.subgraph import Subgraph
 
 Read = Value | Aliased
+PlayerFor = Callable[[Recording, set[int]], Player]
+"""Returns the player for a recording and the numbers of the calls that run."""
 
 
 class DecisionChangedError(RuntimeError):
@@ -61,13 +64,13 @@ class Run:
         check_decisions: bool,
         *,
         feeds: bool,
-        player_type: type[Player],
+        player_for: PlayerFor,
     ) -> None:
         self._subgraph = subgraph
         self._recording = subgraph.recording
         self._swaps = swaps or {}
         self._feeds = feeds
-        self._player_type = player_type
+        self._player_for = player_for
         self._descendants, self._affected = subgraph.descendants(self._swaps, subgraph.outside)
         """Numbers of the calls that depend on a swap, and the ids of the values that do."""
         self._must_run = set(subgraph.calls) if swaps is None else self._descendants
@@ -141,7 +144,7 @@ class Run:
         if any(calls[number].info.kind is Kind.GRADIENT for number in self.numbers) and self._feeds and self._fed:
             raise OtherMemoryError  # autograd needs the whole graph
         generators = Generators()
-        self.player = self._player_type(self._recording, self.numbers)
+        self.player = self._player_for(self._recording, self.numbers)
         self._results: dict[str, torch.Tensor] = {}
         self._borrowed: set[int] = set()
         """Memory of saved activations."""

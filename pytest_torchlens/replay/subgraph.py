@@ -17,6 +17,7 @@ from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
 from pytest_torchlens.replay.player import Player
 from pytest_torchlens.replay.run import OtherMemoryError
+from pytest_torchlens.replay.run import PlayerFor
 from pytest_torchlens.replay.run import Read
 from pytest_torchlens.replay.run import Run
 from pytest_torchlens.replay.run import needed_values
@@ -207,13 +208,13 @@ class Subgraph:
         return self.run_with(swaps, check_decisions)
 
     def run_with(
-        self, swaps: Swaps | None = None, check_decisions: bool = True, player_type: type[Player] = Player
+        self, swaps: Swaps | None = None, check_decisions: bool = True, player_for: PlayerFor = Player
     ) -> dict[str, torch.Tensor]:
-        """Run with checked replacements, and another kind of player."""
+        """Run with checked replacements, and the player that `player_for` returns."""
         try:
-            return Run(self, swaps, check_decisions, feeds=True, player_type=player_type).outputs()
+            return Run(self, swaps, check_decisions, feeds=True, player_for=player_for).outputs()
         except OtherMemoryError:  # what was fed does not share the memory that the recorded tensors shared
-            return Run(self, swaps, check_decisions, feeds=False, player_type=player_type).outputs()
+            return Run(self, swaps, check_decisions, feeds=False, player_for=player_for).outputs()
 
     def _swaps(self, swap: Mapping[Key, Swap]) -> Swaps:
         """Return the checked replacements."""
