@@ -267,9 +267,6 @@ class Run:
 
     def _replace(self, call: Call, value: Value, tensor: torch.Tensor) -> None:
         """Put a swap in the place of an output; what an operation wrote into shared memory is written over there."""
-        if any(len({*call.writes}.intersection(slots)) > 1 for slots in call.overlaps):
-            label = self._subgraph.label_of(value)
-            raise NotReplayableError(f"{label} cannot be swapped: its operation wrote there through another tensor too")
         new = self._swaps[id(value)].tensor(lambda: tensor)
         if value.slot in call.writes and value.slot in self._shared:
             if storage_key(tensor) in self._borrowed:  # ``y.data = x`` put a saved activation there

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 
+from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.replay.calls import NotReplayableError
 from pytest_torchlens.replay.player import Player
 from pytest_torchlens.replay.run import OtherMemoryError
 from pytest_torchlens.replay.run import PlayerFor
@@ -224,6 +226,8 @@ class Subgraph:
             for label, value in self._swappable(key):
                 if value.call not in members and id(value) not in self.outside:
                     raise ValueError(f"swap: {label!r} is neither an input nor an operation of {self!r}")
+                if value.call >= 0 and _writes_one_memory_twice(self.recording.calls[value.call]):
+                    raise NotReplayableError(f"{label} cannot be swapped: its operation wrote there by two arguments")
                 swaps[id(value)] = Replacement(label, value, new)
         return swaps
 
@@ -259,6 +263,10 @@ class Subgraph:
         if value.call < 0:
             return next(labels, self.recording.sources[value.position].label)
         return next(labels, self.history.label(value.call))
+
+
+def _writes_one_memory_twice(call: Call) -> bool:
+    return any(len({*slots}.intersection(call.writes)) > 1 for slots in call.overlaps)
 
 
 def _listed(keys: Keys) -> list[Key]:
