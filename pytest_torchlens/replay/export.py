@@ -178,7 +178,7 @@ class _Export:
         for label in self._subgraph.inputs:
             if label in values:
                 self.given.append(label)
-                self._nodes[id(values[label])] = self._named(self._graph.placeholder(label), label)
+                self._nodes[id(values[label])] = self._named(self._graph.placeholder(_identifier(label)), label)
         for value in values.values():
             if self._writers:  # the caller's tensors stay as they are
                 self._nodes[id(value)] = self._graph.call_method("clone", (self._nodes[id(value)],))
@@ -218,7 +218,7 @@ class _Export:
 
     def _create(self, call: Call, args: Any, kwargs: Any, label: str) -> fx.Node:
         kind, target, args = _target(call.info.func, call.info.name, args)
-        name = "".join(letter if letter.isalnum() else "_" for letter in label.partition(" ")[0])
+        name = _identifier(label.partition(" ")[0])
         return self._named(self._graph.create_node(kind, target, args, kwargs, name=name), label)
 
     def _add_outputs(self, number: int, call: Call, result: fx.Node) -> None:
@@ -266,6 +266,11 @@ class _Export:
 
 class _OddArgumentError(Exception):
     """An argument or a result has no form in `torch.fx`."""
+
+
+def _identifier(label: str) -> str:
+    """Return a name for Python code: that of the third pass of a layer, ``"relu_1_2:3"``, is ``relu_1_2_3``."""
+    return "".join(letter if letter.isalnum() else "_" for letter in label)
 
 
 def _target(func: Any, name: str, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import warnings
 
@@ -11,14 +12,17 @@ import torch
 
 import pytest_torchlens as tl
 from pytest_torchlens import DecisionChangedError
+from pytest_torchlens import NotExportableError
 from pytest_torchlens import NotReplayableError
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.leaves import walk
 from tests.capture.random_programs import PROGRAMS
 from tests.capture.random_programs import runs
+from tests.replay import more_statements
 from tests.replay.edits import edit_of
 
 FITTING = PROGRAMS.filter(runs)
+MORE = more_statements.PROGRAMS.filter(runs)
 SETTINGS = hypothesis.settings(
     deadline=None,
     derandomize=True,
@@ -82,8 +86,26 @@ def check(program, layers_to_save):
         for part in (history.subgraph(end=node.label), history.subgraph(operations=[node.label], end=node.label)):
             assert {label: fingerprint(tensor) for label, tensor in part.run().items()} == expected
         compared += check_edit(program, history, node)
+        check_range(history, node)
     assert state(model, inputs, history) == before
     return compared
+
+
+def check_range(history, node):
+    """Check the part from a value to an operation: run, with a swap, and exported."""
+    label, before = node.label, history.subgraph(end=node.label)
+    start = random.Random(node.number).choice([*before.operations, *before.inputs, label])
+    try:
+        part = history.subgraph(start, label)
+    except ValueError:  # another result of an operation that it depends on
+        return
+    expected = {label: node.value.fingerprint}
+    assert {name: fingerprint(tensor) for name, tensor in part.run().items()} == expected
+    if history[start].tensor_shape is not None and history[start].tensor_dtype == "float32":
+        parts = [swapped(one, {start: halved}) for one in (part, before)]
+        assert None in parts or parts[0] == parts[1]
+    with contextlib.suppress(NotExportableError):
+        part.to_fx()  # it compares what the module gives
 
 
 def check_edit(program, history, node):
