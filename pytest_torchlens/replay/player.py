@@ -59,7 +59,7 @@ class Player:
 
     Views stay views and in-place calls write to the same places, so every value is reproduced.  Sources that a call
     overwrites are copied first, so the user's tensors do not change.  Use it as a context manager: at the end it
-    restores global settings and generators.
+    restores global settings and generators, and the gradient mode in which it was entered, whatever ran inside.
 
     Parameters
     ----------
@@ -91,7 +91,8 @@ class Player:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._settings.close()
-        torch.set_grad_enabled(self._had_grad)  # who ran a call in a `no_grad` of its own may have left it meanwhile
+        # a call that ran inside a `no_grad`, left since, has noted that mode as the one to go back to
+        torch.set_grad_enabled(self._had_grad)
         self._dual_level.close()
         for generator, state in self._generators.values():
             generator.set_state(state)

@@ -13,9 +13,11 @@ import torch
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
+from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.history import LookupKeyError
 from pytest_torchlens.history import ModelHistory
 from pytest_torchlens.history.graph import Node
+from pytest_torchlens.records import close
 from pytest_torchlens.replay.calls import NotReplayableError
 from pytest_torchlens.replay.player import Player
 from pytest_torchlens.replay.run import OtherMemoryError
@@ -120,8 +122,10 @@ class Subgraph:
         self.ends = self._ends(end)
         starts = {} if start is None else {id(node.value): node for node in self._made(start)}
         calls, read = self._ancestors(self.ends.values(), starts)
-        if unread := [node.label for key, node in starts.items() if key not in read]:
-            raise ValueError(f"subgraph: {', '.join(self.ends)} does not depend on {unread[0]!r}")
+        if unread := [node for key, node in starts.items() if key not in read]:
+            later = max((value_of(read).call for read in self.ends.values()), default=-1) < unread[0].number
+            order = ", which comes after it: name the start first" if later else ""
+            raise ValueError(f"subgraph: {', '.join(self.ends)} does not depend on {unread[0].label!r}{order}")
         self.calls = sorted(calls if start is None else calls & self.descendants(starts)[0])
 
     def _find_among(self, operations: list[Key], end: Keys | None) -> None:
@@ -142,8 +146,9 @@ class Subgraph:
 
     def _made(self, keys: Keys) -> list[Node]:
         nodes = [node for key in _listed(keys) for node in self._nodes_of(key)]
-        if outputs := [node.label for node in nodes if node.kind == "output"]:
-            raise ValueError(f"subgraph: {outputs[0]!r} is an output of the model, where nothing can start")
+        if outputs := [node for node in nodes if node.kind == "output"]:
+            made = self.label_of(outputs[0].value)
+            raise ValueError(f"{outputs[0].label!r} is an output of the model, where nothing can start: name {made!r}")
         return nodes
 
     def _nodes_of(self, key: Key) -> list[Node]:
@@ -206,6 +211,8 @@ class Subgraph:
         NotReplayableError
             If an operation cannot be run again; the message names it.
         """
+        if not isinstance(swap, Mapping | None):
+            raise TypeError(f"run: expected a mapping from keys to new values, got {type(swap).__name__}")
         swaps = self._swaps(swap) if swap else None
         return self.run_with(swaps, check_decisions)
 
@@ -238,8 +245,8 @@ class Subgraph:
         try:
             return [(node.label, node.value) for node in self._made([key])]
         except LookupKeyError as error:
-            names = ", ".join(parameters)
-            raise LookupKeyError(f"{error}; parameters: {names:.200}" if isinstance(key, str) else str(error)) from None
+            names = close(str(key), parameters) or f"{', '.join(parameters):.200}"
+            raise LookupKeyError(f"{error}; parameters: {names}" if isinstance(key, str) else str(error)) from None
 
     def to_fx(self) -> GraphModule:
         """Return it as a module of `torch.fx`: its `inputs` without constants are the arguments, `outputs` the results.
@@ -270,4 +277,7 @@ def _writes_one_memory_twice(call: Call) -> bool:
 
 
 def _listed(keys: Keys) -> list[Key]:
-    return [keys] if isinstance(keys, str | int) or not isinstance(keys, Iterable) else list(keys)
+    listed = [keys] if isinstance(keys, str | int) or not isinstance(keys, Iterable) else list(keys)
+    if not listed:
+        raise ValueError("subgraph: expected one key or more, got none")
+    return listed

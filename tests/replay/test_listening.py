@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytest_torchlens.baseline.take_snapshot import ValueNumbers
 from pytest_torchlens.baseline.take_snapshot import take
@@ -73,3 +75,32 @@ def test_a_listener_to_a_replay_that_did_not_end_is_let_go(monkeypatch: pytest.M
     validation = validate(nn.Linear(4, 2), (X,), listen=lambda _: Deaf(""))
     assert not validation
     assert validation.listener is None
+
+
+class Pushing(TorchDispatchMode):
+    """A listener that enters a mode of its own before a call, and leaves it after, or never."""
+
+    def __init__(self, leaves: bool) -> None:
+        super().__init__()
+        self.leaves = leaves
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+    def before(self, *_: object) -> None:
+        self.__enter__()
+
+    def after(self, *_: object) -> None:
+        if self.leaves:
+            self.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_mode_that_a_listener_pushes_itself_is_seen_by_no_check(leaves: bool):
+    pushing = Pushing(leaves)
+    depth = len(_get_current_dispatch_mode_stack())
+    validation = validate(nn.Linear(4, 2), (X,), listen=lambda _: pushing)
+    assert validation
+    assert len(_get_current_dispatch_mode_stack()) == depth

@@ -221,3 +221,21 @@ def test_the_mode_of_gradients_is_put_back_though_a_call_ran_inside_another():
             player.run(recording.calls[0], player.arguments(recording.calls[0]))
         assert torch.is_grad_enabled()
     assert torch.is_grad_enabled()
+
+
+def test_the_mode_of_gradients_is_put_back_after_code_inside_changed_it_or_raised():
+    recording = record(Function(torch.sin), (X,))
+    with Player(recording) as player:
+        player.run(recording.calls[0], player.arguments(recording.calls[0]))
+        torch.set_grad_enabled(False)
+    assert torch.is_grad_enabled()
+    with pytest.raises(LookupError), torch.no_grad(), Player(recording) as player:
+        player.run(recording.calls[0], player.arguments(recording.calls[0]))
+        torch.set_grad_enabled(True)
+        raise LookupError
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        with pytest.raises(LookupError), Player(recording) as player:
+            player.run(recording.calls[0], player.arguments(recording.calls[0]))
+            raise LookupError
+        assert not torch.is_grad_enabled()
