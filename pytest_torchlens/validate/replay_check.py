@@ -32,6 +32,7 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import Listener
 from pytest_torchlens.replay.calls import mode_of
+from pytest_torchlens.replay.calls import notifies
 from pytest_torchlens.validate.causes import around_first_difference
 from pytest_torchlens.validate.causes import likely_cause
 from pytest_torchlens.validate.perturbation import Perturbation
@@ -173,11 +174,8 @@ class Replay:
 
     def _notify(self, notify: Callable[[Listener], None]) -> None:
         """Notify the listener; what it raises is not the call's failure."""
-        if self.listener is not None:
-            try:
-                notify(self.listener)
-            except Exception:  # noqa: BLE001 - it works on tensors of any kind
-                self.listener = None
+        if self.listener is not None and not notifies(self.listener, notify):
+            self.listener = None
 
     def _compare_and_perturb(
         self,

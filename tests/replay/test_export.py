@@ -140,7 +140,14 @@ def test_names_of_nodes_and_attributes_are_those_of_the_history():
 
 def test_a_part_begins_at_a_later_pass_of_a_layer():
     layer = nn.Linear(4, 4)
-    history = tl.log_forward_pass(Function(lambda x: layer(layer(layer(x).relu()).relu())), X)
+    x = torch.rand(2, 4)
+
+    def repeated(x):
+        for _ in range(3):
+            x = layer(x).relu()
+        return x
+
+    history = tl.log_forward_pass(Function(repeated), x)
     module = history.subgraph("relu_1:1", "relu_1:2").to_fx()
     [name] = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     assert name == "relu_1_2_1"

@@ -9,6 +9,7 @@ import warnings
 import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
 
 import pytest_torchlens as tl
 from pytest_torchlens import DecisionChangedError
@@ -139,10 +140,20 @@ def test_random_programs(layers_to_save, program):
         check(program, layers_to_save)
 
 
+@SETTINGS
+@hypothesis.given(program=MORE)
+def test_random_programs_of_more_statements(program):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(program, "all")
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("programs", [FITTING, MORE], ids=["plain", "more"])
 @hypothesis.settings(SETTINGS, max_examples=2000)
-@hypothesis.given(program=FITTING)
-def test_many_random_programs(program):
+@hypothesis.given(data=st.data())
+def test_many_random_programs(programs, data):
+    program = data.draw(programs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(program, "all")
