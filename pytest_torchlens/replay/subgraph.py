@@ -199,9 +199,9 @@ class Subgraph:
             What to put in the place of recorded values: a number for each element, a tensor, or a function of the
             tensor, by the key of an input or operation of this subgraph, or by a parameter's name.
         check_decisions
-            Whether to raise if a swap changes a value that Python read (``if x.sum() > 0``, ``x.item()``), or a size that
-            depends on values (``x[x > 0]``), for the model might then run other operations; False goes on with the
-            recorded ones.
+            Whether to raise if a swap changes a value that Python read (``if x.sum() > 0``, ``x.item()``), or a size
+            that depends on values (``x[x > 0]``), for the model might then run other operations; False goes on with
+            the recorded ones.
 
         Raises
         ------
