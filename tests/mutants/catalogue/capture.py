@@ -22,13 +22,13 @@ MUTANTS = (
         "replay/run.py",
         "if len(memory) > 1 or memory & self._borrowed:",
         "if False:",
-        held_by="tests/replay/test_subgraph.py",
+        held_by="tests/replay/test_swaps.py",
     ),
     Mutant(
         "replay/run.py",
         "waiting += self._affected_sizes() if self._checks else []",
         "pass",
-        held_by="tests/replay/test_subgraph.py",
+        held_by="tests/replay/test_swaps.py",
     ),
     Mutant("capture/generators.py", "0 < share < 1", "0 < share <= 1"),
     Mutant(
