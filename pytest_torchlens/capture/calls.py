@@ -138,6 +138,8 @@ class Call:
         Whether `outputs` were returned (and not only overwritten).
     writes
         Slots of the tensors that it overwrote.
+    overlaps
+        Slots of its arguments in the same memory, for each memory that it overwrites; none where it is only one.
     module
         The innermost enclosing module call.
     frames
@@ -163,6 +165,7 @@ class Call:
         "kwargs",
         "module",
         "outputs",
+        "overlaps",
         "random",
         "returned",
         "writes",
@@ -190,6 +193,7 @@ class Call:
         self.returned = True
         self.outputs: tuple[Value, ...] = ()
         self.writes: tuple[int, ...] = ()
+        self.overlaps: tuple[tuple[int, ...], ...] = ()
         self.known_edges: KnownEdges | None = None
 
     @property

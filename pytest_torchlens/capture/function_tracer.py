@@ -63,7 +63,7 @@ from pytest_torchlens.capture.generators import state_before
 from pytest_torchlens.capture.leaves import is_lazy
 from pytest_torchlens.capture.leaves import tensors
 from pytest_torchlens.capture.leaves import walk
-from pytest_torchlens.capture.looks import home_of
+from pytest_torchlens.capture.looks import may_run_users_code
 from pytest_torchlens.capture.memory import Retention
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.opaque import WriteDetector
@@ -76,6 +76,7 @@ from pytest_torchlens.capture.tensor_table import torch_function_disabled
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
+from pytest_torchlens.capture.write_log import overlaps_of
 
 if TYPE_CHECKING:
     from pytest_torchlens.capture.dispatch_watch import DispatchWatch
@@ -270,7 +271,7 @@ class FunctionTracer(TorchFunctionMode):
             return self._call_unlocked(info, args, kwargs)
         ambient = self._ambient.number(info.depends_on_settings)
         call = Call(info, read, named, self.module, self._frames(), ambient, self._group)
-        written = () if info.writer is None and not kwargs else self.table.about_to_write(info, args, kwargs)
+        written = () if info.writer is None and not kwargs else self._about_to_write(call, args, kwargs)
         random = state_before("" if info.opaque else info.name, args, kwargs) if info.draws else None
         start = perf_counter_ns()
         try:
@@ -294,6 +295,13 @@ class FunctionTracer(TorchFunctionMode):
             call.returned = bool(returned)
             self._finish(call, outputs, written)
         return result
+
+    def _about_to_write(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Return the tensors that a call will overwrite, and note what else it reads of their memory."""
+        written = self.table.about_to_write(call.info, args, kwargs)
+        if written:
+            call.overlaps = overlaps_of(written, call, args, kwargs)
+        return written
 
     def _new_call(
         self, info: FunctionInfo, args: tuple[Any, ...], kwargs: dict[str, Any], group: Group | None = None
@@ -451,7 +459,7 @@ class FunctionTracer(TorchFunctionMode):
         In code that PyTorch compiles the watch stays: without a mode the compiler would take each call for itself.
         """
         watch = self.watch
-        if watch is not None and _may_run_users_code(info, args):
+        if watch is not None and may_run_users_code(info.name, args, kwargs):
             with watch.inside((args, kwargs)):
                 return self._call_unlocked(info, args, kwargs)
         if watch is None or self._must_stay_watched(info) or _get_current_dispatch_mode() is not watch:
@@ -507,18 +515,6 @@ def _may_keep_tensors(info: FunctionInfo) -> bool:
     return torch.is_grad_enabled() and _topmost_hooks(True) is not None
 
 
-def _may_run_users_code(info: FunctionInfo, args: tuple[Any, ...]) -> bool:
-    """Return whether a function may ask an object of the user's for numbers, also one in a tuple, list or slice."""
-    return info.name in _OF_OBJECTS and any(map(_is_of_user, args))
-
-
-def _is_of_user(arg: Any) -> bool:
-    inside = (arg.start, arg.stop, arg.step) if type(arg) is slice else arg if type(arg) in (tuple, list) else ()
-    return any(map(_is_of_user, inside)) or home_of(type(arg)).partition(".")[0] not in _PLAIN_HOMES
-
-
-_OF_OBJECTS = frozenset("tensor as_tensor asarray new new_tensor __getitem__ __setitem__ narrow select".split())
-_PLAIN_HOMES = ("builtins", "torch", "numpy")
 _topmost_hooks: Callable[[bool], Any] = getattr(_autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 """Returns the hooks for saved tensors; PyTorch before 2.9 cannot list them."""
 

@@ -244,6 +244,11 @@ SHAPE_OF_FIRST = frozenset(
     """zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
     new_empty_strided new_tensor new""".split()
 )
+# they read only shape and dtype of their second argument
+SHAPE_OF_SECOND = frozenset(
+    """expand_as view_as reshape_as type_as resize_as to max_pool2d_with_indices_backward
+    new_zeros_with_same_feature_meta""".split()
+)
 
 BY_NAME = sys.maxsize
 """The place of a keyword-only argument."""

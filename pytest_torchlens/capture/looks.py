@@ -147,3 +147,17 @@ _MODULE_DICT: Callable[[torch.nn.Module], dict[str, Any]] = torch.nn.Module.__di
 """Returns the real ``__dict__`` of a module, also where its class computes one."""
 _TRACED = "_actual_script_module"
 """Attribute of a module that `torch.jit.trace` made: it holds the members."""
+
+
+def may_run_users_code(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a function may ask an object of the user's for numbers, also one in a tuple, list or slice."""
+    return name in _OF_OBJECTS and any(map(_is_of_user, (*args, *kwargs.values())))
+
+
+def _is_of_user(arg: Any) -> bool:
+    inside = (arg.start, arg.stop, arg.step) if type(arg) is slice else arg if type(arg) in (tuple, list) else ()
+    return any(map(_is_of_user, inside)) or home_of(type(arg)).partition(".")[0] not in _PLAIN_HOMES
+
+
+_OF_OBJECTS = frozenset("tensor as_tensor asarray new new_tensor __getitem__ __setitem__ narrow select".split())
+_PLAIN_HOMES = ("builtins", "torch", "numpy")

@@ -8,9 +8,16 @@ from collections.abc import Hashable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+
+from pytest_torchlens.capture.calls import Call
+from pytest_torchlens.capture.calls import edges_in
+from pytest_torchlens.capture.leaves import walk
 from pytest_torchlens.capture.storage import Extent
 from pytest_torchlens.capture.storage import overlap
+from pytest_torchlens.capture.storage import storage_key
 from pytest_torchlens.capture.values import Aliased
 from pytest_torchlens.capture.values import Value
 from pytest_torchlens.capture.values import value_of
@@ -182,3 +189,17 @@ def _cells_near(extent: Extent, step: int, level: int, cells: Collection[int]) -
     start, count = extent.start % step, -(-step >> level)
     # the last cell may be shorter, and the first cell follows it
     return {number % count for number in range((start >> level) - 2, (start + run >> level) + 2)}
+
+
+def overlaps_of(
+    written: tuple[torch.Tensor, ...], call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the slots of a call's arguments for each memory that it overwrites, where there are several."""
+    by_key: dict[int, dict[int, None]] = {}
+    with torch._C.DisableTorchFunction():
+        keys = set(map(storage_key, written)) - {0}
+        memory = {path: storage_key(tensor) for path, tensor in (*walk(args), *walk(kwargs))}
+    for path, read in edges_in(call):
+        if (key := memory.get(path)) in keys:
+            by_key.setdefault(key, {})[value_of(read).slot] = None
+    return tuple([tuple(slots) for slots in by_key.values() if len(slots) > 1])

@@ -12,6 +12,10 @@ from typing import Protocol
 from typing import TypeVar
 
 import torch
+from torch._C import _len_torch_dispatch_stack
+from torch._C import _len_torch_function_stack
+from torch.overrides import _pop_mode as _pop_function_mode
+from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
 
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import Recording
@@ -24,7 +28,8 @@ _L = TypeVar("_L")
 class Listener(Protocol):
     """Looks at each call of a replay, which may serve several: it changes nothing.
 
-    A listener may have a ``mode``: a context manager that is entered around each call, such as a dispatch mode.
+    A listener may have a ``mode``: a context manager that is entered around each call, such as a dispatch mode.  A mode
+    that it enters by itself is left again, and the listener is not notified any more: it would see the replay's work.
     """
 
     def before(self, player: Player, call: Call) -> None:
@@ -44,36 +49,48 @@ class Listeners:
 
     Attributes
     ----------
-    heard
+    active
         Those that have not raised.
     """
 
     def __init__(self, *listeners: Listener) -> None:
-        self.heard = list(listeners)
+        self.active = list(listeners)
 
     @property
     def mode(self) -> AbstractContextManager[object]:
         """Enters the modes of all."""
-        return _all_entered([mode_of(listener) for listener in self.heard])
+        return _all_entered([mode_of(listener) for listener in self.active])
 
     def before(self, player: Player, call: Call) -> None:
         """Let each look at the arguments of a call that is about to run."""
-        self._tell(lambda listener: listener.before(player, call))
+        self._notify(lambda listener: listener.before(player, call))
 
     def after(self, number: int, call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
         """Let each look at the tensors for ``call.outputs`` when call `number` has run."""
-        self._tell(lambda listener: listener.after(number, call, outputs))
+        self._notify(lambda listener: listener.after(number, call, outputs))
 
     def of(self, kind: type[_L]) -> _L | None:
         """Return the listener of a class; None if there is none, or if it raised."""
-        return next((listener for listener in self.heard if isinstance(listener, kind)), None)
+        return next((listener for listener in self.active if isinstance(listener, kind)), None)
 
-    def _tell(self, tell: Callable[[Listener], None]) -> None:
-        for listener in list(self.heard):
-            try:
-                tell(listener)
-            except Exception:  # noqa: BLE001 - it works on tensors of any kind; the others still listen
-                self.heard.remove(listener)
+    def _notify(self, notify: Callable[[Listener], None]) -> None:
+        self.active = [listener for listener in self.active if notifies(listener, notify)]
+
+
+def notifies(listener: Listener, notify: Callable[[Listener], None]) -> bool:
+    """Notify a listener; return whether it can go on: it did not raise, and left no mode that it had entered."""
+    depths = _len_torch_dispatch_stack(), _len_torch_function_stack()
+    try:
+        notify(listener)
+    except Exception:  # noqa: BLE001 - it works on tensors of any kind
+        return False
+    finally:
+        is_balanced = depths == (_len_torch_dispatch_stack(), _len_torch_function_stack())
+        while _len_torch_dispatch_stack() > depths[0]:
+            _pop_dispatch_mode()
+        while _len_torch_function_stack() > depths[1]:
+            _pop_function_mode()  # type: ignore[no-untyped-call]
+    return is_balanced
 
 
 @contextlib.contextmanager

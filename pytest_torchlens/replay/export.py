@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 import types
+from collections.abc import Collection
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import fx
 
 from pytest_torchlens.capture import Aliased
 from pytest_torchlens.capture import Call
+from pytest_torchlens.capture import Recording
 from pytest_torchlens.capture import Source
 from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import ambient
@@ -24,10 +27,10 @@ from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.replay.player import Arguments
 from pytest_torchlens.replay.player import Player
+from pytest_torchlens.replay.run import Read
+from pytest_torchlens.replay.run import read_by_python
 from pytest_torchlens.replay.subgraph import NotExportableError
-from pytest_torchlens.replay.subgraph import Read
 from pytest_torchlens.replay.subgraph import Subgraph
-from pytest_torchlens.replay.subgraph import read_by_python
 
 
 def to_fx(subgraph: Subgraph) -> fx.GraphModule:
@@ -119,14 +122,16 @@ def _source(subgraph: Subgraph, value: Value) -> Source:
 
 
 class _ResultPaths(Player):
-    """Notes where the tensors are in what each call returns."""
+    """Notes in `paths` where the tensors are in what each call returns, by the call's id."""
 
-    paths: dict[int, list[str]]
+    def __init__(self, paths: dict[int, list[str]], recording: Recording, numbers: Collection[int]) -> None:
+        super().__init__(recording, numbers)
+        self._paths = paths
 
     def result(self, call: Call, arguments: Arguments) -> Any:
         """Return what the function returns."""
         result = super().result(call, arguments)
-        self.paths[id(call)] = [path for path, _ in walk(result)]
+        self._paths[id(call)] = [path for path, _ in walk(result)]
         return result
 
 
@@ -152,8 +157,7 @@ class _Export:
 
     def module(self) -> fx.GraphModule:
         """Return the module."""
-        player = type("Noting", (_ResultPaths,), {"paths": self._paths})
-        self.expected = self._subgraph.run_with(player_type=player)
+        self.expected = self._subgraph.run_with(player_for=partial(_ResultPaths, self._paths))
         self._add_inputs()
         for number in self._subgraph.calls:
             self._add_call(number, self._subgraph.recording.calls[number])
@@ -174,7 +178,7 @@ class _Export:
         for label in self._subgraph.inputs:
             if label in values:
                 self.given.append(label)
-                self._nodes[id(values[label])] = self._named(self._graph.placeholder(label), label)
+                self._nodes[id(values[label])] = self._named(self._graph.placeholder(_identifier(label)), label)
         for value in values.values():
             if self._writers:  # the caller's tensors stay as they are
                 self._nodes[id(value)] = self._graph.call_method("clone", (self._nodes[id(value)],))
@@ -214,7 +218,7 @@ class _Export:
 
     def _create(self, call: Call, args: Any, kwargs: Any, label: str) -> fx.Node:
         kind, target, args = _target(call.info.func, call.info.name, args)
-        name = "".join(letter if letter.isalnum() else "_" for letter in label.partition(" ")[0])
+        name = _identifier(label.partition(" ")[0])
         return self._named(self._graph.create_node(kind, target, args, kwargs, name=name), label)
 
     def _add_outputs(self, number: int, call: Call, result: fx.Node) -> None:
@@ -262,6 +266,11 @@ class _Export:
 
 class _OddArgumentError(Exception):
     """An argument or a result has no form in `torch.fx`."""
+
+
+def _identifier(label: str) -> str:
+    """Return a name for Python code: that of the third pass of a layer, ``"relu_1_2:3"``, is ``relu_1_2_3``."""
+    return "".join(letter if letter.isalnum() else "_" for letter in label)
 
 
 def _target(func: Any, name: str, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:

@@ -59,7 +59,7 @@ class Player:
 
     Views stay views and in-place calls write to the same places, so every value is reproduced.  Sources that a call
     overwrites are copied first, so the user's tensors do not change.  Use it as a context manager: at the end it
-    restores global settings and generators.
+    restores global settings and generators, and the gradient mode in which it was entered, whatever ran inside.
 
     Parameters
     ----------
@@ -91,7 +91,8 @@ class Player:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._settings.close()
-        torch.set_grad_enabled(self._had_grad)  # who ran a call in a `no_grad` of its own may have left it meanwhile
+        # a call that ran inside a `no_grad`, left since, has noted that mode as the one to go back to
+        torch.set_grad_enabled(self._had_grad)
         self._dual_level.close()
         for generator, state in self._generators.values():
             generator.set_state(state)
@@ -191,11 +192,12 @@ class Player:
         """Run call `number`; return the tensors it returned, to be stored, and the tensors for its recorded outputs."""
         former = {id(tensor): storage_key(tensor) for tensor in tensors(arguments)} if call.info.moves else {}
         code = self.recording.code_in_gradients.get(number)
+        kept = _elements_kept(call, arguments)
         returned = self.run(call, arguments) if code is None else self._gradient(number, call, arguments, code)
         if call.info.moves:
             self._currents.follow_move(former[id(returned[0])], storage_key(returned[0]))
         outputs = self.outputs(call, returned)
-        self._fill_memory(number, outputs)
+        self._fill_memory(number, outputs, kept)
         return returned, outputs
 
     def _gradient(
@@ -214,10 +216,13 @@ class Player:
             overwrite(self._tensors[slot], contents)
         return tuple(map(_result_of_record, call.outputs, code.outputs)) if call.returned else ()
 
-    def _fill_memory(self, number: int, outputs: tuple[torch.Tensor, ...]) -> None:
-        """Fill uninitialised memory that call `number` returned with its recorded contents."""
+    def _fill_memory(self, number: int, outputs: tuple[torch.Tensor, ...], kept: int) -> None:
+        """Fill uninitialised memory of call `number`, after the elements that it kept, with its recorded contents."""
         for output, contents in zip(outputs, self.recording.uninitialised.get(number, ()), strict=False):
-            overwrite(output, contents)
+            if not kept:
+                overwrite(output, contents)
+            elif kept < output.numel():
+                overwrite(_in_memory(output)[kept:], _in_memory(contents)[kept:])
 
     def store(self, number: int, call: Call, returned: tuple[torch.Tensor, ...]) -> None:
         """Store the tensors that call `number` returned, and free those that no later call uses."""
@@ -245,6 +250,21 @@ class Player:
             self._settings.close()
             self._settings.enter_context(ambient.in_force(self.recording.ambient.rows[number]))
             self._ambient = number
+
+
+def _elements_kept(call: Call, arguments: Arguments) -> int:
+    """Return how many elements in memory a call that resizes its argument keeps; 0 for other calls."""
+    if call.info.layer_type not in ("resize", "resize_as"):
+        return 0
+    tensor = tensors(arguments)[0]
+    if tensor.layout is not torch.strided or storage_key(tensor) <= 0:
+        return 0
+    return max(tensor.untyped_storage().nbytes() // tensor.itemsize - int(tensor.storage_offset()), 0)
+
+
+def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a tensor without gaps in the order in which they are in memory."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
 def _filled(tensor_of: Callable[[Value], torch.Tensor], repacked: dict[int, Any], template: Any) -> Any:

@@ -52,7 +52,7 @@ class Replacement:
         """Return the new tensor, in memory of its own; `old` returns the value itself, which a function needs."""
         new = self._new
         if self.is_function:
-            with torch._C._EnableTorchFunction():
+            with torch._C._EnableTorchFunction(), torch.set_grad_enabled(torch.is_grad_enabled()):  # it may change it
                 new = new(old().clone())
             self._check_tensor(new)
         with torch.set_grad_enabled(torch.is_grad_enabled() or not self.is_function):

@@ -317,7 +317,7 @@ class _Job:
             validation = validate(
                 model, inputs.args, inputs.kwargs, parts=self.options.parts, seed=settings.seed, listen=self.listeners
             )
-        self.note_heard(validation)
+        self.note_measurements(validation)
         self.fields["verdict"] = validation.verdict
         self.fields["notes"] = tuple(f"not proven: {one.words}" for one in validation.verdict.unproven)
         if self.fails(validation.verdict):
@@ -335,16 +335,16 @@ class _Job:
         listeners += [ByteCounts(history.recording)] if self.measures else []
         return Listeners(*listeners, *([ValueStatistics()] if self.needs_statistics else []))
 
-    def note_heard(self, validation: Validation) -> None:
+    def note_measurements(self, validation: Validation) -> None:
         """Note what was counted and measured in the replay that was checked."""
-        history, heard = validation.history, validation.listener
-        if not isinstance(heard, Listeners):
+        history, listeners = validation.history, validation.listener
+        if not isinstance(listeners, Listeners):
             return
-        if flops := heard.of(FlopCounts):
+        if flops := listeners.of(FlopCounts):
             self.count_flops.note(history.recording, flops.by_call)
-        if counts := heard.of(ByteCounts):
+        if counts := listeners.of(ByteCounts):
             self.count_bytes.note(history.recording, counts.needed_and_moved)
-        if statistics := heard.of(ValueStatistics):
+        if statistics := listeners.of(ValueStatistics):
             self.fields["statistics"] = statistics.of(history)
 
     @property
@@ -376,8 +376,8 @@ class _Job:
     def compare(self, baseline: Policy, validation: Validation) -> None:
         environment = replace(find_environment(), device=self.device.type)
         try:
-            heard = validation.listener
-            numbers = heard.of(ValueNumbers) if isinstance(heard, Listeners) else None
+            listeners = validation.listener
+            numbers = listeners.of(ValueNumbers) if isinstance(listeners, Listeners) else None
             snapshot = snapshot_of(validation.history, environment, validation.verdict, self.count_flops, numbers)
         except Exception as error:  # noqa: BLE001 - the model is valid; only the replay failed
             reason = f"not compared with its baseline, for it cannot be replayed: {type(error).__name__}: {error}"

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from pytest_torchlens.capture import Call
 from pytest_torchlens.capture import fingerprint
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
+from pytest_torchlens.capture.functions import SHAPE_OF_SECOND
 from pytest_torchlens.capture.functions import is_of_torch
 from pytest_torchlens.capture.memory import detached
 from pytest_torchlens.capture.storage import is_fake
@@ -367,19 +368,13 @@ def _is_overwritten(trial: Trial, place: int) -> bool:
     return trial.edges[place][1].slot in trial.call.writes
 
 
-_SHAPE_OF_SECOND = frozenset(
-    """expand_as view_as reshape_as type_as resize_as to max_pool2d_with_indices_backward
-    new_zeros_with_same_feature_meta""".split()
-)
-
-
 def reads_only_shape(call: Call, argument: str) -> bool:
     """Return whether a function reads only shape and dtype of an argument, by its documentation and with any values."""
-    functions = _SHAPE_OF_SECOND if argument in _SECOND else _SHAPE_OF_FIRST if argument in _FIRST else ()
+    functions = SHAPE_OF_SECOND if argument in SECOND else _SHAPE_OF_FIRST if argument in _FIRST else ()
     return call.info.layer_type in functions and is_of_torch(call.info.func)
 
 
-_FIRST, _SECOND = ("0", "input", "self"), ("1", "other")
+_FIRST, SECOND = ("0", "input", "self"), ("1", "other", "tensor", "the_template")
 
 
 def _shape_only(trial: Trial, place: int) -> bool:
@@ -390,7 +385,7 @@ def _shape_only(trial: Trial, place: int) -> bool:
         return trial.call.args[-1] is False  # torchvision passes a tensor in place of the mask, and `use_mask`
     if not is_of_torch(info.func):
         return False
-    if argument in _SECOND:
+    if argument in SECOND:
         return info.layer_type == "copysign" and _is_unsigned(trial, place)
     if argument == "_random_samples":
         return _two_windows(trial, trial.tensors[place].shape[-1])

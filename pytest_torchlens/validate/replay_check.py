@@ -32,6 +32,7 @@ from pytest_torchlens.records import Status
 from pytest_torchlens.replay import Player
 from pytest_torchlens.replay.calls import Listener
 from pytest_torchlens.replay.calls import mode_of
+from pytest_torchlens.replay.calls import notifies
 from pytest_torchlens.validate.causes import around_first_difference
 from pytest_torchlens.validate.causes import likely_cause
 from pytest_torchlens.validate.perturbation import Perturbation
@@ -153,7 +154,7 @@ class Replay:
                 self._perturbation.before(player, call, crop=not doubtful)
             in_doubt = self._perturbation is not None and bool(self._perturbation.open_edges)
             originals = originals_of(player, call) if doubtful or in_doubt else {}
-            self._tell(lambda listener: listener.before(player, call))
+            self._notify(lambda listener: listener.before(player, call))
             if call.info.draws and call.random is None:  # if it draws after all, it must draw other numbers
                 reseed(_OTHER_SEED)
             arguments = player.arguments(call)
@@ -164,7 +165,7 @@ class Replay:
             self._check.report_error(number, error)
             return False
         self._check.base(number, call, player, outputs)
-        self._tell(lambda listener: listener.after(number, call, outputs))
+        self._notify(lambda listener: listener.after(number, call, outputs))
         if number in player.not_replayed and self._perturbation is not None:
             self._perturbation.leave_out("code inside a gradient")
         if not self._compare_and_perturb(player, number, outputs, originals if doubtful or in_doubt else None):
@@ -172,13 +173,10 @@ class Replay:
         player.store(number, call, returned)
         return True
 
-    def _tell(self, tell: Callable[[Listener], None]) -> None:
-        """Tell the listener something; what it raises is not the call's failure."""
-        if self.listener is not None:
-            try:
-                tell(self.listener)
-            except Exception:  # noqa: BLE001 - it works on tensors of any kind
-                self.listener = None
+    def _notify(self, notify: Callable[[Listener], None]) -> None:
+        """Notify the listener; what it raises is not the call's failure."""
+        if self.listener is not None and not notifies(self.listener, notify):
+            self.listener = None
 
     def _compare_and_perturb(
         self,

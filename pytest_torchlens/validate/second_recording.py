@@ -25,12 +25,14 @@ from pytest_torchlens.capture import Value
 from pytest_torchlens.capture import edges_in
 from pytest_torchlens.capture.calls import RandomState
 from pytest_torchlens.capture.functions import SHAPE_OF_FIRST
+from pytest_torchlens.capture.functions import SHAPE_OF_SECOND
 from pytest_torchlens.capture.leaves import ATOMS
 from pytest_torchlens.capture.leaves import children
 from pytest_torchlens.capture.looks import is_a
 from pytest_torchlens.capture.memory import duplicate
 from pytest_torchlens.capture.values import value_of
 from pytest_torchlens.capture.values import values_in
+from pytest_torchlens.validate.exemptions import SECOND
 from pytest_torchlens.validate.noise import is_dense
 from pytest_torchlens.validate.unobtrusive import modes_disabled
 from pytest_torchlens.validate.unproven import Reach
@@ -278,13 +280,11 @@ def _is_overwritten_first(source: Source, recording: Recording) -> bool:
 
 def _takes_shape(call: Call, paths: list[str]) -> bool:
     """Return whether a call takes no more than shape, dtype or device from its arguments at these paths."""
-    if call.info.name in _LIKE_SECOND:
-        return all(path in _SECOND for path in paths)
+    if call.info.layer_type in SHAPE_OF_SECOND:
+        return all(path in SECOND for path in paths)
     return call.info.layer_type in SHAPE_OF_FIRST and paths == ["0"]
 
 
-_LIKE_SECOND = frozenset("expand_as view_as reshape_as type_as resize_as_ to".split())
-_SECOND = ("1", "other", "tensor", "the_template")
 _WHOLE_VIEWS = frozenset("detach data view view_as unsqueeze squeeze t T mT transpose permute as_subclass".split())
 
 

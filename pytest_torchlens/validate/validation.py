@@ -141,7 +141,7 @@ def validate(  # noqa: PLR0913 - what to run, and how to check it, each by name
         run.restore()
         run.restore_versions()
     verdict = verdict_on(verdicts, time.perf_counter() - start, history)
-    return Validation(verdict, history, listener=next((one for heard, one in run.heard if heard is history), None))
+    return Validation(verdict, history, listener=next((one for whole, one in run.listeners if whole is history), None))
 
 
 def check_recording(recording: Recording, history: ModelHistory, parts: Collection[str] = PARTS) -> list[PartVerdict]:
@@ -233,8 +233,8 @@ class _Run:
         self.kwargs = kwargs
         self.seed = seed
         self.exhaust = exhaust
-        self.heard: list[tuple[ModelHistory, Listener]] = []
-        """Each history that something has listened to, whole, and this listener."""
+        self.listeners: list[tuple[ModelHistory, Listener]] = []
+        """Each history that was replayed to the end with a listener, and this listener."""
         self._listen = listen
         self._state = ModelState(model, args, kwargs)
         self._generators = Generators()
@@ -320,7 +320,7 @@ class _Run:
             recording, history, parts, returned, listener=self._listener_to(history), with_mode=with_mode
         )
         if listener is not None:
-            self.heard.append((history, listener))
+            self.listeners.append((history, listener))
         if doubted and not self._single_use:
             verdicts = self._repeat_with_saved_values(parts, doubted, recording.silent_writes)
         if "invariants" in parts:

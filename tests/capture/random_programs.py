@@ -341,7 +341,20 @@ def running(m, t, s, n):
 # -- drawing and running -------------------------------------------------------------------------------------------
 
 NUMBERS = st.integers(0, 59)
-SIMPLE = st.builds(Step, st.sampled_from(sorted(STATEMENTS)), NUMBERS, NUMBERS, NUMBERS)
+
+
+def programs_of(names):
+    """Return a strategy for programs of these statements."""
+    simple = st.builds(Step, st.sampled_from(names), NUMBERS, NUMBERS, NUMBERS)
+    steps = st.one_of(simple, simple, simple, _block(st.one_of(simple, simple, _block(simple))))
+    return st.builds(
+        RandomProgram,
+        steps=st.lists(steps, min_size=2, max_size=12).map(tuple),
+        returned=st.integers(1, 12),
+        grad=st.booleans(),
+        input_requires_grad=st.booleans(),
+        training=st.booleans(),
+    )
 
 
 def _block(inner):
@@ -349,15 +362,7 @@ def _block(inner):
     return st.builds(Step, st.sampled_from(BLOCKS), NUMBERS, NUMBERS, NUMBERS, body)
 
 
-STEPS = st.one_of(SIMPLE, SIMPLE, SIMPLE, _block(st.one_of(SIMPLE, SIMPLE, _block(SIMPLE))))
-PROGRAMS = st.builds(
-    RandomProgram,
-    steps=st.lists(STEPS, min_size=2, max_size=12).map(tuple),
-    returned=st.integers(1, 12),
-    grad=st.booleans(),
-    input_requires_grad=st.booleans(),
-    training=st.booleans(),
-)
+PROGRAMS = programs_of(sorted(STATEMENTS))
 
 
 def runs(program):

@@ -31,6 +31,8 @@ class EditOne(TorchFunctionMode):
         self._func, self._left, self._position = func, number, position
         self._in_place, self._edit = in_place, edit
         self.done = False
+        self.keeps_requires_grad = True
+        """Whether the new tensor requires gradients if the old one does: a model may ask, and the edit changes it."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
@@ -44,6 +46,7 @@ class EditOne(TorchFunctionMode):
         made = [tensor for _, tensor in walk(result)]
         old = (made or [args[0]])[self._position]
         new = self._edit(old.clone())
+        self.keeps_requires_grad = new.requires_grad == old.requires_grad
         if not (self._in_place or not made):
             return substitute(result, lambda leaf: new if leaf is old else leaf)
         with torch.no_grad():

@@ -138,6 +138,22 @@ def test_names_of_nodes_and_attributes_are_those_of_the_history():
     assert module.conv.weight is model.conv.weight
 
 
+def test_a_part_begins_at_a_later_pass_of_a_layer():
+    layer = nn.Linear(4, 4)
+    x = torch.rand(2, 4)
+
+    def repeated(x):
+        for _ in range(3):
+            x = layer(x).relu()
+        return x
+
+    history = tl.log_forward_pass(Function(repeated), x)
+    module = history.subgraph("relu_1:1", "relu_1:2").to_fx()
+    [name] = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    assert name == "relu_1_2_1"
+    assert torch.equal(module(history["relu_1:1"].tensor_contents), history["relu_1:2"].tensor_contents)
+
+
 def test_a_part_takes_its_inputs_and_leaves_them_as_they_are():
     _, history = recorded(SmallConvNet, torch.rand(2, 3, 8, 8))
     part = history.subgraph("batchnorm_1", ["relu_1", "linear_1"])

@@ -1,13 +1,16 @@
-"""One replay serves the checks and whoever listens: it hears what a replay of its own would show."""
+"""One replay serves the checks and whoever listens: it gets what a replay of its own would show."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytest_torchlens.baseline.take_snapshot import ValueNumbers
 from pytest_torchlens.baseline.take_snapshot import take
+from pytest_torchlens.replay.calls import Listeners
 from pytest_torchlens.run.environment import find_environment
 from pytest_torchlens.validate import validate
 
@@ -29,15 +32,15 @@ class Mixed(nn.Module):
         return torch.cat([noise, right], dim=1)
 
 
-class Deaf:
+class Raising:
     """A listener that raises at the first call, or after it."""
 
     def __init__(self, raises: str) -> None:
         self.raises = raises
-        self.heard = 0
+        self.calls = 0
 
     def before(self, *_: object) -> None:
-        self.heard += 1
+        self.calls += 1
         self._raise("before")
 
     def after(self, *_: object) -> None:
@@ -54,22 +57,53 @@ def test_a_snapshot_of_the_replay_that_was_checked_is_that_of_a_replay_of_its_ow
     assert validation
     assert isinstance(validation.listener, ValueNumbers)
     environment = find_environment()
-    heard = take(validation.history, environment, numbers=validation.listener)
-    assert heard == take(validation.history, environment)
-    assert len({numbers.digest for numbers in heard.measured[next(iter(heard.measured))].numbers.values()}) > 5
+    snapshot = take(validation.history, environment, numbers=validation.listener)
+    assert snapshot == take(validation.history, environment)
+    assert len({numbers.digest for numbers in snapshot.measured[next(iter(snapshot.measured))].numbers.values()}) > 5
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_what_a_listener_raises_is_no_failure_of_the_model(when: str):
-    deaf = Deaf(when)
-    validation = validate(nn.Linear(4, 2), (X,), listen=lambda _: deaf)
+    raising = Raising(when)
+    validation = validate(nn.Linear(4, 2), (X,), listen=lambda _: raising)
     assert validation
     assert validation.listener is None
-    assert deaf.heard == 1
+    assert raising.calls == 1
 
 
 def test_a_listener_to_a_replay_that_did_not_end_is_let_go(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pytest_torchlens.replay.player.Player.missing_arguments", lambda *_: ["0"])
-    validation = validate(nn.Linear(4, 2), (X,), listen=lambda _: Deaf(""))
+    validation = validate(nn.Linear(4, 2), (X,), listen=lambda _: Raising(""))
     assert not validation
     assert validation.listener is None
+
+
+class Pushing(TorchDispatchMode):
+    """A listener that enters a mode of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+    def before(self, *_: object) -> None:
+        self.__enter__()
+
+    def after(self, *_: object) -> None:
+        raise AssertionError("notified after it entered a mode")
+
+
+@pytest.mark.parametrize("among_others", [False, True])
+def test_a_mode_that_a_listener_enters_by_itself_is_left_and_the_listener_let_go(among_others: bool):
+    pushing, raising = Pushing(), Raising("")
+    depth = len(_get_current_dispatch_mode_stack())
+    listener = Listeners(pushing, raising) if among_others else pushing
+    validation = validate(nn.Linear(4, 2), (X,), listen=lambda _: listener)
+    assert validation
+    assert len(_get_current_dispatch_mode_stack()) == depth
+    assert pushing.seen == []
+    assert validation.listener is (listener if among_others else None)
+    assert not among_others or listener.active == [raising]

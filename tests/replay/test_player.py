@@ -221,3 +221,19 @@ def test_the_mode_of_gradients_is_put_back_though_a_call_ran_inside_another():
             player.run(recording.calls[0], player.arguments(recording.calls[0]))
         assert torch.is_grad_enabled()
     assert torch.is_grad_enabled()
+
+
+def change_mode_and_raise(recording, enabled):
+    with Player(recording) as player:
+        player.run(recording.calls[0], player.arguments(recording.calls[0]))
+        torch.set_grad_enabled(enabled)
+        raise LookupError
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_the_mode_of_gradients_is_put_back_after_code_inside_changed_it_and_raised(outside):
+    recording = record(Function(torch.sin), (X,))
+    with torch.set_grad_enabled(outside):
+        with pytest.raises(LookupError):
+            change_mode_and_raise(recording, not outside)
+        assert torch.is_grad_enabled() is outside

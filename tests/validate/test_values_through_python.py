@@ -292,6 +292,7 @@ class Place:
 
 ASKED = {
     "tensor": lambda x: x + torch.tensor(Items()),
+    "tensor by name": lambda x: x + torch.tensor(data=Items()),
     "new_tensor": lambda x: x + x.new_tensor(Items()),
     "new": lambda x: x + x.new(Items()),
     "index": lambda x: x + x[Place()],

@@ -18,6 +18,18 @@ MUTANTS = (
         "if type(result) is Tensor and not (written or aliased or",
         "if type(result) is Tensor and not (written or",
     ),
+    Mutant(
+        "replay/run.py",
+        "if len(memory) > 1 or memory & self._borrowed:",
+        "if False:",
+        held_by="tests/replay/test_swaps.py",
+    ),
+    Mutant(
+        "replay/run.py",
+        "waiting += self._affected_sizes() if self._checks else []",
+        "pass",
+        held_by="tests/replay/test_swaps.py",
+    ),
     Mutant("capture/generators.py", "0 < share < 1", "0 < share <= 1"),
     Mutant(
         "capture/recursion.py",
