@@ -16,8 +16,8 @@ from pytest_torchlens.cli.errors import CommandError
 _DESCRIPTION = """Finds the release of PyTorch, or the commit, from which on a model fails against what it computed
 before, and names the operation and the error in each that was tried. A release that cannot be installed is skipped, and
 so is one, or a commit, where the model does not run. The comparison is that of pytest --lens-against, with the
-project's settings; nothing in the project, its baselines and its checkout is changed. Ends with 0 if one release or commit is
-found, with 1 if a few are left."""
+project's settings; nothing in the project, its baselines and its checkout is changed. Ends with 0 if one release or
+commit is found, with 1 if a few are left."""
 INTERRUPTED = 130
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_torchlens.cli.bisect.processes import started
 from pytest_torchlens.cli.bisect.releases import not_bad
 from pytest_torchlens.cli.bisect.search import most_trials
 from pytest_torchlens.cli.bisect.trial import Comparer
@@ -206,9 +207,7 @@ class CommitSearch:
         write_atomically(plan, to_json(step))
         command = git_command(self._tree, "bisect", "run", sys.executable, "-m", STEP, str(plan))
         others = []
-        with subprocess.Popen(  # noqa: S603 - git, and this very Python
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", env=git_environment()
-        ) as running:
+        with started(command, variables=git_environment(), errors=subprocess.STDOUT) as running:
             for line in running.stdout or ():
                 if line.startswith(MARK):
                     self._note(from_json(line.removeprefix(MARK), StepResult))
@@ -218,8 +217,9 @@ class CommitSearch:
             raise CommandError(f"git bisect run: {' '.join(others[-2:])}")
 
     def _note(self, result: StepResult) -> None:
-        self.trials[result.commit] = result.trial
-        print(f"{self.name(result.commit)}: {result.trial.verdict.value}: {result.trial.words}", flush=True)
+        trial = result.trial.relative_to(str(self._tree))
+        self.trials[result.commit] = trial
+        print(f"{self.name(result.commit)}: {trial.verdict.value}: {trial.words}", flush=True)
 
     def _git(self, *arguments: str) -> str:
         return Repository(self._tree, self._tree).run(*arguments)

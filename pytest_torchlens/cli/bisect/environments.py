@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -13,8 +12,10 @@ from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
 
+from packaging.version import Version
+
+from pytest_torchlens.cli.bisect.processes import run
 from pytest_torchlens.cli.errors import CommandError
-from pytest_torchlens.records.files import make_folder
 from pytest_torchlens.records.files import remove_folder
 from pytest_torchlens.records.files import temporary_folder
 
@@ -102,7 +103,7 @@ class Environments:
     def opened(cls, existing: Mapping[str, str], recipe: Recipe | None, keep: Path | None) -> Iterator[Environments]:
         """Give environments in the folder `keep`, or in a temporary one, which is removed at the end."""
         if keep is not None:
-            yield cls(existing=existing, recipe=recipe, folder=make_folder(keep).absolute(), keep=True)
+            yield cls(existing=existing, recipe=recipe, folder=keep.absolute(), keep=True)
             return
         with temporary_folder("pytest-lens-environments-") as folder:
             yield cls(existing=existing, recipe=recipe, folder=Path(folder))
@@ -119,9 +120,12 @@ class Environments:
         from pytest_torchlens.run import OtherPythonError
 
         try:
-            return OtherPython.find(self.existing.get(release) or self._make(release), Path.cwd()).executable
+            found = OtherPython.find(self.existing.get(release) or self._make(release), Path.cwd())
         except OtherPythonError as error:
             raise EnvironmentFailure(str(error)) from None
+        if Version(found.torch).public != Version(release).public:
+            print(f"note: {found.executable} has torch {found.torch}, and stands for {release}", flush=True)
+        return found.executable
 
     def _make(self, release: str) -> str:
         if self.recipe is None:
@@ -131,7 +135,7 @@ class Environments:
             self._made.add(release)
             try:
                 for command in self.recipe.commands(folder, release):
-                    _run(command)
+                    _install(command)
             except BaseException:
                 remove_folder(folder)
                 raise
@@ -143,15 +147,15 @@ class Environments:
             remove_folder(self.folder / f"torch-{release}")
 
 
-def _run(command: list[str]) -> None:
+def _install(command: list[str]) -> None:
     try:
-        run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
+        ended = run(command)
     except OSError as error:
         raise CommandError(f"{command[0]} cannot be run: {error.strerror}") from None
-    if run.returncode:
-        lines = [line.strip() for line in (run.stderr or run.stdout).splitlines() if line.strip()]
+    if ended.returncode:
+        lines = [line.strip() for line in (ended.stderr or ended.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower()]
-        reason = (errors or lines or [f"{Path(command[0]).name} ended with {run.returncode}"])[-1]
+        reason = (errors or lines or [f"{Path(command[0]).name} ended with {ended.returncode}"])[-1]
         raise EnvironmentFailure(f"cannot be installed: {reason}")
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import enum
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_torchlens.baseline.wording import comparison_text
 from pytest_torchlens.baseline.wording import headline
+from pytest_torchlens.cli.bisect.processes import run
 from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records import Change
 from pytest_torchlens.records import Comparison
@@ -19,6 +21,9 @@ from pytest_torchlens.records import ModelReport
 from pytest_torchlens.records import RunReport
 from pytest_torchlens.records import from_json
 from pytest_torchlens.records.files import temporary_folder
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 class Verdict(str, enum.Enum):
@@ -52,6 +57,11 @@ class Trial:
     details: str = ""
     differs: bool = False
     change: str = ""
+
+    def relative_to(self, folder: str) -> Trial:
+        """Return the trial with paths in a folder as paths relative to it."""
+        words, details = (text.replace(f"{folder}{os.sep}", "") for text in (self.words, self.details))
+        return replace(self, words=words, details=details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +101,11 @@ class Comparer:
             result = Path(folder) / "run.json"
             conditions = [f"--lens-fail-on={condition}" for condition in self.fail]
             command = [*_PYTEST, f"--lens-json={result}", *self.model, *conditions, *with_timeout, *options]
-            environment = _environment() | dict(self.variables) | variables
-            run = subprocess.run(  # noqa: S603 - this very Python
-                command, cwd=self.folder, env=environment, capture_output=True, text=True, errors="replace", check=False
-            )
+            # What an interrupted run leaves, activations of a large model among it, is removed with the folder.
+            ended = run(command, self.folder, _environment() | self.variables | variables | {"TMPDIR": folder})
             report = from_json(result.read_text(encoding="utf-8"), RunReport) if result.exists() else None
         if report is None or not report.models:
-            return Trial(verdict=Verdict.SKIPPED, words=_complaint(run))
+            return Trial(verdict=Verdict.SKIPPED, words=_complaint(ended))
         if len(report.models) > 1:
             names = ", ".join(model.name for model in report.models[:3])
             raise CommandError(f"expected one model, got {len(report.models)}: {names} …")
@@ -118,9 +126,9 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _OTHER_RUNS}
 
 
-def _complaint(run: subprocess.CompletedProcess[str]) -> str:
+def _complaint(ended: subprocess.CompletedProcess[str]) -> str:
     """Return why pytest ran no model: its usage error, or the last that it wrote."""
-    lines = [line.strip() for line in f"{run.stdout}\n{run.stderr}".splitlines() if line.strip()]
+    lines = [line.strip() for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     return (errors or [line for line in lines if line.startswith("E  ")] or lines or ["pytest wrote nothing"])[-1]
 
