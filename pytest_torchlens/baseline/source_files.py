@@ -34,6 +34,11 @@ class _Import:
     """The names that it binds in the importing file."""
 
 
+def top_of(folder: Path) -> Path:
+    """Return the top of the repository that a folder is in; the folder itself if it is in none."""
+    return next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), folder)
+
+
 class Imports:
     """What the files of a project import.
 
@@ -48,6 +53,7 @@ class Imports:
     def __init__(self, top: Path, paths: Iterable[Path] = ()) -> None:
         self._top = top.resolve()
         inside = (path.resolve() for path in paths if path.resolve().is_relative_to(self._top))
+        self._known: dict[Path, tuple[_Import, ...]] = {}
         self._roots = tuple(dict.fromkeys((self._top, self._top / "src", *inside)))
 
     def closure(self, files: Iterable[Path]) -> set[Path]:
@@ -68,13 +74,18 @@ class Imports:
 
     def packages(self, files: Iterable[Path]) -> set[str]:
         """Return the installed packages that files, and the files that these import, import."""
-        imports = [(file, one) for file in self.closure(files) for one in _imports(file)]
+        imports = [(file, one) for file in self.closure(files) for one in self._imports(file)]
         modules = {one.module.partition(".")[0] for file, one in imports if not one.level and not self._file(file, one)}
         return {package for module in modules if (package := package_of(module))}
 
+    def _imports(self, file: Path) -> tuple[_Import, ...]:
+        if file not in self._known:
+            self._known[file] = _imports(file)
+        return self._known[file]
+
     def _followed(self, file: Path, name: str) -> Iterator[tuple[Path, str]]:
         """Yield each file that a file, or one name in a package's ``__init__.py``, leads to, with the name there."""
-        imports = _imports(file) if name != _NOTHING else ()
+        imports = self._imports(file) if name != _NOTHING else ()
         if name != _ALL:
             binding = [one for one in imports if name in one.bound or _ALL in one.bound]
             imports = binding or imports  # it is defined in the file itself, of what that imports
@@ -113,7 +124,6 @@ class Imports:
         return path.is_relative_to(self._top) and not INSTALLED & set(path.parts)
 
 
-@cache
 def _imports(file: Path) -> tuple[_Import, ...]:
     try:
         tree = ast.parse(file.read_bytes())
