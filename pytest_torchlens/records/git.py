@@ -95,7 +95,7 @@ class Repository:
         """Yield the commits that changed a file, the newest first; a file that was renamed is followed."""
         limit = () if most is None else (f"--max-count={most}",)
         form = "--format=%x01%H%x00%h%x00%cs%x00%s%x00"
-        kinds = ("--raw", "--no-abbrev", "-z", "--follow", "--diff-merges=first-parent", form)
+        kinds = ("--raw", "-z", "--follow", "--diff-merges=first-parent", form)
         text = self.run("log", *limit, *kinds, "--", os.path.relpath(path, self.folder))
         for entry in filter(None, text.split("\1")):
             commit, short, date, subject, *rest = entry.split("\0")
@@ -103,6 +103,13 @@ class Repository:
             if raw is not None:
                 _, _, before, after, _ = raw.split()
                 yield FileVersion(commit, short, date, subject, *(_blob(digest) for digest in (before, after)))
+
+    def head_blob(self, path: str) -> str:
+        """Return git's digest of a file, relative to `top`, in the last commit; empty if that does not have it."""
+        try:
+            return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"HEAD:{path}").strip()
+        except GitError:
+            return ""
 
     def blob(self, digest: str) -> bytes:
         """Return the content of a file's version."""
