@@ -53,7 +53,7 @@ class Imports:
     def __init__(self, top: Path, paths: Iterable[Path] = ()) -> None:
         self._top = top.resolve()
         inside = (path.resolve() for path in paths if path.resolve().is_relative_to(self._top))
-        self._known: dict[Path, tuple[_Import, ...]] = {}
+        self._known: dict[Path, list[_Import]] = {}
         self._roots = tuple(dict.fromkeys((self._top, self._top / "src", *inside)))
 
     def closure(self, files: Iterable[Path]) -> set[Path]:
@@ -78,14 +78,14 @@ class Imports:
         modules = {one.module.partition(".")[0] for file, one in imports if not one.level and not self._file(file, one)}
         return {package for module in modules if (package := package_of(module))}
 
-    def _imports(self, file: Path) -> tuple[_Import, ...]:
+    def _imports(self, file: Path) -> list[_Import]:
         if file not in self._known:
             self._known[file] = _imports(file)
         return self._known[file]
 
     def _followed(self, file: Path, name: str) -> Iterator[tuple[Path, str]]:
         """Yield each file that a file, or one name in a package's ``__init__.py``, leads to, with the name there."""
-        imports = self._imports(file) if name != _NOTHING else ()
+        imports = self._imports(file) if name != _NOTHING else []
         if name != _ALL:
             binding = [one for one in imports if name in one.bound or _ALL in one.bound]
             imports = binding or imports  # it is defined in the file itself, of what that imports
@@ -124,12 +124,12 @@ class Imports:
         return path.is_relative_to(self._top) and not INSTALLED & set(path.parts)
 
 
-def _imports(file: Path) -> tuple[_Import, ...]:
+def _imports(file: Path) -> list[_Import]:
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return ()
-    return tuple(found for node in ast.walk(tree) for found in _imports_of(node))
+        return []
+    return [found for node in ast.walk(tree) for found in _imports_of(node)]
 
 
 def _imports_of(node: ast.AST) -> Iterator[_Import]:

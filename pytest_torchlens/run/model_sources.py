@@ -16,6 +16,8 @@ from pytest_torchlens.baseline.source_files import INSTALLED
 from pytest_torchlens.baseline.source_files import Imports
 from pytest_torchlens.baseline.source_files import package_of
 from pytest_torchlens.baseline.source_files import top_of
+from pytest_torchlens.capture import Call
+from pytest_torchlens.capture.calls import ModuleCall
 from pytest_torchlens.capture.looks import home_of
 from pytest_torchlens.capture.looks import named_modules
 from pytest_torchlens.history import ModelHistory
@@ -62,7 +64,8 @@ def _file_names(history: ModelHistory) -> set[str]:
     model = recording.model()
     modules = [module for _, module in named_modules(model)] if model is not None else []
     homes = {sys.modules.get(home_of(kind)) for module in modules for kind in type(module).__mro__}
-    frames = {id(call.frames): call.frames for call in (*recording.calls, *recording.module_calls)}
+    calls: list[Call | ModuleCall] = [*recording.calls, *recording.module_calls]
+    frames = {id(call.frames): call.frames for call in calls}
     names = {code.co_filename for each in frames.values() for code, _ in all_frames_of(each)}
     return names | {str(getattr(home, "__file__", None) or "") for home in homes}
 

@@ -103,7 +103,7 @@ def test_environments_are_made_one_at_a_time_and_removed(project: Path, tmp_path
     options = ["--releases=2.10.0,2.11.0,2.12.0", "--index=https://example.org/cpu", "--with=einops"]
     assert bisect("--good=2.9.1", "--bad=2.13.0", *options) == 1
     told = capsys.readouterr().out
-    assert "up to 4 environments are made with uv: about 8 to 24 GB" in told
+    assert "environments to make with uv: 4 at most, about 8 to 24 GB" in told
     assert "2.11.0: skipped: cannot be installed: error: there is no wheel of torch 2.11.0" in told
     calls = [json.loads(line) for line in (tools / "log").read_text().splitlines()]
     beside = [call["beside"] for call in calls if "beside" in call]
@@ -151,7 +151,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(project: Path, tmp_p
     assert bisect("--good=2.9.1", "--bad=2.13.0", "--releases=2.10.0", f"--keep={keep}", "--dry-run") == 0
     told = capsys.readouterr().out
     assert "1 release between 2.9.1 and 2.13.0: 2.10.0\nat most 2 comparisons" in told
-    assert "up to 3 environments are made with venv and pip: about 6 to 18 GB of downloads; all are kept" in told
+    assert "environments to make with venv and pip: 3 at most, about 6 to 18 GB of downloads; all are kept" in told
     assert not keep.exists()
 
 

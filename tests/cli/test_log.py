@@ -66,7 +66,7 @@ def test_each_commit_says_what_changed_where_by_how_much_and_what_it_costs(store
     assert [row[0] for row in (larger, wrong, first)] == git("log", "--format=%h").split()
     assert larger[2:6] == ["larger", "", "", "identical"]
     assert larger[8] == "72,808 (+1,000)"
-    assert wrong[2:5] == ["regression", "act/gelu", "0.01"]
+    assert wrong[2:5] == ["regression", "act/gelu", "0.0099"]
     assert float(wrong[5]) == pytest.approx(0.01, rel=0.5)
     assert wrong[8] == "71,808"
     assert wrong[-1] == "a wrong kernel, with a subject that is …"

@@ -19,6 +19,8 @@ from pytest_torchlens.cli.errors import CommandError
 from pytest_torchlens.records.files import remove_folder
 from pytest_torchlens.records.files import temporary_folder
 
+_LONGEST = 300
+"""Characters of an installer's message."""
 GIGABYTES = (2, 6)
 """What one environment takes: PyTorch for the CPU, and PyTorch with CUDA's libraries."""
 
@@ -154,9 +156,9 @@ def _install(command: list[str]) -> None:
         raise CommandError(f"{command[0]} cannot be run: {error.strerror}") from None
     if ended.returncode:
         lines = [line.strip() for line in (ended.stderr or ended.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()]
-        reason = (errors or lines or [f"{Path(command[0]).name} ended with {ended.returncode}"])[-1]
-        raise EnvironmentFailure(f"cannot be installed: {reason}")
+        errors = [line for line in lines if line.lower().startswith("error") and "ResolutionImpossible" not in line]
+        reason = errors[-1] if errors else " ".join(lines) or f"{Path(command[0]).name} ended with {ended.returncode}"
+        raise EnvironmentFailure(f"cannot be installed: {reason[:_LONGEST]}")
 
 
 def default_python() -> str:

@@ -200,10 +200,10 @@ def plan(releases: Sequence[str], environments: Environments, tool: str) -> str:
     new = min(most + 1, sum(release not in environments.existing for release in releases))
     if environments.recipe is not None and new:
         low, high = (size * new for size in GIGABYTES)
-        kept = "all are kept" if environments.keep else "two are on disk at a time, and both are removed at the end"
+        kept = "all are kept" if environments.keep else "two are on disk at a time, and removed at the end"
         free = free_gigabytes(environments.folder)
         lines.append(
-            f"up to {new} environments are made with {tool}: about {low} to {high} GB of downloads; {kept} "
+            f"environments to make with {tool}: {new} at most, about {low} to {high} GB of downloads; {kept} "
             f"({free:.0f} GB are free in {environments.folder.parent})"
         )
     return "\n".join(lines)
