@@ -141,11 +141,15 @@ def _imports_of(node: ast.AST) -> Iterator[_Import]:
             yield _Import(alias.name, 0, (), (alias.asname or alias.name.partition(".")[0],))
 
 
+@cache
 def package_of(module: str) -> str:
     """Return the installed package that has a top-level module; empty if none has, as of the standard library."""
     if module in sys.stdlib_module_names:
         return ""
-    return next(iter(_packages().get(module, ())), "")
+    try:
+        return metadata.distribution(module).name  # most have the module's name, and a list of all takes a second
+    except (metadata.PackageNotFoundError, ValueError):
+        return next(iter(_packages().get(module, ())), "")
 
 
 @cache

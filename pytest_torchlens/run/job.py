@@ -386,7 +386,9 @@ class _Job:
             self.fields["notes"] = (*self.fields.get("notes", ()), reason)
             return
         if baseline.root:
-            snapshot = with_sources(snapshot, validation.history, Path(baseline.root))
+            entry = self.case.entry_file
+            builders = self.case.function_files() | ({entry} if entry else set())
+            snapshot = with_sources(snapshot, validation.history, Path(baseline.root), builders)
         self.fields["flops"] = snapshot.totals.get("flops")
         key, fail_on = key_of(self.case.zoo, self.case.name), self.case.settings.fail_on
         timed = machine_of(environment), self.fastest

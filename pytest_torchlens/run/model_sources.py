@@ -31,7 +31,7 @@ _NOT_THE_MODELS = (
 """Our code, and Python's."""
 
 
-def with_sources(snapshot: Snapshot, history: ModelHistory, root: Path) -> Snapshot:
+def with_sources(snapshot: Snapshot, history: ModelHistory, root: Path, builders: set[Path]) -> Snapshot:
     """Return a snapshot that names the files of the model's code, and the versions of all packages that these import.
 
     Parameters
@@ -42,6 +42,8 @@ def with_sources(snapshot: Snapshot, history: ModelHistory, root: Path) -> Snaps
         Its history; its model must still exist.
     root
         The project's folder, to which the names of files are relative.
+    builders
+        The files with the functions that build the model, whose packages count too.
     """
     root = root.resolve()
     top = top_of(root)
@@ -50,7 +52,7 @@ def with_sources(snapshot: Snapshot, history: ModelHistory, root: Path) -> Snaps
     others = {path for path in files - installed if not any(map(path.is_relative_to, _NOT_THE_MODELS))}
     own = {path for path in others if path.is_relative_to(top)}
     names = sorted(Path(os.path.relpath(path, root)).as_posix() for path in own)
-    packages = {_package_at(path) for path in installed} | Imports(top, map(Path, sys.path)).packages(own)
+    packages = {_package_at(path) for path in installed} | Imports(top, map(Path, sys.path)).packages(own | builders)
     measured = {
         name: replace(block, environment=_with_packages(block.environment, packages))
         for name, block in snapshot.measured.items()
