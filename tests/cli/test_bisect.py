@@ -16,7 +16,9 @@ import pytest
 import torch
 
 from pytest_torchlens.cli import main
+from pytest_torchlens.cli.bisect.environments import Recipe
 from pytest_torchlens.cli.bisect.releases import path_between
+from pytest_torchlens.cli.bisect.releases import provider_packages
 from pytest_torchlens.cli.bisect.releases import requirements
 from pytest_torchlens.cli.bisect.search import Search
 from pytest_torchlens.cli.bisect.search import most_trials
@@ -73,6 +75,25 @@ def test_all_but_pytorch_and_its_partners_is_what_is_installed_here():
     assert {"torchvision", "no-such-package"} <= set(found)
     assert any(one.startswith("numpy==") for one in found)
     assert not any(one.startswith("torch==") for one in found)
+
+
+@pytest.mark.parametrize("has_uv", [True, False])
+def test_an_index_and_nightly_builds_are_asked_of_either_installer(has_uv: bool, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PATH", str(fake_uv(tmp_path / "tools") if has_uv else tmp_path))
+    recipe = Recipe(python="python3", packages=("torchvision",), index="https://example.org", nightlies=True)
+    make, install = recipe.commands(tmp_path / "new", "2.15.0.dev20261101")
+    assert make[-1] == str(tmp_path / "new")
+    assert {"--extra-index-url=https://example.org", "torch==2.15.0.dev20261101", "torchvision"} <= set(install)
+    assert ("--prerelease=allow" if has_uv else "--pre") in install
+
+
+def test_the_packages_of_a_zoo_are_those_of_its_library_or_of_its_own_imports(project: Path):
+    assert provider_packages("torchvision") == ("torchvision",)
+    assert provider_packages("timm_smallest") == ("timm", "torchvision")
+    assert provider_packages("no-such-zoo") == ()
+    (project / "zoo" / "models.py").write_text("import torch, numpy, PIL, pytest_torchlens\nimport helper\n")
+    (project / "helper.py").write_text("import yaml\n")
+    assert provider_packages("zoo/net.yaml") == ("PyYAML", "numpy", "pillow")
 
 
 @seeded

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         with _terminable():
             return _bisect_commits(options) if options.git else _bisect_releases(options)
     except KeyboardInterrupt:
-        print("interrupted: the search ends here, and what it made is removed", flush=True)
+        print(f"interrupted: the search ends here{'' if options.keep else ', and what it made is removed'}", flush=True)
         return INTERRUPTED
 
 
@@ -100,14 +100,17 @@ def _terminable() -> Iterator[None]:
 
 def pytest_arguments(model: str) -> tuple[str, ...]:
     """Return the arguments of pytest that name a model: a node id, ``zoo:name``, or a baseline's ``zoo/name``."""
-    if "::" in model:
-        return (model,)
-    zoo, colon, name = model.partition(":")
-    if not colon:
-        zoo, colon, name = model.rpartition("/")
+    zoo, name = split_model(model)
+    return (model,) if "::" in model else (f"--lens-zoo={zoo}:{name}",)
+
+
+def split_model(model: str) -> tuple[str, str]:
+    """Return a model's zoo, or its zoo's file, and its name."""
+    separator = next(one for one in ("::", ":", "/") if one in model or one == "/")
+    zoo, _, name = model.rpartition(separator)
     if not (zoo and name):
         raise CommandError(f"expected a model such as torchvision:resnet18 or zoo/net.yaml::net, got {model!r}")
-    return (f"--lens-zoo={zoo}:{name}",)
+    return zoo, name
 
 
 def _bisect_releases(options: argparse.Namespace) -> int:
@@ -132,7 +135,7 @@ def _bisect_releases(options: argparse.Namespace) -> int:
     releases = _releases(options, existing)
     recipe = None
     if not options.no_install:
-        packages = requirements([*provider_packages(options.model)])
+        packages = requirements(provider_packages(split_model(options.model)[0]))
         recipe = Recipe(
             python=options.python or default_python(),
             packages=(*packages, *options.packages),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_torchlens.baseline.source_files import INSTALLED
 from pytest_torchlens.cli.bisect.processes import started
 from pytest_torchlens.cli.bisect.releases import not_bad
 from pytest_torchlens.cli.bisect.search import most_trials
@@ -91,11 +92,14 @@ def _comparer(options: argparse.Namespace, model: tuple[str, ...], repository: R
     def moved(path: str) -> str:
         """Return the place in the worktree of a path in the user's checkout; another path unchanged."""
         real = Path(os.path.realpath(path))
-        return str(tree / real.relative_to(repository.top)) if real.is_relative_to(repository.top) else path
+        is_own = real.is_relative_to(repository.top) and not INSTALLED & set(real.parts)
+        return str(tree / real.relative_to(repository.top)) if is_own else path
 
+    if moved(__file__) != __file__:
+        raise CommandError("pytest-torchlens runs from this repository: install it elsewhere to search these commits")
     first, *_ = model
     own = moved(first) if "::" in first and Path(first).is_absolute() else first
-    paths = [moved(path) for path in sys.path if path and moved(path) != path and "site-packages" not in path]
+    paths = [moved(path) for path in sys.path if path and moved(path) != path]
     inherited = [moved(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     variables = {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys([*paths, *inherited])),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -209,16 +210,15 @@ def plan(releases: Sequence[str], environments: Environments, tool: str) -> str:
     return "\n".join(lines)
 
 
-def provider_packages(model: str) -> tuple[str, ...]:
-    """Return the packages that a zoo's models are made of, as far as its provider tells."""
+def provider_packages(zoo: str) -> tuple[str, ...]:
+    """Return the packages that the models of a zoo, or of a zoo file, are made of, as far as its provider tells."""
     from pytest_torchlens.zoo import ZooError
     from pytest_torchlens.zoo.catalog import ZOO_FOLDER
     from pytest_torchlens.zoo.catalog import find_zoo_file
     from pytest_torchlens.zoo.yaml_lines import read_yaml
 
-    place = model.partition("::")[0] if "::" in model else model.partition(":")[0]
     try:
-        path = Path(place) if "::" in model or Path(place).is_file() else find_zoo_file(place, [Path(ZOO_FOLDER)])
+        path = Path(zoo) if Path(zoo).is_file() else find_zoo_file(zoo, [Path(ZOO_FOLDER)])
         provider = str(read_yaml(path).get("provider", ""))
     except ZooError:  # pytest, which knows the project's settings, will say so if there is no such zoo
         return ()
@@ -233,4 +233,10 @@ def _imported(provider: str, zoo_file: Path) -> tuple[str, ...]:
     if not file.is_file():
         return ()
     found = Imports(Path.cwd()).packages([file])
-    return tuple(sorted(found - {"torch", "pytest", "pytest-torchlens"}))
+    return tuple(sorted(name for name in found - {"torch", "pytest", "pytest-torchlens"} if not _is_local(name)))
+
+
+def _is_local(package: str) -> bool:
+    """Return whether a package was installed from a folder: no index has it, and the models find it where it is."""
+    origin = metadata.distribution(package).read_text("direct_url.json")
+    return origin is not None and json.loads(origin).get("url", "").startswith("file:")
