@@ -232,6 +232,28 @@ def test_the_commit_is_found_and_the_users_checkout_stays(repository: Path, caps
 
 
 @pytest.mark.slow
+def test_a_search_of_commits_that_is_ended_leaves_no_worktree(repository: Path, tmp_path: Path):
+    _commit(repository, "harmless")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "pytest_torchlens.cli", "bisect", "zoo/net.yaml::net", "--git=main~1..main"],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 100
+    while not list(temporary.glob("*/tree/zoo/net.yaml")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running.send_signal(signal.SIGTERM)
+    told, _ = running.communicate(timeout=100)
+    assert running.returncode == 130
+    assert told.endswith("interrupted: the search ends here, and what it made is removed\n")
+    assert list(temporary.iterdir()) == []
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.slow
 def test_a_last_commit_that_is_not_bad_is_told_with_what_differs(repository: Path, capsys):
     _commit(repository, "harmless")
     assert bisect("--git=main~1..main") == 2
